@@ -1,1 +1,1 @@
-"""The kernels: entries between rows, and what rounding can do to them."""
+"""Kernels: entries between rows, and bounds on the rounding errors of entries."""

@@ -1,8 +1,8 @@
-"""What every kernel answers, and what those with entries of their own kind share.
+"""The base class of all kernels, and helpers that its subclasses share.
 
-A kernel is a frozen record of its parameters. `block` gives entries, `dots` their products with
-vectors without ever holding more than a tile of them; errors and bounds are what certificates and
-screening rest on.
+A kernel is a frozen record of its parameters. `block` returns entries, `dots` returns products of
+entries with vectors and holds one tile of entries at a time. Certificates and screening rest on the
+error bounds of entries.
 """
 
 import math
@@ -20,8 +20,8 @@ U32 = 2.0**-24
 """Unit roundoff of float32."""
 
 ROUNDED_ONCE = 3.5 * U32
-"""Six standard deviations of rounding to float32 once: of errors that are spread evenly within U32
-one is ``U32 / sqrt(3)``."""
+"""Six standard deviations of the relative error of one rounding to float32: errors that are uniform
+within U32 have the standard deviation ``U32 / sqrt(3)``."""
 
 SMALLEST = 2.0**-126
 """The least normal float32: smaller numbers lose digits, or are taken for 0."""
@@ -43,10 +43,10 @@ overflows that its error bound does not know of."""
 
 
 class Kernel:
-    """k(a, b) of two rows; the subclasses are frozen dataclasses of its parameters.
+    """A kernel function k(a, b) of two rows; subclasses are frozen dataclasses of its parameters.
 
-    Rows on the left are an Operand, an ndarray or a CSR array (float64, or taken as float32), on
-    the right an Operand.
+    Rows on the left are an Operand, an ndarray or a CSR array (float64; any other type is converted
+    to float32). Rows on the right are an Operand.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class Kernel:
     nonnegative : bool
         No entry is below 0.
     invariant : bool
-        Entries depend on the distance of two rows alone, not on where the origin is.
+        Entries depend on the distance of two rows only, so rows may be shifted.
     storable : bool
         A model with this kernel can be written to a file.
     """
@@ -71,22 +71,23 @@ class Kernel:
         return np.ones(count(A))
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
-        """Upper bound of |k(a, b)| over rows of at most these squared norms."""
+        """Upper bound of |k(a, b)| over all rows whose squared norms are at most these."""
         return 1.0
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        """Six standard deviations of the error of one float32 entry, calibrated in the tests.
+        """Six standard deviations of the absolute error of one float32 entry.
 
-        Roundings in a sum of d terms are taken as random (Higham and Mary 2019: sqrt(d), not d).
+        Roundings in a sum of d terms are modelled as random, so they grow with sqrt(d), not with d
+        (Higham and Mary 2019). Tests calibrate the bound.
 
         Parameters
         ----------
         sqnorm_a : float or ndarray
-            Squared norms of rows of A: one for each row, or the largest.
+            Squared norms of the rows of A (one per row), or the largest of them.
         max_sqnorm_b : float
             Largest squared norm of the rows of B.
         d : int
-            Number of features (sparse rows: most nonzeros in a row).
+            Number of features (sparse rows: the largest number of nonzeros in a row).
 
         Returns
         -------
@@ -95,10 +96,18 @@ class Kernel:
         raise NotImplementedError
 
     def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        """The same as a part of |k(a, b)|; None where the error does not shrink with the entry."""
+        """`entry_error` relative to |k(a, b)|; None if the error does not shrink with the entry."""
 
     def precision(self, max_sqnorm: float, d: int) -> type:
-        """float32, or float64 where float32 entries of such rows are coarse or out of range."""
+        """Choose the type of entries: float64 if float32 is too coarse or out of range.
+
+        Parameters
+        ----------
+        max_sqnorm : float
+            Largest squared norm of a row.
+        d : int
+            Number of features.
+        """
         error = self.entry_error(max_sqnorm, max_sqnorm, d)
         bound = self.bound(max_sqnorm, max_sqnorm)
         held = max_sqnorm == 0 or (LEAST <= max_sqnorm <= MOST and LEAST <= bound <= MOST)
@@ -114,8 +123,8 @@ class Kernel:
         A : Operand, ndarray or CSR array, (a, d)
         B : Operand of b rows
         out : ndarray (a, b), C-contiguous, of `dtype`, optional
-            Overwritten and returned; a reused one saves 1 ns an entry.
-        dtype : float32 (fast) or float64 (accurate: float64 products and formulas)
+            Overwritten and returned; reusing memory saves 1 ns per entry.
+        dtype : float32 (fast) or float64 (accurate: products and formulas in float64)
 
         Returns
         -------
@@ -131,14 +140,14 @@ class Kernel:
     def dots(
         self, A: AnyRows, B: Operand, V: FloatArray, dtype: DTypeLike = np.float32
     ) -> FloatArray:
-        """K(A, B) @ V, holding one tile of K at a time.
+        """Products K(A, B) @ V, with one tile of K in memory at a time.
 
         Parameters
         ----------
         A : Operand, ndarray or CSR array, (a, d)
         B : Operand of b rows
         V : float64 (b, k)
-        dtype : type of the entries; products with V and sums are float64 always
+        dtype : type of the entries; products with V and their sums are always float64
 
         Returns
         -------
@@ -159,16 +168,16 @@ class Kernel:
         return out
 
     def prepare(self, side: Operand) -> None:
-        """Make what ``block`` wants of a right side; threads that share one would each make it."""
+        """Prepare a right side for ``block``, so that threads that share it need not each do so."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able record; `kernel_from_dict` reads it."""
-        # (The subclasses are dataclasses, the base is none.)
+        # (The subclasses are dataclasses, the base class is not.)
         return {"name": self.name, **asdict(self)}  # type: ignore[call-overload]
 
 
 def as_side(A: AnyRows) -> Operand:
-    """The rows as an operand."""
+    """Return the rows as an Operand."""
     return A if isinstance(A, Operand) else Operand(A)
 
 
@@ -178,7 +187,7 @@ def count(A: AnyRows) -> int:
 
 
 def output(A: AnyRows, B: Operand, out: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """The array that a block goes to: `out` if it fits, a new one if there is none."""
+    """Return the array to write a block to: `out` if given (it must fit), else a new one."""
     shape = (count(A), len(B))
     if out is None:
         return np.empty(shape, dtype=dtype)
@@ -188,24 +197,28 @@ def output(A: AnyRows, B: Operand, out: NDArray[Any] | None, dtype: np.dtype[Any
 
 
 def check_vectors(V: FloatArray, B: Operand) -> None:
-    """Refuse vectors V that are not (len(B), k)."""
+    """Raise ValueError unless V has the shape (len(B), k)."""
     if V.ndim != 2 or len(V) != len(B):
         raise ValueError(f"V must have shape ({len(B)}, k), not {V.shape}")
 
 
 def phi_norms(kernel: Kernel, rows: Operand) -> FloatArray:
-    """At least the root of the largest entry that a row can have with another of its length."""
+    """Upper bounds of ||phi(x)||: ``sqrt(k(x, x))``, or the root of the largest possible entry.
+
+    The second if the kernel is not positive semidefinite.
+    """
     if kernel.psd:
-        norms: FloatArray = np.sqrt(np.maximum(kernel.diag(rows), 0.0))  # (one may break its word)
+        # A given kernel may be declared positive semidefinite and have a negative diagonal.
+        norms: FloatArray = np.sqrt(np.maximum(kernel.diag(rows), 0.0))
         return norms
     return np.array([np.sqrt(kernel.bound(size, size)) for size in rows.sqnorms])
 
 
 def product_error(sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-    """Error of a float32 inner product of d terms: random walk of d roundings, six sigma.
+    """Error of a float32 inner product of d terms: six sigma of a random walk of d roundings.
 
-    No bound, but an estimate: Higham's, d for 2 sqrt(d), is 13 times as wide at 784 columns. The
-    second term is what falls below float32's range.
+    This is an estimate, not a bound: the worst-case bound (d in place of 2 sqrt(d)) is 13 times as
+    wide at 784 columns. The second term covers underflow.
     """
     lost = d * SMALLEST * (1.0 + np.sqrt(sqnorm_a) + np.sqrt(max_sqnorm_b))
     return U32 * (2.0 * math.sqrt(d) + 2.0) * np.sqrt(sqnorm_a * max_sqnorm_b) + lost

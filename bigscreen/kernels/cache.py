@@ -1,4 +1,4 @@
-"""Kernel entries between some rows and all rows of a side; the least recently used make room."""
+"""A cache of kernel columns that drops the least recently used ones."""
 
 from __future__ import annotations
 
@@ -18,14 +18,25 @@ PIECE = 512
 
 
 class Slots:
-    """Which rows have their entries kept, and where: several caches may share the places.
+    """The slots of cached rows, reused in least-recently-used order.
+
+    Several caches (one per shard) can follow one `Slots`.
 
     Parameters
     ----------
     capacity : int
-        Rows whose entries there is room for; the least recently used go first.
+        Number of slots.
     n_rows : int
-        Rows of the data.
+        Number of rows of the data.
+
+    Attributes
+    ----------
+    slot : int64 (n_rows,)
+        The slot of each row, -1 if it has none.
+    owner : int64 (capacity,)
+        The row that each slot belongs to, -1 if it is empty.
+    used : int64 (capacity,)
+        When each slot was last used (`clock`), -1 if never.
     """
 
     def __init__(self, capacity: int, n_rows: int) -> None:
@@ -36,7 +47,10 @@ class Slots:
         self.clock = 0
 
     def use(self, row: int) -> tuple[int, bool]:
-        """The slot of one row, and whether it was there; else the least recently used slot."""
+        """Return the slot of one row, and whether the row already had it.
+
+        A row without a slot gets the least recently used one.
+        """
         self.clock += 1
         place = int(self.slot[row])
         found = place >= 0
@@ -49,20 +63,20 @@ class Slots:
         return place, found
 
     def grow(self, capacity: int) -> None:
-        """Make room for more rows, at most all there are."""
+        """Add slots up to this capacity, at most one per row of the data."""
         more = np.full(min(capacity, len(self.slot)) - self.capacity, -1)
         self.owner, self.used = np.append(self.owner, more), np.append(self.used, more)
         self.capacity = len(self.owner)
 
     def assign(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """A slot for each of these rows; -1 for all of them if there are too many to keep."""
+        """Give each of these rows a slot; return -1 for all of them if they exceed the capacity."""
         if len(ids) > self.capacity:
             return np.full(len(ids), -1)
         self.clock += 1
         slots = self.slot[ids]
         self.used[slots[slots >= 0]] = self.clock
         new = np.flatnonzero(slots < 0)
-        # A stable order: unused slots come first, one after the other.
+        # A stable sort: unused slots come first, in ascending order.
         places = np.sort(np.argsort(self.used, kind="stable")[: len(new)])
         before = self.owner[places]
         self.slot[before[before >= 0]] = -1
@@ -71,23 +85,26 @@ class Slots:
 
 
 class KernelCache:
-    """``store[k, i] = k(x_j, x_i)`` for some rows j of the data, a slot k each, and rows i.
+    """Cached kernel columns: ``store[k, i] = k(x_j, x_i)`` if row j of the data has slot k.
 
     Parameters
     ----------
     kernel : Kernel
     side : Operand
-        Rows of the data.
+        The rows i.
     capacity : int
-        Slots that there is room for.
+        Number of slots.
     dtype : float32 or float64
-        Of the entries.
+        Type of the entries.
     padded : bool
-        Compute entries in multiples of PAD rows of either side: their bits then do not depend on
-        which rows are computed with them.
+        Compute entries in multiples of PAD rows of either side, so that the bits of an entry do not
+        depend on which rows are computed together.
 
     Attributes
     ----------
+    store : (slots, rows of side)
+    owner : int64 (slots,)
+        The row j that each slot holds, -1 if it is empty.
     entries : int
         Kernel entries computed so far.
     """
@@ -97,7 +114,7 @@ class KernelCache:
     ) -> None:
         self.kernel, self.dtype, self.padded = kernel, dtype, padded
         self.side, self.rows = self._whole(side), len(side)
-        # Memory is taken as columns fill it; BLAS writes whole multiples of PAD.
+        # The system provides memory as columns fill it. BLAS writes whole multiples of PAD.
         more = PAD if padded else 0
         self.store: NDArray[Any] = np.empty((capacity + more, len(self.side)), dtype)
         self.owner = np.full(capacity + more, -1)
@@ -106,9 +123,10 @@ class KernelCache:
     def accumulate(
         self, rows: Operand, slots: NDArray[np.int64], coef: FloatArray, scores: FloatArray
     ) -> None:
-        """``scores += sum_j coef_j k(x_j, .)`` over these rows, in their order.
+        """Add ``sum_j coef_j k(x_j, .)`` over these rows to the scores, in the order of the rows.
 
-        ``slots`` are where columns may be kept; what a slot holds of another row is overwritten.
+        ``slots`` are the rows' slots in the cache, all -1 if they are not to be cached. A column of
+        another row in one of these slots is overwritten.
         """
         assert rows.ids is not None
         for a in range(0, len(coef), PIECE):
@@ -122,7 +140,7 @@ class KernelCache:
             if len(missing):
                 new, count = places[missing], len(missing)
                 end = new[0] + -(-count // PAD) * PAD
-                # One after the other, but not where a shard has forgotten what is in its slots.
+                # Compute in place if the new slots are adjacent and the padding overwrites nothing.
                 if np.all(np.diff(new) == 1) and np.all(self.owner[new[-1] + 1 : end] < 0):
                     self._compute(rows, piece[missing], self.store[new[0] :])
                 else:
@@ -131,7 +149,7 @@ class KernelCache:
             add_columns(self.store, places, coef[piece], scores)
 
     def compute_row(self, row: Operand, slot: int) -> NDArray[Any]:
-        """The entries of one row, computed to this slot."""
+        """Compute the entries of one row into this slot, and return them."""
         assert row.ids is not None
         self.owner[slot] = row.ids[0]
         self.entries += self.rows
@@ -142,7 +160,7 @@ class KernelCache:
     def _compute(
         self, rows: Operand, places: NDArray[np.int64], out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        # (The bits of columns kept and of columns computed again are the same.)
+        # Padded, so that a cached column and a recomputed one have the same bits.
         padded = whole(places)
         if out is None:
             out = scratch("kernel columns", (len(padded), len(self.side)), self.dtype)
@@ -151,19 +169,29 @@ class KernelCache:
         return self.kernel.block(rows.X[padded], self.side, out=block, dtype=self.dtype)
 
     def _whole(self, side: Operand) -> Operand:
-        """The rows and the first of them again, up to a multiple of PAD, if BLAS is to see them."""
+        """Pad the rows to a multiple of PAD with copies of the first, if BLAS computes entries."""
         if not self.padded or len(side) % PAD == 0 or not isinstance(self.kernel, Compiled):
             return side
         return side.part(whole(np.arange(len(side))))
 
     def compact(self, side: Operand, keep: NDArray[np.int64], most: int = 0) -> None:
-        """Go on with these of the side's rows only; ``most``: slots that the room may serve."""
+        """Drop the entries of all rows of the side but ``keep``, and use the memory for more slots.
+
+        Parameters
+        ----------
+        side : Operand
+            The rows kept.
+        keep : int64
+            Their places among the rows so far, ascending.
+        most : int
+            Have at most this many slots (but never fewer than before).
+        """
         old, before = self.store, self.side
         self.side, self.rows = self._whole(side), len(side)
         if isinstance(self.kernel, Compiled):
-            # Measured from where all rows were: columns computed again are those that are kept.
+            # With the origin and grid of all rows, so that recomputed entries have the same bits.
             self.side.measured_as(before)
-        # In place: fresh memory costs more than the copying.
+        # In place: new memory costs more than copying.
         flat, width = old.reshape(-1), len(self.side)
         squeeze(flat, old.shape[1], width, np.flatnonzero(self.owner >= 0), keep)
         count = max(len(old), min(most, len(flat) // max(1, width)))
@@ -175,7 +203,10 @@ class KernelCache:
 def squeeze(
     store: NDArray[Any], before: int, after: int, slots: NDArray[np.int64], keep: NDArray[np.int64]
 ) -> None:
-    """The numbers ``keep`` of every slot, ascending, slots of ``before`` to such of ``after``."""
+    """Keep the entries ``keep`` (ascending) of each slot, in place.
+
+    Slots of ``before`` entries become slots of ``after`` entries.
+    """
     for slot in slots:
         for j in range(len(keep)):
             store[slot * after + j] = store[slot * before + keep[j]]
@@ -185,7 +216,7 @@ def squeeze(
 def add_columns(
     store: NDArray[Any], slots: NDArray[np.int64], coef: FloatArray, scores: FloatArray
 ) -> None:
-    """``scores += sum_j coef_j store[slots_j]``, float64 sums, four columns a sweep."""
+    """Add ``sum_j coef_j store[slots_j]`` to the scores: float64 sums, four columns per sweep."""
     n, tile = len(scores), 1024
     sums = np.empty(tile)
     for a in range(0, n, tile):

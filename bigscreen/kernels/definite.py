@@ -1,7 +1,7 @@
-"""Whether a kernel that somebody else computes is positive semidefinite: what can be found out.
+"""Test whether a user's kernel matrix or kernel function is positive semidefinite.
 
-Of few rows the whole matrix is factored, and it is known; of many a sample, which can only show
-that it is not. A tolerance covers what rounding to float32 does to a matrix that is.
+For few rows the whole matrix is factored, which decides. For many rows a sample is factored, which
+can only disprove it. A tolerance covers the rounding of entries to float32.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ ROUNDED = 32.0
 
 
 def examined(kernel: Precomputed | Custom, data: Any) -> Precomputed | Custom:
-    """The kernel with what these rows say of it.
+    """Test a kernel on these rows, and return it with the result in its fields.
 
     Parameters
     ----------
     kernel : Precomputed or Custom
     data : Rows
-        The rows that it is to be fitted to.
+        The training rows.
 
     Returns
     -------
     Precomputed or Custom
-        Its ``psd`` is False if the rows prove it; ``known`` says how much was looked at.
+        ``psd`` is False if the rows disprove it; ``known`` describes the test and its result.
 
     Raises
     ------
     InputError
-        If the matrix is not symmetric: it is no kernel then.
+        If the matrix is not symmetric, so that it is not a kernel.
     """
     n = data.n_rows
     whole, sample = (
@@ -87,7 +87,7 @@ def _check_symmetric(K: NDArray[np.float64], ids: NDArray[np.int64], largest: fl
 
 
 def _fault(K: NDArray[np.float64], ids: NDArray[np.int64], largest: float) -> str | None:
-    """What proves that a symmetric matrix is not positive semidefinite, beyond rounding."""
+    """Say why a symmetric matrix is not positive semidefinite; None if it is, up to rounding."""
     n = len(K)
     slack = ROUNDED * U32 * np.sqrt(n) * largest
     diag = np.diagonal(K)
@@ -95,7 +95,7 @@ def _fault(K: NDArray[np.float64], ids: NDArray[np.int64], largest: float) -> st
     if diag[k] < -slack:
         return f"not positive semidefinite: row {ids[k]} has {diag[k]:.3g} on the diagonal"
     try:
-        # It succeeds if, and but for float64's rounding only if, no eigenvalue is below -slack.
+        # Succeeds if and (up to float64 rounding) only if no eigenvalue is below -slack.
         linalg.cholesky(K + max(slack, 1e-300) * np.eye(n), check_finite=False)
     except linalg.LinAlgError:
         of = "the rows" if n == 1 else f"{n} rows"

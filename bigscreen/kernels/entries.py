@@ -1,8 +1,8 @@
-"""What kernel entries are made of: products and distances of pairs of rows, tile by tile.
+"""Products and distances of pairs of rows, tile by tile, from which kernel entries are made.
 
-The constants of a kernel travel as a named tuple whose type chooses the function that makes an
-entry of such a value (an overload of `entry`), so the loops exist once and are specialised,
-vectorised and cached for every kernel.
+The constants of a kernel are a named tuple. Its type chooses, at compile time, the function that
+turns the value of a pair into an entry (an overload of `entry`). So each loop is written once, and
+is compiled, vectorised and cached for every kernel.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ row's place.)"""
 
 
 def whole(places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """These places, and the first of them again up to a multiple of PAD."""
+    """Repeat the first of these places until their number is a multiple of PAD."""
     return np.concatenate([places, np.repeat(places[:1], -len(places) % PAD)])
 
 
@@ -38,7 +38,7 @@ class LinearTerms(NamedTuple):
 
 
 class RbfTerms(NamedTuple):
-    """Constants of an RBF kernel: what a squared distance is multiplied with."""
+    """Constants of an RBF kernel: the factor of the squared distance in the exponent."""
 
     scale: float
 
@@ -52,7 +52,7 @@ class PolynomialTerms(NamedTuple):
 
 
 class LaplacianTerms(NamedTuple):
-    """Constants of a Laplacian kernel: what a distance is multiplied with."""
+    """Constants of a Laplacian kernel: the factor of the distance in the exponent."""
 
     scale: float
 
@@ -65,12 +65,12 @@ class SigmoidTerms(NamedTuple):
 
 
 def entry(terms: Any, value: float, half_a: float, half_b: float) -> float:
-    """One kernel entry from the value of a pair of rows (see `tiles`), in compiled code."""
+    """Turn the value of a pair of rows (see `tiles`) into a kernel entry, in compiled code."""
     raise NotImplementedError
 
 
 def entry_of(constants: type) -> Callable[[F], F]:
-    """Register a function, to be compiled, as `entry` for these constants."""
+    """Decorate a function to be compiled as `entry` for kernel constants of this type."""
 
     def register(function: F) -> F:
         def choose(terms: Any, value: Any, half_a: Any, half_b: Any) -> F | None:
@@ -83,9 +83,10 @@ def entry_of(constants: type) -> Callable[[F], F]:
 
 
 class Tile(NamedTuple):
-    """Values of rows from `row` on and len(half_b) columns from `column` on, at values[:, first:].
+    """Values of pairs of rows: rows from `row` on, and len(half_b) columns from `column` on.
 
-    half_a and half_b: half squared norms (zeros unless distances are wanted), typed as the values.
+    They stand at values[:, first:]. half_a and half_b are half the squared norms, of the type of
+    the values (zeros unless the pairing is "distance").
     """
 
     values: NDArray[Any]
@@ -99,25 +100,32 @@ class Tile(NamedTuple):
 def tiles(
     A: AnyRows, side: Operand, pairing: str, dtype: DTypeLike, out: NDArray[Any] | None = None
 ) -> Iterator[Tile]:
-    """Values between the rows of A and of `side`, in a fixed order of tiles.
+    """Yield the values between the rows of A and of `side`, in a fixed order of tiles.
 
-    pairing: "product" <a, b>; "distance" <a, b> of rows moved to side.origin, to be reduced by
-    half_a and half_b; "apart" the same reduced already, from differences of every column (not of
-    rows with an index); "manhattan" ||a - b||_1. With `out` (len A, len side) the values are
-    written there, else into this thread's buffer, which the next tile overwrites.
+    Parameters
+    ----------
+    pairing : str
+        "product": <a, b>. "distance": <a, b> of rows less side.origin, from which the caller
+        subtracts half_a and half_b. "apart": -||a - b||^2 / 2, from differences of each column
+        (not for rows with an index). "manhattan": ||a - b||_1.
+    dtype : float32 or float64
+    out : ndarray (len A, len side) or None
+        Where to write the values. None: this thread's buffer, which the next tile overwrites.
 
-    The bits of an entry may depend on the shape of its tile (BLAS chooses its loop by shape), never
-    on the thread: equal cuts of A give equal bits.
+    Notes
+    -----
+    The bits of a value may depend on the shape of its tile (BLAS chooses its loop by shape), never
+    on the thread: if A is cut at the same rows, the bits are the same.
     """
     A = checked(A, side)
     n, m, h = A.shape[0], len(side), side.dense.shape[1]
     indexed, manhattan = side.rare is not None, pairing == "manhattan"
     height = max(1, min(n, TILE_ROWS, LOADED_ENTRIES // max(1, h)))
-    if indexed:  # the index knows all columns at once
+    if indexed:  # one product with the index returns all columns
         width, height = max(1, m), max(1, min(height, TILE_ENTRIES // max(1, m)))
     else:
         width = max(1024, TILE_ENTRIES // height)
-        # Equal tiles, no thin last one; where a tile ends must not change how BLAS works inside.
+        # Tiles of equal width, no narrow last one. A multiple of 64, so that BLAS uses one loop.
         width = max(1, -(-m // max(1, -(-m // width))))
         width = -(-width // 64) * 64
     origin = side.moved(pairing)
@@ -151,7 +159,7 @@ def tiles(
 
 
 def checked(A: AnyRows, side: Operand) -> Any:
-    """The rows of A as floats; InputError if they are of another width."""
+    """Return the rows of A as floats; raise InputError if their number of features differs."""
     A = A.X if isinstance(A, Operand) else float_rows(A)
     if A.shape[1] != side.X.shape[1]:
         raise InputError(
@@ -165,7 +173,7 @@ def checked(A: AnyRows, side: Operand) -> Any:
 def _manhattan(
     A: NDArray[Any], BT: NDArray[Any], c: int, w: int, out: NDArray[Any], first: int
 ) -> None:
-    """out[i, first + j] = ||A_i - B_(c + j)||_1, four features a sweep to save stores."""
+    """out[i, first + j] = ||A_i - B_(c + j)||_1, four features per sweep to save stores."""
     d = A.shape[1]
     for i in range(len(A)):
         a = A[i]
@@ -206,7 +214,7 @@ def _add_shared(
     l1_norms: FloatArray,
     out: NDArray[Any],
 ) -> None:
-    """out += inner products or L1 distances over the rare columns, summed in float64.
+    """Add inner products or L1 distances over the rare columns, summed in float64, to `out`.
 
     ||a - b||_1 = ||a||_1 + ||b||_1 + sum over shared columns of |a - b| - |a| - |b|.
     """

@@ -1,7 +1,7 @@
-"""Kernels whose entries are given: a matrix computed beforehand, or a function of the user's own.
+"""Kernels that the user gives: a precomputed matrix, or a function.
 
-Whether they are positive semidefinite, which every gap and every screening rule needs, only their
-entries can tell: `kernels.definite` looks at them, and what it finds stands in the fields.
+Every gap and every screening rule needs a positive semidefinite kernel. `kernels.definite` tests
+the entries, and writes the result into the fields of these classes.
 """
 
 import math
@@ -25,22 +25,23 @@ _DIAGONAL_ROWS = 32  # rows whose square block is computed for the sake of its d
 
 @dataclass(frozen=True)
 class Precomputed(Kernel):
-    """k(a, b) is column b of row a: the features of a row are its entries to all training rows.
+    """A precomputed kernel matrix: the features of a row are its entries with all training rows.
 
-    An Operand on the right needs `ids`, and nothing else: its rows may be empty. The given numbers
-    are the kernel; float64 ones are rounded where float32 entries are asked for.
+    So k(a, b) is column b of row a. An Operand on the right needs `ids` only: its rows may be
+    empty. The given numbers are the exact kernel; they are rounded if float32 entries are
+    requested.
 
     Parameters
     ----------
     psd : bool
-        False where the entries have shown that it is not positive semidefinite.
+        False if the entries have shown that the matrix is not positive semidefinite.
     known : str
-        What is known of that, in words.
+        What is known about that, in words.
     largest : float
-        The largest entry that was seen, where it is not.
+        The largest absolute entry of the tested rows, if ``psd`` is False.
     """
 
-    # (Of the other kernels the class knows it.)
+    # (A class attribute of the other kernels.)
     psd: bool = True  # type: ignore[misc]
     known: str = UNKNOWN
     largest: float = math.inf
@@ -51,13 +52,13 @@ class Precomputed(Kernel):
         ids = _ids(side)
         rows = np.arange(len(side))
         if sparse.issparse(side.X):
-            # One entry a row: its product with the row that has a 1 there.
+            # The one entry of each row that a product with a matrix of 0 and 1 leaves.
             chosen = sparse.csr_array((np.ones(len(ids)), (rows, ids)), shape=side.X.shape)
             return np.asarray(side.X.multiply(chosen).sum(axis=1), dtype=np.float64)
         return np.asarray(side.X[rows, ids], dtype=np.float64)
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
-        # An entry is one of the features of a row.
+        # An entry is a feature of a row, so it is at most the row's norm.
         return math.sqrt(max(max_sqnorm_a, max_sqnorm_b))
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
@@ -85,7 +86,7 @@ class Precomputed(Kernel):
         return out
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able record; what is known of the training rows' entries is no part of it."""
+        """JSON-able record, without the test results of the training rows."""
         return {"name": self.name}
 
 
@@ -97,20 +98,20 @@ def _ids(side: Operand) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Custom(Kernel):
-    """k(A, B) is what a function returns for two sets of rows.
+    """A kernel function of the user.
 
     Parameters
     ----------
     function : callable
-        ``function(A, B)`` of float64 arrays (a, d) and (b, d), or CSR arrays where the rows are
-        sparse, returns the entries (a, b), the same for a pair of rows whatever rows are beside
-        them. It is called from several threads at once; on a cluster it must be picklable.
+        ``function(A, B)`` returns the entries (a, b) of float64 arrays (a, d) and (b, d), or of CSR
+        arrays if the rows are sparse. The entry of a pair of rows must not depend on the other
+        rows. It is called from several threads at once; on a cluster it must be picklable.
     psd, known, largest
         As in `Precomputed`.
     """
 
     function: Callable[[Any, Any], Any]
-    # (Of the other kernels the class knows it.)
+    # (A class attribute of the other kernels.)
     psd: bool = True  # type: ignore[misc]
     known: str = UNKNOWN
     largest: float = math.inf
@@ -126,8 +127,8 @@ class Custom(Kernel):
         return np.concatenate(parts)
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
-        # Norms of rows say nothing about a function that is not known: use diag, which bounds the
-        # entries of a positive semidefinite one; of another those that were seen have to do.
+        # Norms of rows do not bound an unknown function. If it is positive semidefinite use `diag`,
+        # which bounds its entries; otherwise the largest tested entry has to do.
         return self.largest
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
@@ -137,7 +138,7 @@ class Custom(Kernel):
         return np.float32
 
     def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        # The function's float64 is trusted: its entries are the kernel, here rounded to float32.
+        # The function's float64 entries count as exact; here they are rounded to float32.
         return ROUNDED_ONCE + 0.0 * sqnorm_a
 
     def block(
@@ -171,6 +172,6 @@ class Custom(Kernel):
         return out
 
     def to_dict(self) -> dict[str, Any]:
-        """A record for people to read; no kernel comes back from it."""
+        """A record to read; `kernel_from_dict` cannot restore a function from it."""
         function = getattr(self.function, "__qualname__", type(self.function).__qualname__)
         return {"name": self.name, "function": function}

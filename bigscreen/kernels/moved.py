@@ -1,7 +1,7 @@
-"""How rows are moved and scaled to where float32 holds what a kernel sees of them.
+"""Shift and scale rows so that rounding them to float32 loses less.
 
-A distance does not change with the origin, and a power of two folds into gamma without a rounding:
-neither changes a kernel's entries, but both change what is left of a row when it is rounded.
+A shift does not change distances, and scaling by a power of two can be undone exactly in gamma. So
+neither changes the kernel's entries, but both change how much of a row survives rounding.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SMALL, LARGE = 2.0**-40, 2.0**40
 
 
 def kernel_of(move: Move, kernel: Kernel) -> Kernel:
-    """The kernel with the same entries between moved rows."""
+    """Return the kernel whose entries between moved rows equal those of the original rows."""
     if not move.exponent:
         return kernel
-    scaled: Any = kernel  # one that has a gamma, see `move_for`
+    scaled: Any = kernel  # (`move_for` scales only for kernels with a gamma.)
     power = 1 if scaled.pairing == "manhattan" else 2
     gamma = float(np.ldexp(scaled.gamma, -power * move.exponent))
     moved: Kernel = replace(scaled, gamma=gamma)
@@ -42,23 +42,23 @@ def kernel_of(move: Move, kernel: Kernel) -> Kernel:
 
 
 def move_for(kernel: Kernel | None, sample: Any, longest: float, balanced: bool) -> Move | None:
-    """How to move rows for this kernel; None where they are fine where they are.
+    """Choose how to shift and scale rows for this kernel; None if it is not necessary.
 
     Parameters
     ----------
     kernel : Kernel or None
-        None: the features themselves.
+        None: a linear machine on the features themselves.
     sample : ndarray or csr_array (k, d)
-        Some rows.
+        Sampled rows.
     longest : float
         Largest squared norm of a row.
     balanced : bool
-        Coefficients add up to 0, so that an inner product may be taken from any origin.
+        Coefficients add up to 0, so that a shift does not change the linear machine.
     """
     origin = None
     linear = kernel is None or isinstance(kernel, Linear)
     invariant = (kernel is not None and kernel.invariant) or (balanced and linear)
-    # float32 rows hold their numbers: nothing is lost on the way to what sees their distances.
+    # float32 rows are not rounded again, so shifting them would gain nothing.
     if invariant and sample.dtype == np.float64 and not issparse(sample):
         mean = sample.mean(axis=0)
         if float(mean @ mean) > FAR * float(np.mean(sqnorms(sample))):
@@ -71,7 +71,7 @@ def move_for(kernel: Kernel | None, sample: Any, longest: float, balanced: bool)
 
 
 def moved(data: Rows, kernel: KernelT, balanced: bool) -> tuple[Rows, KernelT]:
-    """The rows as this kernel is best shown them, ``data`` or `Moved` ones, and its equal there."""
+    """Shift and scale the rows if float32 needs it; return them and the matching kernel."""
     n = min(data.n_rows, SAMPLE)
     if data.path is None and data.n_rows > n:
         sample = data.rows(np.linspace(0, data.n_rows - 1, n).astype(np.int64))

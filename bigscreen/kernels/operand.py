@@ -1,4 +1,4 @@
-"""Rows prepared for kernel evaluations: what products and distances with them want to have."""
+"""Rows prepared for kernel evaluations: float32 copies, transposed columns, an inverted index."""
 
 import math
 import threading
@@ -26,7 +26,8 @@ from bigscreen.numerics.rows import (
 PIECE_ENTRIES = 1 << 18  # rows made dense at once
 
 MEASURED = "position", "origin", "grid"
-"""What says how products with rows are computed: the same for parts of them, wherever they are."""
+"""Attributes of an Operand that choose how its products are computed. A part of its rows, on any
+machine, keeps them, so that entries have the same bits."""
 
 # ns an entry, one thread, AVX-512: a column of a dense product; a nonzero two rows share.
 DENSE_COST = 0.02
@@ -34,7 +35,7 @@ SHARED_COST = 1.0
 
 
 class _Scratch(threading.local):
-    """Buffers of one thread by name, kept between calls: fresh pages cost 1 ns an entry."""
+    """Named buffers, one set per thread, kept between calls: new memory costs 1 ns per entry."""
 
     def __init__(self) -> None:
         self.buffers: dict[str, NDArray[Any]] = {}
@@ -51,7 +52,10 @@ scratch = _Scratch()
 
 
 def float_rows(X: Any) -> Any:
-    """X as float64 where it is that, else as float32; C-contiguous or CSR, not copied if it is."""
+    """Convert X to a C-contiguous or CSR array: float64 stays float64, other types become float32.
+
+    X is not copied if it is such an array already.
+    """
     dtype = np.float64 if getattr(X, "dtype", None) == np.float64 else np.float32
     if sparse.issparse(X):
         return sparse.csr_array(X, dtype=dtype)
@@ -62,15 +66,15 @@ def float_rows(X: Any) -> Any:
 
 
 class Operand:
-    """Rows prepared for being one side of many kernel evaluations.
+    """Rows prepared to be one side of many kernel evaluations.
 
     Parameters
     ----------
     X : ndarray (rows, d) or scipy CSR array
-        float64, or taken as float32; not copied if it is that already. Of float64 rows float64
-        entries are those of the very numbers; float32 entries are of them less the origin, rounded.
+        float64, or converted to float32; not copied if it has the right type. float64 entries of
+        float64 rows are exact to float64; for float32 entries the rows less the origin are rounded.
     ids : int64 ndarray (rows,) or None
-        The rows' numbers in the training data, where they are known.
+        The rows' numbers in the training data, if known.
 
     Attributes
     ----------
@@ -79,10 +83,10 @@ class Operand:
 
     Notes
     -----
-    What products with rows on the RIGHT side need beyond X is made at first use and kept: columns
-    as bytes (see `vnni`), rows rounded to float32 and centred (RBF, if the mean carries a quarter
-    of the squared norm or more), a transposed copy (Laplacian), and for CSR the frequent columns as
-    a dense array and an index of the others.
+    If the rows are the RIGHT side, products need copies, which are made at first use and kept:
+    columns as bytes (see `vnni`), rows rounded to float32 and centred (RBF, if the mean has at
+    least a quarter of the squared norm), a transposed copy (Laplacian), and for CSR rows the
+    frequent columns as a dense array and an inverted index of the others.
     """
 
     def __init__(self, X: Any, ids: NDArray[np.int64] | None = None) -> None:
@@ -95,32 +99,32 @@ class Operand:
         return int(self.X.shape[0])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what can be computed again, except how products are measured."""
+        """Leave out what can be recomputed, but for the `MEASURED` attributes."""
         names = ("X", "ids", "sqnorms", *MEASURED)
         return {name: vars(self)[name] for name in names if name in vars(self)} | {"_copies": {}}
 
     def part(self, places: NDArray[np.int64]) -> "Operand":
-        """Rows at these places (int64), with their ids."""
+        """Return an Operand of the rows at these places (int64), with their ids."""
         return Operand(self.X[places], None if self.ids is None else self.ids[places])
 
     def measured_as(self, other: "Operand") -> None:
-        """Measure products as ``other`` does, which holds all of these rows: equal entries."""
+        """Take over origin and grid from an operand that contains these rows: equal entry bits."""
         for name in MEASURED:
             if name != "grid" or vnni.available():
                 setattr(self, name, getattr(other, name))
 
     def _once(self, key: tuple[str, Any], make: Callable[[], Any]) -> Any:
-        """The copy of this name, made at first use."""
+        """Return the copy with this key, made at first use."""
         if key not in self._copies:
             self._copies[key] = make()
         return self._copies[key]
 
     @cached_property
     def position(self) -> NDArray[np.int32]:
-        """int32 (d,): place of a frequent column in `dense`, -1 for a rare one.
+        """The place of each frequent column in `dense`, -1 for a rare column: int32 (d,).
 
-        A column that a share p of these rows has, and presumably of those on the left, costs
-        DENSE_COST in a dense product and p^2 SHARED_COST in the index.
+        A column that is nonzero in a fraction p of the rows on either side costs DENSE_COST in a
+        dense product and p^2 SHARED_COST in the index.
         """
         d = self.X.shape[1]
         if not sparse.issparse(self.X):
@@ -131,14 +135,14 @@ class Operand:
 
     @cached_property
     def dense(self) -> NDArray[Any]:
-        """The frequent columns: (rows, frequent) of X's type, X itself if that is dense."""
+        """The frequent columns, (rows, frequent) of X's type; X itself if it is dense."""
         if not sparse.issparse(self.X):
             return np.asarray(self.X)
         return np.ascontiguousarray(self.X[:, self.position >= 0].toarray())
 
     @cached_property
     def rare(self) -> Any:
-        """X without its frequent columns (same shape), None if nothing is left."""
+        """X with its frequent columns set to 0 (CSR, X's shape); None if no column is rare."""
         if self.dense.shape[1] == self.X.shape[1]:
             return None
         rest = self.X.copy()
@@ -148,7 +152,7 @@ class Operand:
 
     @cached_property
     def index(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """The inverted index: for every rare column the rows that have it."""
+        """The nonzeros of each rare column, as an inverted index (values, rows, column starts)."""
         columns = self.rare.tocsc()
         # Unsigned: no check for indices from the end in the loop that uses them.
         return columns.data, columns.indices.astype(np.uint32), columns.indptr.astype(np.uint64)
@@ -159,14 +163,14 @@ class Operand:
 
     @cached_property
     def origin(self) -> NDArray[Any]:
-        """Where distances are measured from: (frequent,), the mean of `dense` or zeros.
+        """The point that distances are measured from: the mean of `dense`, or zeros (frequent,).
 
-        Half a squared distance is computed as a difference of norms and products; with the mean
-        taken off first, both are no larger than the spread of the data.
+        A squared distance is computed as a difference of norms and products. With the mean
+        subtracted first, neither is larger than the spread of the data, so less is rounded off.
         """
         mean = self.dense.mean(axis=0, dtype=np.float64) if len(self) else np.zeros(1)
         least = 0.25 * float(self.sqnorms.sum())
-        # Columns of bytes stay where they are: they are multiplied as integers.
+        # Columns of bytes are not shifted: they are multiplied as integers.
         if float(mean @ mean) * len(self) > least and vnni.available() and self.grid is not None:
             mean[self.grid.small] = 0.0
         if not float(mean @ mean) * len(self) > least:
@@ -175,12 +179,12 @@ class Operand:
 
     @cached_property
     def grid(self) -> vnni.Grid | None:
-        """Which columns stand for 8-bit integers, and how; None if most do not."""
+        """The columns that represent 8-bit integers, and their scale; None if most do not."""
         return vnni.grid_of(self.dense)
 
     @cached_property
     def halves(self) -> FloatArray:
-        """Half the squared norms of whole rows, moved to the origin: float64 (rows,)."""
+        """Half the squared norms of the rows less the origin: float64 (rows,)."""
         if not self.origin.any():
             return 0.5 * self.sqnorms
         X, d, half = as_rows(self.X), len(self.origin), np.empty(len(self))
@@ -191,15 +195,15 @@ class Operand:
         return half
 
     def moved(self, pairing: str) -> NDArray[Any]:
-        """What to take off rows before values between them are computed: (frequent,)."""
-        # Differences need it only of rows that are still to be rounded.
+        """Return what to subtract from rows before values of this pairing: (frequent,)."""
+        # Differences of columns do not need a shift, unless float64 rows have yet to be rounded.
         rounds = pairing in ("manhattan", "apart") and self.X.dtype == np.float64
         if pairing == "distance" or rounds:
             return self.origin
         return np.zeros(self.dense.shape[1], self.X.dtype)
 
     def rounded(self, pairing: str) -> NDArray[np.float32]:
-        """`dense`, moved, as float32; a number that is too large for it becomes infinite."""
+        """Return `dense` less the shift of this pairing as float32; overflow gives inf."""
         origin = self.moved(pairing)
 
         def make() -> NDArray[np.float32]:
@@ -213,7 +217,7 @@ class Operand:
         return cast("NDArray[np.float32]", self._once(("rounded", origin.any()), make))
 
     def transposed(self, dtype: DTypeLike) -> NDArray[Any]:
-        """Columns of `dense`, moved, as rows, for entries of this type."""
+        """Return `dense` less the origin, transposed, for entries of this type."""
         wide = dtype == self.X.dtype == np.float64
 
         def make() -> NDArray[Any]:
@@ -223,7 +227,7 @@ class Operand:
         return cast("NDArray[Any]", self._once(("transposed", wide), make))
 
     def in_panels(self, pairing: str) -> vnni.Panels:
-        """`dense`, moved, for the right side of products of bytes."""
+        """Return `dense` less the shift of this pairing, packed for products of bytes."""
 
         def make() -> vnni.Panels:
             assert self.grid is not None
@@ -232,10 +236,10 @@ class Operand:
         return cast("vnni.Panels", self._once(("panels", pairing), make))
 
     def columns(self, pairing: str, c: int, w: int, dtype: DTypeLike) -> NDArray[Any]:
-        """Rows [c, c + w) for a dense product by BLAS."""
+        """Return rows [c, c + w) of `dense`, less the shift, for a dense product by BLAS."""
         if dtype == np.float32:
             return self.rounded(pairing)[c : c + w]
-        # From the raw rows (the rounded copy has lost digits), one block at a time, not kept.
+        # From the original rows, since the float32 copy has lost digits; not kept.
         origin = self.moved(pairing)
         rows = scratch("columns", (w, len(origin)), dtype)
         load(as_rows(self.X), c, self.position, origin, rows, np.empty(w))
@@ -243,7 +247,7 @@ class Operand:
 
 
 AnyRows = Union[Operand, NDArray[Any], sparse.csr_array]  # noqa: UP007 (of an untyped class)
-"""Rows on the left of a kernel: prepared, or as they are."""
+"""Rows on the left of a kernel: an Operand or an array."""
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
@@ -255,7 +259,10 @@ def load(
     out: NDArray[Any],
     half: FloatArray,
 ) -> None:
-    """out = dense columns of X[start:] - origin, half = ||whole row, so moved||^2 / 2."""
+    """Write the frequent columns of X[start:], less the origin, to `out`.
+
+    ``half`` is set to half the squared norm of the shifted row, rare columns included.
+    """
     for i in range(len(out)):
         rest = row_load(X, start + i, position, origin, out[i])
         half[i] = 0.5 * (row_sqnorm(out, i) + rest)

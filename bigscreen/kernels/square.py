@@ -1,8 +1,8 @@
-"""The kernel matrix of a few rows: made once, row by row as they are needed, for solver and proof.
+"""The kernel matrix of a small problem, computed once for the solver and the certificate.
 
-Of a small problem a fit needs some rows of the matrix, again and again, and its closing pass the
-same ones. Of narrow rows in memory a compiled loop computes each when it is first asked for, in
-float64; of all others the whole matrix is computed at the first question.
+If the data have few columns, a compiled loop computes each row of the matrix in float64 when it is
+first needed: most rows of the matrix never are. Otherwise the whole matrix is computed at first
+use.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ _KINDS = {
 
 
 class Recipe(NamedTuple):
-    """What compiled loops compute rows of a matrix from.
+    """The data from which compiled loops compute rows of a kernel matrix.
 
-    Which kernel it is and its constants (of a polynomial, ``factors`` is the degree less 1), the
-    columns of all rows (d, n) and half their squared norms (n,). It is of one type whatever the
-    kernel is: the loops that use rows take seconds to compile for every type.
+    ``kind`` and ``scale``, ``shift``, ``factors`` are the kernel and its constants (``factors``:
+    the degree of a polynomial less 1), ``columns`` (d, n) the transposed data, ``half`` (n,) half
+    the rows' squared norms. One type serves all kernels, because loops that use it take seconds to
+    compile for each type.
     """
 
     kind: int
@@ -59,17 +60,17 @@ class Recipe(NamedTuple):
 
     @classmethod
     def of(cls, kernel: Compiled, X: Any) -> Recipe | None:
-        """What float64 entries between rows are computed from.
+        """Prepare to compute rows of the kernel matrix of X in float64.
 
-        None where another way is better: for rows that are not narrow, kernels that are none of
-        these, and where products in place of distances would tell.
+        Returns None if the rows have too many columns, for other kinds of kernels, and if a
+        distance computed from norms and products would lose too many digits.
         """
         terms: Any = kernel.terms(np.dtype(np.float64))
         if X.shape[1] > NARROW or type(terms) not in _KINDS:
             return None
         rows = _dense(X)
         if kernel.pairing == "distance":
-            rows -= rows.mean(axis=0)  # norms and products no larger than the rows are apart
+            rows -= rows.mean(axis=0)  # so that norms and products do not exceed the distances
         half = 0.5 * np.einsum("ij,ij->i", rows, rows)
         if isinstance(kernel, Rbf) and kernel.coarse(half):
             return None
@@ -83,7 +84,7 @@ class Recipe(NamedTuple):
         )
 
     def part(self, rows: Iterable[slice]) -> Recipe:
-        """That of some of the rows."""
+        """Return the recipe of these rows only."""
         rows = list(rows)
         columns = np.concatenate([self.columns[:, each] for each in rows], axis=1)
         half = np.concatenate([self.half[each] for each in rows])
@@ -96,24 +97,23 @@ class Square:
     Parameters
     ----------
     kernel : Compiled
-        (Others, which somebody else computes, might not be symmetric.)
+        (A kernel that the user gives might not be symmetric.)
     side : Operand
         The rows.
     room : float64 array, at least (n * n,), or None
-        Memory for the entries, where there is some: fresh pages cost as much as the entries. No
-        other square may be asked for anything while this one uses it.
-
+        Memory for the entries: new memory costs as much as computing them. While this Square is
+        used, no other may use the memory.
     recipe : Recipe or None
-        What rows of the matrix are computed from, where it is known already.
+        The recipe of these rows, if known.
 
     Attributes
     ----------
     dtype : type of the entries
     diag : float64 (n,), ``k(x, x)``
     lazy : bool
-        Whether rows of the matrix are computed one by one.
+        Whether rows of the matrix are computed when first needed.
     entries : int
-        How many have been computed.
+        Number of entries computed so far.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Square:
             self._recipe = Recipe.of(kernel, X) if recipe is None else recipe
         self.lazy = self._recipe is not None
         self.entries = 0
-        # (Of a CSR row the same sum in the same order: either layout ends at the same machine.)
+        # CSR rows are made dense, so that either layout sums in the same order.
         whole = self.lazy and not isinstance(X, np.ndarray)
         self.diag = kernel.diag(Operand(_dense(X)) if whole else side)
         self.dtype: type = np.float64
@@ -139,9 +139,9 @@ class Square:
 
     @cached_property
     def table(self) -> tuple[Any, NDArray[Any], NDArray[np.bool_]]:
-        """What `row_of` takes: how to compute rows, space for them, and which are there.
+        """The arguments of `row_of`: the recipe, memory for the rows, and which rows are computed.
 
-        Where the matrix is whole, the first is the matrix itself.
+        If the whole matrix is computed at once, the first is the matrix itself.
         """
         n = len(self.side)
         room: NDArray[Any] | None = self._room
@@ -156,12 +156,12 @@ class Square:
 
     @cached_property
     def alike(self) -> NDArray[np.int64] | None:
-        """The same number for equal rows; None where no two are equal. Set by who knows it."""
+        """A number per row, the same for equal rows; None if no two are equal. May be assigned."""
         return alike(self.side.X)
 
     @property
     def whole(self) -> NDArray[Any]:
-        """The matrix (n, n), every row computed."""
+        """The whole matrix (n, n); missing rows are computed."""
         recipe, copies, there = self.table
         if self.lazy:
             fill(recipe, copies, there)
@@ -169,13 +169,13 @@ class Square:
         return copies
 
     def count(self) -> None:
-        """Count what compiled loops have computed by themselves."""
+        """Update `entries` with the rows that compiled loops have computed."""
         if self.lazy:
             self.entries = int(np.count_nonzero(self.table[2])) * len(self.side)
 
 
 def alike(X: Any) -> NDArray[np.int64] | None:
-    """Numbers of rows, the same for equal ones; None where no two are equal."""
+    """Number the rows so that equal rows have the same number; None if no two are equal."""
     mark = np.random.default_rng(0).normal(size=X.shape[1])
     keys = np.empty(X.shape[0])
     projected(as_rows(X), mark, keys)
@@ -185,16 +185,17 @@ def alike(X: Any) -> NDArray[np.int64] | None:
 
 @njit(cache=True, nogil=True)
 def projected(X: Any, mark: FloatArray, out: FloatArray) -> None:
-    """Products of rows with a vector, every one summed in the same order."""
+    """Multiply rows with a vector, each summed in the same order: equal rows get equal products."""
     for i in range(len(out)):
         out[i] = row_dot(X, i, mark)
 
 
 def spread(coef: FloatArray, group: NDArray[np.int64] | None) -> FloatArray:
-    """One weight a row, by which independent errors of its entries count: ``coef^2``, or more.
+    """Weights of the rows in the variance of a score, if errors of their entries are independent.
 
-    Entries of equal rows err alike: they count by the square of their sum, where that is more.
-    ``group``: see `alike`; its numbers need not follow one another.
+    The weight of a row is ``coef^2``. Equal rows have equal errors, so their weights are raised to
+    add up to the square of the sum of their coefficients, if that is larger. ``group`` numbers
+    equal rows (see `alike`); numbers may be missing.
     """
     squares = coef**2
     if group is None:
@@ -204,9 +205,10 @@ def spread(coef: FloatArray, group: NDArray[np.int64] | None) -> FloatArray:
 
 
 def total_spread(coef: FloatArray, group: NDArray[np.int64] | None) -> float:
-    """Independent errors of a row's entries add up, times ``coef``, to their bound times this.
+    """Bound the error of a score ``sum_j coef_j k(x, x_j)``, relative to the entries' error bound.
 
-    Entries of equal rows err alike. ``group``: see `alike`.
+    Errors of entries are independent, but for equal rows, whose errors are equal. ``group`` numbers
+    equal rows (see `alike`).
     """
     if group is None:
         return float(np.sqrt(coef @ coef))
@@ -215,12 +217,12 @@ def total_spread(coef: FloatArray, group: NDArray[np.int64] | None) -> float:
 
 
 def _dense(X: Any) -> NDArray[np.float64]:
-    """A copy in float64; of CSR rows the zeros as well: either layout has the same entries."""
+    """Copy the rows to a dense float64 array, so that either layout gives the same entries."""
     return (X if isinstance(X, np.ndarray) else X.toarray()).astype(np.float64)
 
 
 def row_of(K: Any, copies: NDArray[Any], there: NDArray[np.bool_], i: int) -> NDArray[Any]:
-    """Row i of a ``Square.table``, from compiled code."""
+    """Return row i of a `Square.table`, computed if it is missing, in compiled code."""
     raise NotImplementedError
 
 
@@ -244,7 +246,7 @@ def _row_of(K: Any, copies: Any, there: Any, i: Any) -> Any:
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def compute(recipe: Recipe, i: int, out: FloatArray) -> None:
-    """out = row i of the matrix, four columns a sweep to save stores."""
+    """Write row i of the matrix to `out`, four columns per sweep to save stores."""
     columns = recipe.columns
     d, n = columns.shape
     out[:] = 0.0
@@ -262,7 +264,7 @@ def compute(recipe: Recipe, i: int, out: FloatArray) -> None:
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def _finish(recipe: Recipe, own: float, out: FloatArray) -> None:
-    """Products to kernel entries, in place."""
+    """Turn products into kernel entries, in place."""
     kind, scale, shift, factors, _, half = recipe
     if kind == _RBF:
         for j in range(len(out)):
@@ -270,7 +272,7 @@ def _finish(recipe: Recipe, own: float, out: FloatArray) -> None:
     elif kind == _SIGMOID:
         for j in range(len(out)):
             out[j] = entry(SigmoidTerms(scale, shift), out[j], own, half[j])
-    elif kind == _POLYNOMIAL:  # the only one whose function is of a type for every degree
+    elif kind == _POLYNOMIAL:  # (a loop, since `entry` would be compiled for each degree)
         for j in range(len(out)):
             x = scale * out[j] + shift
             power = x
@@ -281,7 +283,7 @@ def _finish(recipe: Recipe, own: float, out: FloatArray) -> None:
 
 @njit(cache=True, nogil=True)
 def fill(recipe: Recipe, copies: FloatArray, there: NDArray[np.bool_]) -> None:
-    """Compute the rows that are not there."""
+    """Compute all missing rows."""
     for i in range(len(there)):
         if not there[i]:
             there[i] = True
@@ -291,7 +293,7 @@ def fill(recipe: Recipe, copies: FloatArray, there: NDArray[np.bool_]) -> None:
 def sums(
     square: Square, ids: NDArray[np.int64], coef: FloatArray, other: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """``sum_j coef_j K_j`` and ``sum_j other_j K_j`` over the rows ``ids_j`` of the matrix."""
+    """Sum ``coef_j K_j`` and, separately, ``other_j K_j`` over the rows ``ids_j`` of the matrix."""
     out, rest = np.zeros(len(square.side)), np.zeros(len(square.side))
     _sums(*square.table, ids, coef, other, out, rest)
     square.count()

@@ -1,11 +1,12 @@
-"""Kernels: blocks of entries and products with vectors, dense or CSR rows on either side.
+"""The built-in kernels: blocks of entries and products with vectors, of dense or CSR rows.
 
-A kernel is a frozen record plus one compiled scalar function (an overload of `entries.entry`,
-chosen by the type of its constants), both here: to add one opens nothing else but the table of
-names in `options.train`. (Its constants may stand here too. Those of `entries` stay there: numba's
-caches on disk know them by that name.) float32 is the fast path (BLAS, a fused pass, a polynomial
-exponential; error: `Kernel.entry_error`), float64 the accurate one. Everything runs without the
-GIL, one buffer per thread; BLAS threads are limited by the caller.
+A kernel is a frozen record of parameters and one compiled scalar function (an overload of
+`entries.entry`, chosen by the type of its constants). To add a kernel, write both here and add its
+name to the table in `options.train`. (The constants in `entries` stay there, because numba's caches
+on disk know them by that name; those of a new kernel may stand here.) float32 is the fast path:
+BLAS, a fused pass, a polynomial exponential; `Kernel.entry_error` bounds its error. float64 is the
+accurate path. Everything runs without the GIL, with one buffer per thread; the caller limits BLAS
+threads.
 """
 
 import math
@@ -47,7 +48,7 @@ def _finish_row(terms: NamedTuple, row: NDArray[Any], half_a: float, half_b: NDA
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def _finish(terms: NamedTuple, tile: Tile) -> None:
-    """Values to kernel entries, in place."""
+    """Turn the values of a tile into kernel entries, in place."""
     values, first, _, _, half_a, half_b = tile
     for i in range(len(values)):
         _finish_row(terms, values[i, first : first + len(half_b)], half_a[i], half_b)
@@ -55,7 +56,7 @@ def _finish(terms: NamedTuple, tile: Tile) -> None:
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
 def _dot(row: NDArray[Any], v: FloatArray) -> float:
-    """float32 entries, float64 products and sum: 0.04 ns an entry over float32 sums, worth it."""
+    """Dot product in float64 of a row of entries (0.04 ns per entry more than float32 sums)."""
     total = 0.0
     for j in range(len(row)):
         total += np.float64(row[j]) * v[j]
@@ -64,7 +65,7 @@ def _dot(row: NDArray[Any], v: FloatArray) -> float:
 
 @njit(nogil=True, cache=True)
 def _finish_dots(terms: NamedTuple, tile: Tile, VT: FloatArray, out: FloatArray) -> None:
-    """out += entries @ V, each row of entries read back while it is in the first-level cache."""
+    """Add entries @ V to `out`; each row is used while in the first-level cache."""
     values, first, row_number, column, half_a, half_b = tile
     width = len(half_b)
     for i in range(len(values)):
@@ -75,9 +76,9 @@ def _finish_dots(terms: NamedTuple, tile: Tile, VT: FloatArray, out: FloatArray)
 
 
 class Compiled(Kernel):
-    """A kernel whose entry is a compiled function of one number a pair of rows.
+    """A kernel whose entry is a compiled function of one value per pair of rows.
 
-    `pairing` names what `entries.tiles` computes for a pair.
+    `pairing` names the value that `entries.tiles` computes for a pair.
     """
 
     pairing: ClassVar[str] = "product"
@@ -87,7 +88,7 @@ class Compiled(Kernel):
         raise NotImplementedError
 
     def values(self, side: Operand, dtype: np.dtype[Any]) -> str:
-        """What is computed for a pair of rows where entries are of this type."""
+        """The pairing to use for entries of this type."""
         return self.pairing
 
     def prepare(self, side: Operand) -> None:
@@ -191,14 +192,15 @@ class Rbf(Compiled):
         return "apart" if dense and self.coarse(side.halves) else self.pairing
 
     def coarse(self, halves: FloatArray) -> bool:
-        """Whether differences of these half squared norms and products would tell in float64.
+        """Whether distances from norms and products lose too many digits even in float64.
 
-        They do where one column is huge beside what the kernel looks at.
+        True if one column is huge compared with the kernel's length scale. Distances are then
+        summed column by column. ``halves``: half the squared norms of the rows.
         """
         return 2 * self.gamma * 2.0**-50 * float(np.max(halves, initial=0.0)) > ROUNDED
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        # A row longer than every row of B is at least this far from all of them.
+        # A row longer than every row of B has at least this distance from all of them.
         apart = np.maximum(np.sqrt(sqnorm_a) - math.sqrt(max_sqnorm_b), 0.0)
         exponent = self._exponent_error(sqnorm_a, max_sqnorm_b, d)
         return exponent * np.exp(-self.gamma * apart**2) + 4 * U32
@@ -229,7 +231,7 @@ class Polynomial(Compiled):
     coef0: float = 0.0
     name: ClassVar[str] = "polynomial"
 
-    # (Of the other kernels the class knows it.)
+    # (A class attribute of the other kernels.)
     @property
     def psd(self) -> bool:  # type: ignore[override]
         return self.coef0 >= 0
@@ -272,8 +274,8 @@ class Laplacian(Compiled):
         return LaplacianTerms(dtype.type(-self.gamma * _LOG2E))
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        # All terms of the distance are positive, so its error is relative, and x exp(-x) <= 1/e;
-        # but float64 rows are rounded before the terms are.
+        # All terms of the distance are positive, so its error is relative, and x exp(-x) <= 1/e.
+        # The last term: float64 rows are rounded to float32 before subtracting.
         rows = self.gamma * math.sqrt(d) * (np.sqrt(sqnorm_a) + math.sqrt(max_sqnorm_b))
         return U32 * ((2.0 * math.sqrt(d) + 4.0) / math.e + 4.0 + rows)
 
@@ -285,7 +287,7 @@ def _sigmoid(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
 
 @dataclass(frozen=True)
 class Sigmoid(Compiled):
-    """Entries tanh(gamma <a, b> + coef0), not positive semidefinite."""
+    """Entries tanh(gamma <a, b> + coef0): a kernel that is not positive semidefinite."""
 
     gamma: float
     coef0: float = 0.0
@@ -312,7 +314,7 @@ LARGEST_DEGREE = 64
 
 
 def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0.0) -> Kernel:
-    """The kernel of this name; parameters it does not have are ignored.
+    """Make the kernel of this name; parameters that it does not have are ignored.
 
     Parameters
     ----------
@@ -344,13 +346,13 @@ def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0
 
 
 def made_of_products(name: str) -> bool:
-    """Whether entries of the kernel of this name are made of inner products of rows."""
+    """Whether entries of the kernel of this name are functions of inner products of rows."""
     kind = _KINDS.get(name)
     return kind is not None and issubclass(kind, Compiled) and kind.pairing != "manhattan"
 
 
 def multiplied_by(kernel: Kernel | None) -> str:
-    """What computes the products of rows in float32 entries; None: a machine without a kernel."""
+    """Say in words what computes the products of rows in float32 entries (None: no kernel)."""
     if isinstance(kernel, (Custom, Precomputed)):
         return "the kernel given"
     if kernel is None or not made_of_products(kernel.name):
@@ -359,17 +361,17 @@ def multiplied_by(kernel: Kernel | None) -> str:
 
 
 def kernel_from_dict(record: dict[str, Any]) -> Kernel:
-    """The kernel that `Kernel.to_dict` recorded; errors as in `make_kernel`."""
+    """Restore the kernel that `Kernel.to_dict` recorded; errors as in `make_kernel`."""
     return make_kernel(**record)
 
 
 def geometry(kernel: Kernel | None) -> Kernel:
-    """The kernel that parts are clustered with, and that a gate between them is asked with.
+    """Choose the kernel whose distances cluster the rows into parts, and route rows to parts.
 
-    For kernels of a distance alone, and without a kernel, the rows themselves are clustered: a
-    narrow kernel's own means leave one part with every row that has no near one in the sample
-    (13,000 of covtype's 16,000), and of the kernel's mass as much stays within parts or more
-    (covtype, 16 parts of at most 1,500: 0.99 against 0.89; ijcnn1, 10 parts: 0.88 either way). It
-    also costs one product a part, not one kernel entry a sample row.
+    For kernels of the distance, and without a kernel, that is the linear one. With a narrow kernel,
+    kernel k-means would put all rows without a near sampled row into one part (13,000 of covtype's
+    16,000). The share of the kernel's mass within parts is as large or larger (covtype, 16 parts of
+    at most 1,500: 0.99, not 0.89; ijcnn1, 10 parts: 0.88 either way). It also costs one product per
+    part, not one kernel entry per sampled row.
     """
     return Linear() if kernel is None or kernel.invariant else kernel

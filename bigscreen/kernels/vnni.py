@@ -1,15 +1,14 @@
-"""Exact products of columns of 8-bit integers (AVX-512 VNNI), where a processor has them.
+"""Exact products of columns of 8-bit integers with AVX-512 VNNI instructions.
 
-Flags, one-hot columns, small counts, bytes, and pixels that were divided by 255 are multiplied as
-the integers they stand for, sixteen sums of four products an instruction: a quarter of what BLAS
-takes for float32 numbers, and nothing is rounded. Of rows that are such for the most part the other
-columns are multiplied beside them, in float32.
+Flags, one-hot columns, small counts, bytes, and pixels divided by 255 are multiplied as the
+integers that they represent: sixteen sums of four products per instruction. That takes a quarter of
+the time of float32 BLAS, and rounds nothing. If most columns are such, the other columns are
+multiplied in float32 and added.
 
     <a, b> = <a - l, b - r> + r <a, 1> + l <1, b> - d l r
 
-with l, 0 or 128, and r, 0 or -128, so that what stands on the left fits a signed byte and what
-stands on the right an unsigned one. Sums are 32 bits wide and may wrap around on the way: what they
-come to fits.
+Here l is 0 or 128, and r is 0 or -128, so that a - l fits a signed byte and b - r an unsigned one.
+Sums have 32 bits and may wrap around in between, since the final value fits.
 """
 
 from __future__ import annotations
@@ -52,25 +51,25 @@ than the rounding of a sum only if the sum has this many terms."""
 
 @cache
 def available() -> bool:
-    """Whether this process may use the instructions.
+    """Whether this process may use AVX-512 VNNI instructions.
 
-    ``BIGSCREEN_VNNI=0`` in the environment switches it off.
+    The environment variable ``BIGSCREEN_VNNI=0`` switches them off.
     """
     if os.environ.get("BIGSCREEN_VNNI") == "0" or platform.machine() not in ("x86_64", "AMD64"):
         return False
     features = binding.get_host_cpu_features()
     if not all(features.get(name) for name in ("avx512vnni", "avx512f")):
         return False
-    # numba compiles no assembly unless LLVM is told to read it.
+    # numba compiles inline assembly only with LLVM's assembly parser.
     binding.initialize_native_asmparser()
     return True
 
 
 class Grid(NamedTuple):
-    """What columns of the right side are multiples of, and how rows become bytes.
+    """The columns whose values are multiples of 1 / steps, and the shifts that make them bytes.
 
-    Rows times steps are integers in the columns ``small``, int64; ``others`` are all the rest.
-    left, right: what is taken off the integers on either side.
+    Rows times ``steps`` are integers in the columns ``small`` (int64); ``others`` are all other
+    columns. ``left`` and ``right`` are subtracted from the integers on either side.
     """
 
     steps: float
@@ -81,17 +80,24 @@ class Grid(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Whether products of whole rows are those of integers, no number having been rounded."""
+        """Whether all columns are unscaled integers, so that products of rows are exact."""
         return self.steps == 1.0 and not len(self.others)
 
 
 class Panels(NamedTuple):
-    """Rows as the instructions read them.
+    """Rows in the memory order that the VNNI instructions read.
 
-    small: uint8 (panels, words, rows of a panel, WORD). sums, squares: int64 (rows,), of the
-    integers and of their squares. fits: bool (rows,), whether a row is on the grid (others are 0).
-    others: float32 (panels, other columns, rows of a panel). halves: float64 (rows,), half of what
-    those add to the squared norm.
+    Attributes
+    ----------
+    small : uint8 (panels, words, rows of a panel, WORD)
+        The columns of integers.
+    sums, squares : int64 (rows,)
+        Sums of each row's integers and of their squares.
+    fits : bool (rows,)
+        Whether a row's values are on the grid; rows that are not are stored as 0.
+    others : float32 (panels, other columns, rows of a panel)
+    halves : float64 (rows,)
+        Half the squared norms of the other columns.
     """
 
     small: NDArray[np.uint8]
@@ -103,11 +109,11 @@ class Panels(NamedTuple):
 
 
 Space = Callable[[tuple[int, ...], type], NDArray[Any]]
-"""Makes an array of this shape and type that begins where a cache line does."""
+"""A function that returns an array of a shape and type, aligned to a cache line."""
 
 
 def grid_of(rows: NDArray[Any]) -> Grid | None:
-    """The grid of rows (n, d), at least half of whose columns are bytes; None if there is none."""
+    """Find the grid of rows (n, d); None if fewer than half of their columns are bytes."""
     n, d = rows.shape
     if not (n and d):
         return None
@@ -127,12 +133,18 @@ def grid_of(rows: NDArray[Any]) -> Grid | None:
 def packed(
     rows: NDArray[Any], grid: Grid, origin: NDArray[Any], panel: int, space: Space = aligned
 ) -> Panels:
-    """Rows (n, d) where products read them, LEFT or RIGHT in a panel.
+    """Pack rows (n, d) into panels for products of bytes.
 
     Parameters
     ----------
+    rows : ndarray (n, d)
+    grid : Grid
     origin : (d,)
-        What is taken off the other columns; 0 for those of bytes.
+        Subtracted from the other columns; 0 for columns of bytes.
+    panel : int
+        Rows of a panel: LEFT or RIGHT, which also says on which side of products the rows are.
+    space : Space
+        Provides the memory.
     """
     n, m = len(rows), -(-len(rows) // panel)
     small = space((m, -(-len(grid.small) // WORD), panel, WORD), np.uint8)
@@ -146,10 +158,10 @@ def packed(
 
 @njit(nogil=True, cache=True)
 def _level(x: Any, steps: float) -> float:
-    """The integer that a number stands for on this grid; NaN if there is none."""
+    """Return the integer that a number represents on this grid; NaN if none."""
     number = np.float64(x)
     level = np.rint(number * steps)
-    # What was divided by the steps was rounded.
+    # The division by the steps may have been rounded.
     off = abs(number - level * (1.0 / steps))
     near = off == 0.0 if steps == 1.0 else off <= 2.0**-23 * abs(number)
     return level if near else np.nan
@@ -157,9 +169,10 @@ def _level(x: Any, steps: float) -> float:
 
 @njit(nogil=True, cache=True)
 def _ranges(rows: NDArray[Any], steps: float, most: int) -> tuple[FloatArray, FloatArray]:
-    """The least and the largest integer of every column; infinite where not all are integers.
+    """Return the least and the largest integer of each column.
 
-    Where more than so many columns are such, of all.
+    The least is -inf for columns with a value that is not an integer; for all columns, if more than
+    ``most`` columns have one.
     """
     n, d = rows.shape
     low, high = np.zeros(d), np.zeros(d)
@@ -186,7 +199,7 @@ def _levels(
     low: int,
     levels: NDArray[np.int32],
 ) -> bool:
-    """Set levels to the integers of a row; returns whether all are within 255 of the least."""
+    """Write the integers of a row to `levels`; return whether all are within [low, low + 255]."""
     d, wrong = len(columns), 0
     every = d == rows.shape[1]
     for k in range(d):
@@ -211,7 +224,7 @@ def _pack(
     sums, squares, fits = known
     row, levels = np.zeros(words * WORD, np.uint8), np.zeros(d, np.int32)
     here, to = row.view(np.uint32), numbers.reshape(-1).view(np.uint32)
-    # A row's bytes are what it is above the least one, the sign of those on the left turned.
+    # The bytes are the integers less the least one; on the left with the sign bit flipped.
     low, sign = np.int32(least[0]), np.int32(least[1])
     for i in range(panel * len(numbers)):
         row[:] = 0
@@ -253,14 +266,14 @@ def _pack_others(
 
 
 def instruction(function: Callable[..., Any]) -> Callable[..., None]:
-    """`numba.extending.intrinsic`, typed as compiled code calls it: without the typing context."""
+    """Apply `numba.extending.intrinsic`, with the type that compiled callers see (no context)."""
     return cast("Callable[..., None]", intrinsic(function))
 
 
 def _panels(multiply: str) -> Any:
-    """A function of (left, right, words, sums) whose instruction adds products of words to sums.
+    """Make an intrinsic (left, right, words, sums) that multiplies two panels by an instruction.
 
-    $0 and $1 walk along the panels, $2 counts down, $6 is where the sums go.
+    Registers: $0 and $1 point into the panels, $2 counts words down, $6 is the address of the sums.
     """
     lines = [f"vpxord %zmm{k}, %zmm{k}, %zmm{k}" for k in range(2 * LEFT)]
     lines += ["1:", "vmovdqu64 ($1), %zmm16", "vmovdqu64 64($1), %zmm17"]
@@ -288,14 +301,18 @@ def _panels(multiply: str) -> Any:
 
 @instruction
 def multiply_bytes(typing: Any, left: Any, right: Any, words: Any, sums: Any) -> Any:
-    """The LEFT x RIGHT int32 sums of two panels (addresses, some words), PITCH numbers apart.
+    """Multiply two panels of bytes: LEFT x RIGHT int32 sums, in rows PITCH numbers apart.
 
-    Bytes on the left are signed, those on the right are not.
+    ``left``, ``right`` and ``sums`` are addresses. Bytes on the left are signed, on the right
+    unsigned.
     """
     return _panels("vpdpbusd")
 
 
 @instruction
 def multiply_floats(typing: Any, left: Any, right: Any, words: Any, sums: Any) -> Any:
-    """The same of float32 numbers, in the order of the columns."""
+    """Multiply two panels of float32 numbers: LEFT x RIGHT float32 sums, in column order.
+
+    Arguments as in `multiply_bytes`.
+    """
     return _panels("vfmadd231ps")

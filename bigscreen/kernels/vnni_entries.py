@@ -1,9 +1,8 @@
-"""Kernel entries from products of bytes, finished while those are in the cache.
+"""Kernel entries from products of bytes, strip by strip so that sums stay in the cache.
 
-For rows whose columns stand for 8-bit integers, most of them (see `vnni`), and that have no
-inverted index. Rows on the left where those are none are told apart: the bits of an entry depend
-on its two rows, and on how those on the right are measured (`operand.MEASURED`), never on what
-they are computed with.
+For rows most of whose columns represent 8-bit integers (see `vnni`), without an inverted index.
+Rows on the left that are not on the grid are reported to the caller. The bits of an entry depend on
+its two rows and on the right side's `operand.MEASURED` attributes, never on the other rows.
 """
 
 from __future__ import annotations
@@ -30,9 +29,10 @@ LOADED_ENTRIES = 1 << 18
 
 
 class Terms(NamedTuple):
-    """What makes values of sums: ``scale (2 sum + left_i + right_j)``, int32 (rows,) each side.
+    """The terms that turn sums of bytes into values: ``scale (2 sum + left_i + right_j)``.
 
-    And of the other columns half squared norms, in the type of the entries (as scale is).
+    ``left`` and ``right`` are int32 (rows,). ``half_a`` and ``half_b`` are half the squared norms
+    of the other columns; they and ``scale`` have the type of the entries.
     """
 
     left: NDArray[np.int32]
@@ -43,7 +43,7 @@ class Terms(NamedTuple):
 
 
 def serves(side: Operand, pairing: str, dtype: DTypeLike) -> bool:
-    """Whether entries of this type to this right side are computed here."""
+    """Whether `multiply` can compute entries of this type with this right side."""
     if pairing == "manhattan" or not vnni.available() or side.rare is not None:
         return False
     return side.grid is not None and (dtype == np.float32 or side.grid.exact)
@@ -58,26 +58,26 @@ def multiply(
     VT: FloatArray | None,
     out: NDArray[Any],
 ) -> NDArray[np.int64]:
-    """Kernel entries between A and ``side``, or their products with vectors.
+    """Compute kernel entries between A and ``side``, or their products with vectors.
 
     Parameters
     ----------
-    kernel : a kernel's constants (see `entries`), of this type
+    kernel : a kernel's constants (see `entries`), of type ``dtype``
     dtype : float32 or float64
     VT : None or float64 (k, len side)
     out : C-contiguous
-        Without VT (len A, len side), of that type; with it float64 (len A, k), zeros, to which
-        ``K VT'`` is added, summed in float64.
+        Without VT: the entries (len A, len side), of type ``dtype``. With VT: float64 (len A, k),
+        zeros, to which ``K VT'`` is added, summed in float64.
 
     Returns
     -------
-    int64, the places of rows of A that are not on the grid: what is there in ``out`` says nothing.
+    int64 : places of the rows of A that are not on the grid, for which ``out`` is undefined
     """
     grid, right = side.grid, side.in_panels(pairing)
     assert grid is not None
     apart, d = pairing == "distance", len(grid.small)
     of_right = 2 * grid.left * right.sums - (right.squares if apart else 0)
-    # (Cut to 32 bits: what they come to with the sum fits.)
+    # (Reduced to 32 bits modulo 2^32: the total with the sum fits.)
     narrow, half_b = of_right.astype(np.int32), _halves(right, apart, dtype)
     scale, off = dtype.type(0.5 / grid.steps**2), [np.empty(0, np.int64)]
     for r, left in _lefts(A, side, pairing):
@@ -91,18 +91,18 @@ def multiply(
 
 
 def others(A: AnyRows, off: NDArray[np.int64]) -> Any:
-    """The rows of A at these places, and some of them again, for `entries.tiles`."""
+    """Return the rows of A at these places, padded for `entries.tiles`."""
     X = A.X if isinstance(A, Operand) else A
     return X[whole(off)]
 
 
 def _halves(rows: Panels, apart: bool, dtype: np.dtype[Any]) -> NDArray[Any]:
-    with np.errstate(over="ignore"):  # so far away that no entry is left
+    with np.errstate(over="ignore"):  # inf: so far away that the entry is 0
         return rows.halves.astype(dtype) if apart else np.zeros(len(rows.halves), dtype)
 
 
 def _lefts(A: AnyRows, side: Operand, pairing: str) -> Iterator[tuple[int, Panels]]:
-    """Rows of A, some at a time: the number of the first, and their panels."""
+    """Yield the rows of A in pieces: the number of the first row, and their panels."""
     X, grid, origin = checked(A, side), side.grid, side.moved(pairing)
     assert grid is not None
     step = max(LEFT, LOADED_ENTRIES // len(origin) // LEFT * LEFT)
@@ -162,7 +162,7 @@ def _entries(
     b: int,
     to: NDArray[Any],
 ) -> None:
-    """Kernel entries of a row with those from b on; ``rest``: sums of other columns, if any."""
+    """Write the entries of left row i and right rows from b on; ``rest``: other columns' sums."""
     if len(rest):
         _mixed(kernel, sums, rest, terms, i, b, to)
     else:
@@ -178,7 +178,7 @@ def _whole(
     b: int,
     to: NDArray[Any],
 ) -> None:
-    """The same of integers alone."""
+    """Write entries of a row whose columns are all integers."""
     of_left, scale = terms.left[i], terms.scale
     of_right, zero = terms.right[b : b + len(to)], _as(0, scale)
     for k in range(len(to)):
@@ -196,7 +196,7 @@ def _mixed(
     b: int,
     to: NDArray[Any],
 ) -> None:
-    """The same of integers and others."""
+    """Write entries of a row with columns of integers and others."""
     of_left, half_a, scale = terms.left[i], terms.half_a[i], terms.scale
     of_right, half_b = terms.right[b : b + len(to)], terms.half_b[b : b + len(to)]
     for k in range(len(to)):
@@ -205,7 +205,7 @@ def _mixed(
 
 
 def _as(x: Any, like: Any) -> Any:
-    """An integer in the type of another number."""
+    """Convert an integer to the type of another number, in compiled code."""
     raise NotImplementedError
 
 
