@@ -1,1 +1,1 @@
-"""What solvers multiply with: raw rows, stored features, columns of a kernel."""
+"""The columns that solvers multiply with: raw features, stored features, or kernel columns."""

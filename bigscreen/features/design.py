@@ -1,9 +1,10 @@
-"""What a solver multiplies with: the columns of every row, raw features or kernel columns.
+"""The design: how the columns and the features of each row are computed from the data.
 
-A design gives row i the feature ``phi_i = T' c_i``: ``c_i`` its columns (raw features, or the
-kernel column ``k(x_i, z_1..z_m)`` to the landmarks), ``T`` the factor (identity for raw features).
-A model is a coefficient of the columns: ``u_i = c_i . coef``, ``coef = T w``, so features never
-need to be stored, and ``||w(alpha)|| = ||T' v||`` with ``v = sum_i s_i alpha_i c_i``.
+Row i has columns ``c_i`` (its raw features, or its kernel entries ``k(x_i, z_1..z_m)`` with the
+landmarks) and the feature vector ``phi_i = T' c_i``, with the factor ``T`` (the identity for raw
+features). A model has one coefficient per column: scores are ``u_i = c_i . coef`` with
+``coef = T w``, so features need not be stored, and ``||w(alpha)|| = ||T' v||`` with
+``v = sum_i s_i alpha_i c_i``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ CACHED, FEWEST_ROWS = 1 << 21, 64
 
 @dataclass(frozen=True)
 class Design:
-    """Rows and how their columns come about; picklable, shared by solver, certificate, model.
+    """Rows, and how their columns are computed; picklable, shared by solver, certificate, model.
 
     Parameters
     ----------
@@ -46,19 +47,19 @@ class Design:
     kernel : Kernel or None
         None: the columns are the rows' own features (linear machine, stored features).
     landmarks : Operand or None
-        The landmarks of a kernel design; None with a kernel is the exact kernel machine, which
+        The landmarks of a kernel design. A kernel without landmarks is the exact kernel machine. It
         has no columns: its solvers compute kernel entries between rows.
     factor : float64 (m, r) or None
         ``T``; None is the identity.
     ridge : float
-        Where T is the inverse of a Cholesky factor, upper triangular, what stands on the diagonal
-        beside the kernel: ``T T' = (K_ZZ + ridge I)^-1``. 0: T's columns are orthogonal.
+        If positive, T is upper triangular, the inverse of a Cholesky factor, and
+        ``T T' = (K_ZZ + ridge I)^-1``. If 0, T's columns are orthogonal.
     entries : type
-        Of the columns that stored features are made of: float64 where T has directions that float32
-        columns do not carry.
+        Type of the columns from which stored features are computed: float64 if T has directions
+        that the rounding of float32 columns would drown.
     square : Square or None
-        Of an exact kernel machine of few rows the entries between them, which solver and closing
-        pass share; it does not travel.
+        The kernel matrix of an exact kernel machine of few rows, shared by solver and closing pass;
+        it is not pickled.
     """
 
     data: Rows
@@ -70,7 +71,7 @@ class Design:
     square: Square | None = field(default=None, repr=False, compare=False)
 
     def dual(self, problem: Problem) -> Dual:
-        """The dual of all rows, not to be written to; with a square it is made once."""
+        """Return the dual of all rows, not to be written to (cached if there is a `square`)."""
         made = self._made
         if not made or made[0] is not problem:
             data = self.data
@@ -86,25 +87,25 @@ class Design:
 
     @property
     def same(self) -> tuple[int, ...]:
-        """Equal for designs that give the same rows the same columns."""
+        """A key that is equal for two designs whose columns of every row are equal."""
         return tuple(map(id, (self.data.shared, self.kernel, self.landmarks, self.factor)))
 
     @property
     def exact(self) -> bool:
-        """Whether phi is the kernel's own feature, never written down: the exact kernel machine."""
+        """Whether this is the exact kernel machine, whose feature vectors are never computed."""
         return self.kernel is not None and self.landmarks is None
 
     @property
     def definite(self) -> bool:
-        """Whether products of phi are those of vectors, which every gap and every safe rule needs.
+        """Whether products of features are positive semidefinite, as gaps and screening require.
 
-        Those of columns are, whatever the kernel: phi is written down.
+        True for every design with columns, whatever the kernel, because its features are vectors.
         """
         return not self.exact or self.kernel is None or self.kernel.psd
 
     @property
     def precision(self) -> type:
-        """float32, or float64 where float32 entries between these rows would be coarse."""
+        """The type of kernel entries to use between these rows: see `Kernel.precision`."""
         assert self.kernel is not None
         return self.kernel.precision(self.data.max_sqnorm, self.data.n_features)
 
@@ -125,25 +126,25 @@ class Design:
         return self.width if self.factor is None else self.factor.shape[1]
 
     def coef(self, w: FloatArray) -> FloatArray:
-        """Coefficients of the columns ``T w`` (m,) of a w (r,)."""
+        """Return the coefficients of the columns ``T w`` (m,) for w (r,)."""
         if self.factor is None:
             return w
         if not self.ridge:
             return self.factor @ w
-        # T is upper triangular: half of a product with all of it would be with zeros.
+        # T is upper triangular: half of a full product would multiply zeros.
         ranges = row_ranges(self.rank, TRIANGLE)
         return np.concatenate([self.factor[a:b, a:] @ w[a:] for a, b in ranges])
 
     def coef_size(self, w: FloatArray) -> float:
-        """``sum |T| |w|``: what rounding in ``T w`` and in scores is proportional to."""
+        """Return ``sum |T| |w|``; rounding errors of ``T w`` and scores are proportional to it."""
         if self.factor is None:
             return float(np.abs(w).sum())
-        # (In parts: T of many landmarks is large.)
+        # In parts, since T is large if there are many landmarks.
         parts = (np.abs(self.factor[a:b]) @ np.abs(w) for a, b in row_ranges(self.width, TRIANGLE))
         return float(sum(part.sum() for part in parts))
 
     def features(self, v: FloatArray) -> FloatArray:
-        """``T' v`` (r,) of a sum over columns (m,)."""
+        """Return ``T' v`` (r,) of a weighted sum of columns v (m,)."""
         if self.factor is None:
             return v
         if not self.ridge:
@@ -152,7 +153,7 @@ class Design:
         return np.concatenate([self.factor[:b, a:b].T @ v[:b] for a, b in ranges])
 
     def seen_by_landmarks(self, coef: FloatArray) -> FloatArray:
-        """``(K_ZZ + ridge I) coef`` (m,) in float64: features of it are w of these coefficients."""
+        """Return ``(K_ZZ + ridge I) coef`` (m,) in float64; `features` of it are w of ``coef``."""
         assert self.kernel is not None
         side = self.side
         found = self.kernel.dots(side, side, coef[:, None], np.float64)[:, 0]
@@ -161,9 +162,9 @@ class Design:
     def features_of(
         self, columns: NDArray[Any], out: NDArray[np.float32] | None = None
     ) -> NDArray[Any]:
-        """``phi`` (rows, r) of rows with these columns (rows, m), as many bits in as out.
+        """Return the features (rows, r) of rows with these columns (rows, m), of the same type.
 
-        ``out``: where float32 features are to be written.
+        ``out``: where to write float32 features.
         """
         if self.factor is None:
             return columns
@@ -183,19 +184,19 @@ class Design:
         return Operand(self.factor.T.astype(np.float32))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what can be made again."""
+        """Leave out caches and the `square`."""
         known = {each.name: getattr(self, each.name) for each in fields(self)}
         return {**known, "square": None}
 
     def tile(self, most: int) -> int:
-        """How many rows' columns are held at once: ``most``, or as many as stay in a cache."""
+        """Choose how many rows' columns to compute at once: ``most``, or fewer to fit a cache."""
         return most if self.kernel is None else max(FEWEST_ROWS, min(most, CACHED // self.width))
 
     def columns(self, X: Any, dtype: type = np.float32, passing: str = "") -> NDArray[Any]:
-        """The columns of rows X, dense, shape (len X, m), float32 or float64 entries.
+        """Return the columns of rows X: dense (len X, m), float32 or float64.
 
-        Raw features of float64 stay that. ``passing``: a kernel's are written to this thread's
-        buffer of this name, which the next call overwrites (fresh pages cost more than entries).
+        Raw float64 features stay float64. ``passing``: write kernel columns to this thread's buffer
+        of this name, which the next call overwrites (new memory costs more than the entries).
         """
         if self.kernel is not None:
             shape = X.shape[0], self.width
@@ -205,27 +206,27 @@ class Design:
         return dense.astype(np.result_type(dense, dtype), copy=False)
 
     def dots(self, X: Any, coefs: FloatArray, dtype: type = np.float32) -> FloatArray:
-        """``columns(X) @ coefs`` (len X, k) in float64, never holding all columns."""
+        """Return ``columns(X) @ coefs`` (len X, k) in float64, without all columns in memory."""
         if self.kernel is None:
             return _raw_dots(X, coefs)
         return self.kernel.dots(X, self.side, coefs, dtype)
 
     def norms(self, X: Any, sqnorms: FloatArray) -> FloatArray:
-        """Upper bounds of ``||phi_i||`` for rows X whose ``||x||^2`` is known."""
+        """Return upper bounds of ``||phi_i||`` for rows X with these ``||x||^2``."""
         if self.kernel is None:
             return np.asarray(np.sqrt(sqnorms))
         if not self.kernel.psd:
             # Without a Cauchy-Schwarz bound only the factor limits the norm.
             return np.full(len(sqnorms), self._stretch * self.column_bound)
-        # ||T' k_i||^2 <= k_ii for exact columns; T can amplify what float32 ones err by.
+        # ||T' k_i||^2 <= k_ii for exact columns; T can amplify the errors of float32 columns.
         lengths: FloatArray = np.sqrt(self.kernel.diag(X))
         return lengths * (1 + 1e-6) + self.feature_error()
 
     def length_errors(self, w: FloatArray) -> FloatArray:
-        """How far ``||w||^2`` of each column of w (r, k) can be from the published machine's.
+        """Bound how far ``||w||^2`` of each column of w (r, k) differs from the published model's.
 
-        That is ``c' (K_ZZ + ridge I) c`` with ``c = T w``: T is as good as float64 makes it. The
-        difference itself, and what rounding can do to it where entries are float64.
+        The model's is ``c' (K_ZZ + ridge I) c`` with ``c = T w``; they differ by the rounding of T.
+        The result is the difference computed in float64, plus the rounding error of that.
         """
         if self.factor is None:
             return np.zeros(w.shape[1])
@@ -238,24 +239,24 @@ class Design:
         return np.asarray(np.abs(seen - np.einsum("ik,ik->k", w, w)) + entry * size)
 
     def feature_error(self, dtype: type = np.float32) -> float:
-        """Bound on how far the rounding of its columns' entries moves a feature."""
+        """Bound on the change of a feature vector by the rounding of its column entries."""
         return self._stretch * self._entry_error * (FLOAT64 if dtype is np.float64 else 1.0)
 
     @cached_property
     def longest(self) -> float:
-        """At least ``||T||``."""
+        """Upper bound of the spectral norm ``||T||``."""
         assert self.factor is not None
         if self.ridge:
-            # No eigenvalue of K_ZZ + ridge I is below the ridge, but for rounding; and none of
-            # T T' is above their sum.
+            # Up to rounding, no eigenvalue of K_ZZ + ridge I is below the ridge. And no eigenvalue
+            # of T T' is above the sum of them all.
             root = float(np.sqrt((1 + 1e-3) / self.ridge))
             return min(root, float(np.linalg.norm(self.factor)))
-        # T's columns are orthogonal: the longest is its spectral norm.
+        # T's columns are orthogonal: its spectral norm is the norm of the longest one.
         return float(np.max(np.linalg.norm(self.factor, axis=0)))
 
     @property
     def _stretch(self) -> float:
-        """At least ``||T' c|| / max |c_j|``."""
+        """Upper bound of ``||T' c|| / max |c_j|`` over all column vectors c."""
         return self.longest * float(np.sqrt(self.width))
 
     @property
@@ -286,20 +287,20 @@ class Design:
     @property
     def _entry_error(self) -> float:
         """Bound on the error of one float32 column entry of a kernel design."""
-        # The longest row is not the worst one: far from every landmark an RBF entry vanishes, and
-        # its error too. Rows and landmarks of one length bound them all.
+        # The longest row does not have the largest error: far from every landmark an RBF entry and
+        # its error vanish. The bound for rows and landmarks of one length covers all.
         assert self.kernel is not None
         longest = max(self.data.max_sqnorm, float(np.max(self.side.sqnorms)))
         return float(self.kernel.entry_error(longest, longest, self.data.n_features))
 
 
 def row_ranges(n: int, size: int) -> list[tuple[int, int]]:
-    """Ranges of at most ``size`` rows that cover [0, n)."""
+    """Split [0, n) into ranges of at most ``size`` rows."""
     return [(a, min(a + size, n)) for a in range(0, n, size)]
 
 
 def _raw_dots(X: Any, coefs: FloatArray) -> FloatArray:
-    """``X @ coefs`` with float64 sums, dense or CSR."""
+    """Multiply dense or CSR rows with coefficients, with float64 sums."""
     if not isinstance(X, np.ndarray):
         return np.asarray(X @ coefs)
     out = np.empty((len(X), coefs.shape[1]))
@@ -318,18 +319,21 @@ def _dense_dots(X: NDArray[Any], coefs: FloatArray, out: FloatArray) -> None:
 
 
 def with_constant(design: Design, sums: FloatArray, constant: float) -> FloatArray:
-    """``w`` (r,), with a constant (r + 1,), of sums over columns and of the weights (m + 1,)."""
+    """Return w from sums over columns and, last, of their weights (m + 1,).
+
+    (r,), or (r + 1,) if ``constant``, a constant feature, is not 0.
+    """
     w = design.features(sums[:-1])
     return np.append(w, constant * sums[-1]) if constant else w
 
 
 def weighted_columns(design: Design, coef: FloatArray, fleet: Fleet) -> FloatArray:
-    """``sum_i coef_i [c_i, 1]`` over all rows: float64 (m + 1,), columns in float32.
+    """Sum ``coef_i [c_i, 1]`` over all rows: float64 (m + 1,), columns in float32.
 
     Parameters
     ----------
     design : Design
-        One with columns (not the exact kernel machine).
+        A design with columns (not the exact kernel machine).
     coef : float64 (n,)
         Rows whose coefficient is 0 cost nothing.
     fleet : Fleet
@@ -344,13 +348,16 @@ def weighted_columns(design: Design, coef: FloatArray, fleet: Fleet) -> FloatArr
 
 
 def scores(design: Design, coef: FloatArray, fleet: Fleet) -> FloatArray:
-    """``c_i . coef`` of every row: float64 (n,), columns in float32."""
+    """Compute the score ``c_i . coef`` of each row: float64 (n,), columns in float32."""
     parts = fleet.each(_Scores(design, coef), range(design.data.n_shards))
     return np.concatenate(list(parts))
 
 
 class AtSides(NamedTuple):
-    """Gradients of rows (n,), and ``sum s alpha [c, 1]`` (m + 1,) of alpha at their sides."""
+    """Gradients of rows (n,), and ``sum s alpha [c, 1]`` (m + 1,) with alpha at its bounds.
+
+    alpha of a row is its upper bound if its gradient is positive, else 0.
+    """
 
     G: FloatArray
     sums: FloatArray
@@ -359,17 +366,18 @@ class AtSides(NamedTuple):
 def at_sides(
     design: Design, problem: Problem, coef: FloatArray, offset: float, fleet: Fleet
 ) -> AtSides:
-    """All rows at the sides that they are on by these scores: one pass, columns in float32.
+    """Put alpha of each row at the bound that its gradient points to; one pass over the data.
 
     Parameters
     ----------
     design : Design
-        One with columns (not the exact kernel machine).
+        A design with columns (not the exact kernel machine); they are computed in float32.
     problem : Problem
-        One whose boxes begin at 0.
+        A problem whose boxes begin at 0.
     coef : float64 (m,)
+        Coefficients of the columns, which give the scores.
     offset : float
-        What is added to scores.
+        Added to the scores.
     fleet : Fleet
     """
     gradients, total = [], np.zeros(design.width + 1)
@@ -442,7 +450,7 @@ class _Scores:
 
 @njit(cache=True, nogil=True)
 def column_dots(columns: Any, coef: FloatArray, out: FloatArray) -> None:
-    """``out_i = c_i . coef`` of rows by their columns, dense or CSR."""
+    """Write the scores ``c_i . coef`` of rows with these columns, dense or CSR, to `out`."""
     for i in range(len(out)):
         out[i] = row_dot(columns, i, coef)
 

@@ -1,8 +1,8 @@
-"""Which rows of a pool are landmarks: pivots, rows of high leverage, the middles of clusters.
+"""Choose landmarks from a pool of rows: by pivoted Cholesky, by leverage scores, or by k-means.
 
-All choose distinct rows, so that landmarks are rows of the data and have row numbers; sparse ones
-stay sparse. The factor of the landmarks' matrix makes whitened features of whatever was chosen: the
-weights that leverage sampling needs while it estimates play no part in it (maths.md 5.5).
+All choose distinct rows of the data, so landmarks have row numbers, and sparse ones stay sparse.
+The features are whitened by the landmarks' own kernel matrix, however they were chosen: the weights
+of leverage sampling are not used in it (maths.md 5.5).
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ PIECE = 2048
 
 
 def pool_rows(n: int, count: int) -> int:
-    """Rows of the pool that so many landmarks of n rows are chosen from."""
+    """Return how many of n rows form the pool from which ``count`` landmarks are chosen."""
     return min(n, max(POOL_A_LANDMARK * count, POOL_ROWS))
 
 
 def choosing_bytes(sampling: str, n: int, count: int, row_bytes: float) -> int:
-    """Memory that it takes to choose: the pool, and what is kept of it or of the landmarks."""
+    """Estimate the bytes of memory that choosing ``count`` landmarks of n rows takes.
+
+    ``row_bytes``: bytes of one row.
+    """
     if sampling == "uniform":
         return 0
     if sampling == "auto":
@@ -59,12 +62,16 @@ BLOCK = 16
 def pivots(
     kernel: Kernel, pool: Operand, count: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Randomly pivoted Cholesky in blocks with rejection (same law as one pivot at a time).
+    """Choose pivots by randomly pivoted Cholesky, in blocks with rejection (Epperly et al. 2024).
 
-    Pivots are drawn in proportion to what the current low-rank approximation leaves of the
-    diagonal; a block of proposals is thinned so that each is accepted with the probability that
-    the ones before it have left (Epperly et al. 2024). Stops early where nothing is
-    left, and fills up with further rows in the order of what is left.
+    Pivots are drawn in proportion to the residual diagonal of the current low-rank approximation. A
+    block of proposals is thinned: each is accepted with the fraction of its residual that the ones
+    before it have left, so the distribution is that of one pivot at a time. If the residual is 0
+    before ``count`` pivots, the rows with the largest residuals follow.
+
+    Returns
+    -------
+    int64 (count,) : places of distinct rows of the pool
     """
     n = len(pool)
     left = kernel.diag(pool.X).astype(np.float64)
@@ -82,7 +89,7 @@ def pivots(
         residual = kernel.block(side, side, dtype=np.float64) - known @ known.T
         taken, factor = _thin(residual, left[proposals], rng, count - k, 1e-12 * largest)
         if not len(taken):
-            # What float32 steps have left of them is more than there is: else drawn for ever.
+            # The float32 residual was too large: correct it, or they would be drawn forever.
             left[proposals] = np.minimum(left[proposals], np.maximum(np.diag(residual), 0.0))
             continue
         new = proposals[taken]
@@ -101,9 +108,22 @@ def pivots(
 def _thin(
     residual: FloatArray, weight: FloatArray, rng: np.random.Generator, most: int, least: float
 ) -> tuple[NDArray[np.int64], FloatArray]:
-    """Accept proposals one by one with what is left of them, more than ``least``.
+    """Accept proposals, each with the fraction of its weight that the accepted ones have left.
 
-    The second result is the Cholesky factor of those taken.
+    Parameters
+    ----------
+    residual : float64 (q, q)
+        Residual kernel matrix of the proposals.
+    weight : float64 (q,)
+        The residuals that they were drawn with.
+    most : int
+        Accept at most this many.
+    least : float
+        Accept only proposals with a residual above this.
+
+    Returns
+    -------
+    (places of the accepted proposals, Cholesky factor of their residual matrix)
     """
     size = len(residual)
     factor = np.zeros((size, size))
@@ -132,9 +152,9 @@ class LeverageTuning:
     step : float
         lambda falls by this factor from stage to stage.
     over : float
-        Rows of a stage's sample for each unit of the effective dimension (the paper's q2).
+        Sampled rows of a stage per unit of the effective dimension (q2 of Rudi et al. 2018).
     share : float
-        lambda is small enough once the effective dimension is this part of the landmarks.
+        Stop lowering lambda once the effective dimension is this fraction of the landmarks.
     """
 
     step: float = 2.0
@@ -145,9 +165,10 @@ class LeverageTuning:
 LEVERAGE = LeverageTuning()
 
 FLOOR: dict[type, float] = {np.float32: 1e-3, np.float64: 1e-8}
-"""The least lambda n, as a part of the largest k(x, x): entries of this type carry no less."""
+"""The least lambda n, as a fraction of the largest k(x, x), that entries of this type resolve."""
 NOISE: dict[type, float] = {np.float32: 1e-6, np.float64: 1e-13}
-"""What is left of a row that entries of this type cannot tell from nothing, as such a part."""
+"""The smallest residual of a row, as a fraction of the largest k(x, x), that entries of this type
+resolve: smaller residuals are raised to it."""
 
 
 class Leverage(NamedTuple):
@@ -156,11 +177,11 @@ class Leverage(NamedTuple):
     Attributes
     ----------
     scores : float64 (n,)
-        Of row i about ``(K (K + lambda n I)^-1)_ii``.
+        Approximately ``(K (K + lambda n I)^-1)_ii`` for row i.
     ridge : float
         ``lambda n``.
     sample : int
-        Rows of the weighted sample that they were computed with.
+        Number of rows of the weighted sample that they were computed from.
     """
 
     scores: FloatArray
@@ -169,16 +190,16 @@ class Leverage(NamedTuple):
 
     @property
     def dimension(self) -> float:
-        """The effective dimension at this lambda, about ``trace K (K + lambda n I)^-1``."""
+        """The effective dimension at this lambda, approximately ``trace K (K + lambda n I)^-1``."""
         return float(self.scores.sum())
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """A weighted sample of the pool: scores are what it leaves of a row.
+    """A weighted sample J of the pool, from which leverage scores are computed.
 
-    ``l(x) = (k(x, x) - k_J(x)' (K_JJ + lambda n A)^-1 k_J(x)) / (lambda n)``, A being the chances
-    that the rows J had of being taken.
+    ``l(x) = (k(x, x) - k_J(x)' (K_JJ + lambda n A)^-1 k_J(x)) / (lambda n)``, with A the diagonal
+    of the probabilities (``chances``) with which the rows J were drawn.
     """
 
     kernel: Kernel
@@ -188,7 +209,7 @@ class _Sample:
     dtype: type
 
     def scores(self, rows: NDArray[np.int64], ridge: float, diag: FloatArray) -> FloatArray:
-        """Scores of these rows of the pool, a piece at a time."""
+        """Compute the leverage scores of these rows of the pool; ``ridge``: lambda n."""
         left = diag[rows]
         if len(self.places):
             side = self.pool.part(self.places)
@@ -202,7 +223,7 @@ class _Sample:
                 entries = self.kernel.block(self.pool.X[rows[a:b]], side, dtype=self.dtype)
                 known = linalg.solve_triangular(lower, entries.T, lower=True, check_finite=False)
                 left[a:b] -= np.einsum("ij,ij->j", known, known, dtype=np.float64)
-        # Too little left to be seen is not nothing: its row may be drawn, and weighs what it says.
+        # A residual below the noise is raised to it, so that such a row may still be drawn.
         return np.maximum(left, NOISE[self.dtype] * float(diag.max())) / ridge
 
 
@@ -215,30 +236,30 @@ def leverage(
     ridge: float = 0.0,
     over: float = LEVERAGE.over,
 ) -> Leverage:
-    """Approximate ridge leverage scores, bottom-up (Rudi et al. 2018, BLESS-R).
+    """Approximate ridge leverage scores of a pool, bottom-up (Rudi et al. 2018, BLESS-R).
 
-    lambda begins at the largest ``k(x, x)``, where no row is like another, and falls. A stage draws
-    rows of the pool uniformly, as many as can matter at its lambda, scores them by the weighted
-    sample of the stage before, and keeps each with a chance in proportion, whose inverse is its
-    weight in the next sample.
+    lambda starts at the largest ``k(x, x)`` and falls from stage to stage. A stage draws rows of
+    the pool uniformly, as many as the bound on scores at its lambda requires. It scores them with
+    the weighted sample of the previous stage, and keeps each with a probability proportional to its
+    score. The inverse probability is the row's weight in the next stage's sample.
 
     Parameters
     ----------
     kernel : Kernel
-        A positive semidefinite one.
+        A positive semidefinite kernel.
     pool : Operand of n rows
     rng : Generator
     dimension : float
-        Ends where the effective dimension has reached this ...
+        Stop when the effective dimension has reached this.
     ridge : float
-        ... or where ``lambda n`` has fallen to this, or to what entries can carry.
+        Stop when ``lambda n`` has fallen to this, or to the resolution of entries.
     over : float
-        Rows of a sample for every one of the effective dimension.
+        Sampled rows per unit of the effective dimension.
 
     Returns
     -------
     Leverage
-        Of all rows of the pool, by the last sample at its own lambda.
+        Scores of all rows of the pool, from the last sample at its lambda.
     """
     n, diag = len(pool), kernel.diag(pool.X).astype(np.float64)
     largest = float(diag.max(initial=0.0))
@@ -266,7 +287,7 @@ def leverage(
 def leveraged(
     kernel: Kernel, pool: Operand, count: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Places of distinct rows, drawn one by one in proportion to their leverage scores."""
+    """Draw ``count`` distinct rows of the pool in proportion to their leverage scores."""
     scores = leverage(kernel, pool, rng, dimension=LEVERAGE.share * count).scores
     total = scores.sum()
     chances = scores / total if total > 0 else None
@@ -283,11 +304,11 @@ ROUNDS = 5
 def medoids(
     kernel: Kernel, pool: Operand, count: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Places of the rows nearest to the centres of as many clusters, each in its own cluster.
+    """Cluster the pool into ``count`` clusters, and choose the row nearest to each centre.
 
-    k-means on the columns of the pool's rows: k-means++ (in blocks with rejection, as the pivots),
-    then rounds of Lloyd's. Zhang, Tsang and Kwok (2008) take the centres themselves; these are no
-    rows, and of sparse rows they are dense.
+    k-means on the columns of the pool's rows: k-means++ (in blocks with rejection, as for the
+    pivots), then rounds of Lloyd's algorithm. Zhang, Tsang and Kwok (2008) use the centres
+    themselves; those are not rows of the data, and are dense even if the rows are sparse.
     """
     if isinstance(kernel, (Custom, Precomputed)):
         raise InputError(
@@ -306,13 +327,13 @@ def medoids(
         centres = Operand((member @ rows.side.X).astype(rows.side.X.dtype))
     owner, apart = rows.nearest(centres)
     owner = _filled(owner, apart, count)
-    # The first row of every cluster in the order of the distance to its centre.
+    # The row of each cluster with the smallest distance to its centre.
     order = np.lexsort((apart, owner))
     return order[np.searchsorted(owner[order], np.arange(count))]
 
 
 class _Points:
-    """Rows of a pool as points, dense ones moved to their mean: what is alike is compared best."""
+    """Rows of a pool as points for k-means; dense rows are centred, which loses fewer digits."""
 
     def __init__(self, X: Any) -> None:
         if isinstance(X, np.ndarray):
@@ -330,14 +351,14 @@ class _Points:
         return len(self.side)
 
     def distances(self, centres: Operand) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Squared distances of a piece of the rows after the other to points."""
+        """Yield the squared distances to the centres, for one piece of the rows after the other."""
         for a, b in row_ranges(len(self), PIECE):
             products = Linear().block(self.side.X[a:b], centres, dtype=self.dtype)
             apart = self.side.sqnorms[a:b, None] + centres.sqnorms - 2.0 * products
             yield slice(a, b), np.maximum(apart, 0.0)
 
     def nearest(self, centres: Operand) -> tuple[NDArray[np.int64], FloatArray]:
-        """Every row's nearest point, int64 (n,), and the squared distance to it."""
+        """Return each row's nearest centre, int64 (n,), and the squared distance to it."""
         owner, least = np.empty(len(self), np.int64), np.empty(len(self))
         for rows, apart in self.distances(centres):
             owner[rows] = np.argmin(apart, axis=1)
@@ -346,7 +367,7 @@ class _Points:
 
 
 def _seeds(rows: _Points, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """k-means++: rows drawn in proportion to the squared distance from the nearest before."""
+    """k-means++: draw rows in proportion to the squared distance from the nearest chosen row."""
     n = len(rows)
     chosen = [int(rng.integers(n))]
     _, left = rows.nearest(rows.side.part(np.array(chosen)))
@@ -377,7 +398,7 @@ def _seeds(rows: _Points, count: int, rng: np.random.Generator) -> NDArray[np.in
 
 
 def _filled(owner: NDArray[np.int64], apart: FloatArray, count: int) -> NDArray[np.int64]:
-    """The same, but every empty cluster has a row that is far from the centre of its own."""
+    """Move into each empty cluster a row that is far from the centre of its own cluster."""
     sizes = np.bincount(owner, minlength=count)
     if sizes.all():
         return owner
@@ -390,30 +411,31 @@ def _filled(owner: NDArray[np.int64], apart: FloatArray, count: int) -> NDArray[
     return owner
 
 
-# -- the choice of a choice ------------------------------------------------------------------------
+# -- the ways to choose ----------------------------------------------------------------------------
 CHOOSERS = {"rpcholesky": pivots, "leverage": leveraged, "kmeans": medoids}
-"""How places of landmarks in a pool are found: (kernel, pool, count, rng) to int64 (count,)."""
+"""Functions (kernel, pool, count, rng) that return the places of landmarks in a pool, int64
+(count,)."""
 
 DEFINITE = {
     "rpcholesky": "randomly pivoted Cholesky steps",
     "leverage": "leverage scores",
 }
-"""Those that a kernel has to be positive semidefinite for, as sentences call them."""
+"""The ways that require a positive semidefinite kernel, and their names in error messages."""
 
 
 @dataclass(frozen=True)
 class RepetitionTuning:
-    """How ``sampling="auto"`` tells whether rows repeat each other.
+    """How ``sampling="auto"`` decides whether the data are redundant.
 
     Parameters
     ----------
     rows : int
-        Rows whose kernel matrix is looked at.
+        Number of rows whose kernel matrix is computed.
     max_directions : float
-        Rows repeat each other if they have fewer directions than this part of their number
+        Rows are redundant if the rank of their kernel matrix is below this fraction of their number
         (measured: .12 on KDD-99, .95 to 1 on a9a, ijcnn1, mnist, SUSY's shape).
     min_eigenvalue : float
-        Eigenvalues below this part of the largest are no directions.
+        Eigenvalues below this fraction of the largest do not count in the rank.
     """
 
     rows: int = 500
@@ -425,9 +447,10 @@ REPETITION = RepetitionTuning()
 
 
 def automatic(kernel: Kernel, side: Operand) -> str:
-    """What sampling auto is, by some rows drawn uniformly: pivots where these repeat each other.
+    """Resolve ``sampling="auto"``: "rpcholesky" if the sampled rows are redundant, else "uniform".
 
-    Elsewhere nothing was better than uniform for what a machine gets wrong (pipelines.tanji2023).
+    For other data nothing had a lower test error than uniform (pipelines.tanji2023). ``side``: rows
+    drawn uniformly.
     """
     if not kernel.psd:
         return "uniform"

@@ -1,4 +1,4 @@
-"""Landmarks, their factor, and features: how a kernel machine becomes one of m columns.
+"""Nystrom features: choose landmarks, factor their kernel matrix, and store features.
 
 The feature of x is ``phi(x) = T' k(x, Z)`` with landmarks Z and ``T T' = K_ZZ^+`` truncated, so
 ``<phi(x), phi(z)>`` is the Nystrom approximation of the kernel (Tanji et al. 2023, sec. II-A;
@@ -64,10 +64,10 @@ ROOM = 10.0
 
 
 def chosen(data: Rows, kernel: Kernel, sampling: str, seed: int) -> str:
-    """The way that sampling "auto" takes of these rows; any other is itself."""
+    """Resolve sampling "auto" for these rows; return any other name unchanged."""
     if sampling != "auto":
         return sampling
-    # (From a stream of its own: where it is uniform, it is what uniform gives.)
+    # From a random stream of its own, so that "auto" and "uniform" draw the same landmarks.
     rng = np.random.default_rng([seed, 0x6C6F6F6B])
     some = rng.choice(data.n_rows, min(REPETITION.rows, data.n_rows), replace=False)
     return automatic(kernel, Operand(data.rows(np.sort(some))))
@@ -85,12 +85,12 @@ def landmarks(
     sampling : {"uniform", "rpcholesky", "leverage", "kmeans", "auto"}
         Uniform without replacement; or on a seeded uniform pool of max(20 m, 20,000) rows by
         randomly pivoted Cholesky (Chen et al. 2025), by approximate ridge leverage scores (Rudi et
-        al. 2018), or the rows nearest to the centres of m clusters (maths.md 5.5). "auto" is what
-        ``chosen`` says.
+        al. 2018), or the rows nearest to the centres of m clusters (maths.md 5.5). "auto":
+        see ``chosen``.
 
     Returns
     -------
-    (Side of m rows, their stored row numbers, int64, ascending)
+    (Operand of m rows, their row numbers in the store, int64, ascending)
     """
     rng = np.random.default_rng([seed, 0x6C616E64])
     if count > data.n_rows:
@@ -121,10 +121,11 @@ as long, and several times the memory."""
 
 
 class Factor(NamedTuple):
-    """``T``, and the part of the largest eigenvalue below which directions were dropped.
+    """The factor ``T`` of the landmarks' kernel matrix, and how small eigenvalues were handled.
 
-    ``ridge``: what stands beside the kernel of more than ``LARGE`` landmarks instead, that part of
-    their largest sum of entries, which no eigenvalue is above; else 0.
+    ``cutoff``: directions with an eigenvalue below this fraction of the largest are dropped. With
+    more than ``LARGE`` landmarks they are not dropped: ``ridge`` is added to the diagonal instead.
+    It is ``cutoff`` times the largest row sum of the kernel matrix, which bounds all eigenvalues.
     """
 
     matrix: FloatArray
@@ -133,18 +134,18 @@ class Factor(NamedTuple):
 
     @property
     def entries(self) -> type:
-        """Type of the columns that carry all directions that are left."""
+        """The type of columns precise enough for all directions that were kept."""
         lengths = np.einsum("ij,ij->j", self.matrix, self.matrix)
-        # Of orthogonal columns these are the inverses of the eigenvalues.
+        # Squared lengths of T's orthogonal columns are the inverse eigenvalues.
         smallest, largest = 1 / lengths.max(), 1 / lengths.min()
         if self.ridge:
             smallest = 1 / _stretch(self.matrix, int(np.argmax(lengths)))
-            # (Where landmarks are repeated the smallest is the ridge itself, up to rounding.)
+            # (With repeated landmarks the smallest is the ridge itself, up to rounding.)
             largest = (1 - 1e-3) * self.ridge / self.cutoff
         return np.float64 if smallest < CARRIED * largest else np.float32
 
     def of(self, design: Design, landmarks: Operand) -> Design:
-        """The design with these landmarks and their factor."""
+        """Return the design with these landmarks and this factor."""
         return replace(
             design,
             landmarks=landmarks,
@@ -154,7 +155,7 @@ class Factor(NamedTuple):
         )
 
     def record(self) -> dict[str, Any]:
-        """What models and certificates say of it; JSON-able."""
+        """JSON-able record for models and certificates."""
         m, r = self.matrix.shape
         of = {"landmarks": m, "rank": r, "cutoff": self.cutoff}
         if self.ridge:
@@ -163,10 +164,10 @@ class Factor(NamedTuple):
 
 
 def factored(kernel: Kernel, side: Operand, cutoff: float = CARRIED) -> Factor:
-    """``T`` (m, r) with ``T' K_ZZ T = I``, r the directions whose eigenvalue is above the cutoff.
+    """Compute ``T`` (m, r) with ``T' K_ZZ T = I`` from the r eigenvalues above the cutoff.
 
-    All in float64. Negative eigenvalues, of kernels that are not positive semidefinite, are dropped
-    with the small ones. What they all could change of P is not known: nobody has computed it.
+    All in float64. Negative eigenvalues (of kernels that are not positive semidefinite) are dropped
+    with the small ones. No bound is known on how much that changes P.
     """
     gram = kernel.block(side, side, dtype=np.float64)
     if not np.isfinite(gram).all():
@@ -185,19 +186,19 @@ def factored(kernel: Kernel, side: Operand, cutoff: float = CARRIED) -> Factor:
 
 
 def factor_of(kernel: Kernel, side: Operand, cutoff: float = CARRIED) -> Factor:
-    """That of a fit's landmarks: of eigenvectors, or of more than ``LARGE`` of them Cholesky's."""
+    """Factor the landmarks' kernel matrix: by eigenvectors, or if large by Cholesky."""
     if len(side) > LARGE and kernel.psd:
         return regularised(kernel, side, cutoff)
     return factored(kernel, side, cutoff)
 
 
 def regularised(kernel: Kernel, side: Operand, cutoff: float) -> Factor:
-    """``T`` (m, m) with ``T' (K_ZZ + ridge I) T = I``, upper triangular, by Cholesky's factor.
+    """Compute an upper triangular ``T`` (m, m) with ``T' (K_ZZ + ridge I) T = I`` by Cholesky.
 
-    The ridge, ``cutoff`` times the largest sum of a row of K_ZZ, does what dropping eigenvalues
-    below it does elsewhere: no feature amplifies what columns err by more than its root. It is
-    part of the problem: ``||w||^2 = c' (K_ZZ + ridge I) c``. One matrix is held, and changed in
-    its place.
+    The ridge is ``cutoff`` times the largest row sum of K_ZZ. It replaces the dropping of small
+    eigenvalues: a feature amplifies errors of columns at most by the inverse root of the ridge. It
+    is part of the problem: ``||w||^2 = c' (K_ZZ + ridge I) c``. One matrix is in memory, and is
+    factored and inverted in place.
     """
     m = len(side)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -213,7 +214,7 @@ def regularised(kernel: Kernel, side: Operand, cutoff: float) -> Factor:
             return float(np.max(np.sum(np.abs(own), axis=1)))
 
         cutoff = max(cutoff, LEAST_RIDGE)
-        # (The rows of a tile are few: sums do not hold a second matrix.)
+        # (Tiles have few rows, so that the sums need no second matrix.)
         kernel.prepare(side)
         largest = max(at_once(entries_of, range(0, m, GRAM_ROWS)))
         if not np.isfinite(largest):
@@ -232,12 +233,12 @@ def regularised(kernel: Kernel, side: Operand, cutoff: float) -> Factor:
 
 
 def factor(kernel: Kernel, side: Operand, cutoff: float = CARRIED) -> FloatArray:
-    """The matrix of ``factored``."""
+    """Return the matrix T of `factored`."""
     return factored(kernel, side, cutoff).matrix
 
 
 def _stretch(T: FloatArray, start: int) -> float:
-    """``||T||^2`` from below, and close, by powers of ``T T'`` from one of its columns."""
+    """Estimate ``||T||^2`` from below by power iteration on ``T T'`` from column ``start``."""
     v = T[:, start]
     for _ in range(POWERS):
         v = T @ (T.T @ v)
@@ -246,7 +247,7 @@ def _stretch(T: FloatArray, start: int) -> float:
 
 
 def feature_fingerprint(design: Design, dtype: type = np.float32) -> str:
-    """Identifies stored features: data, kernel, landmarks, factor, their type, their columns'."""
+    """Hash what stored features depend on: data, kernel, landmarks, factor and number types."""
     digest = hashlib.sha256()
     assert design.kernel is not None and design.landmarks is not None
     X = design.landmarks.X
@@ -265,7 +266,7 @@ def feature_fingerprint(design: Design, dtype: type = np.float32) -> str:
 
 @dataclass(frozen=True)
 class _Block:
-    """Computes (and, with a writer, stores) the features of one chunk."""
+    """A task that computes, and with a writer stores, the features of one chunk."""
 
     design: Design
     writer: DatasetWriter | None
@@ -284,7 +285,7 @@ class _Block:
             if dtype is np.float32:
                 design.features_of(columns, out[a:b])
             else:
-                # A feature is rounded after it is summed: float32 carries even a tiny one.
+                # A feature is rounded after its sum, so even a tiny one keeps its digits.
                 out[a:b] = design.features_of(columns)
             if not np.isfinite(np.sum(out[a:b])):
                 raise InputError(OVERFLOW.format("rows and landmarks"))
@@ -303,17 +304,25 @@ def stored_features(
     progress: Callable[[int, int], None] | None = None,
     dtype: type = np.float32,
 ) -> Design:
-    """The same machine with ``phi`` stored: a design of raw columns over a store of features.
+    """Store the features of a design, and return the equal linear design over them.
 
     Parameters
     ----------
+    design : Design
+        A design with a factor.
+    fleet : Fleet
     folder : Path or None
-        Where features live, under their own fingerprint: never reused for other parameters, and
-        an unfinished store is gone on with. None keeps them in memory.
+        Where to store them, in a folder named by their fingerprint: they are never reused for other
+        parameters, and an unfinished store is continued. None keeps them in memory.
     progress : callable or None
         Called with (chunks done, chunks).
     dtype : type
-        Of the features as they are stored, float32 or float64.
+        Type of the stored features, float32 or float64.
+
+    Raises
+    ------
+    InputError
+        If the folder holds features of another fit, or kernel entries overflow.
     """
     data = design.data
     assert design.factor is not None

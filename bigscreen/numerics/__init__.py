@@ -1,1 +1,1 @@
-"""Compiled loops over rows, sums that come out the same in every order, order statistics."""
+"""Numerical tools: compiled loops over rows, order-independent sums, order statistics."""

@@ -1,7 +1,6 @@
-"""Cholesky's factor as scipy's LAPACK computes it, without Python's lock: threads factor at once.
+"""Cholesky factorisation by scipy's LAPACK without holding the GIL, so that threads run at once.
 
-The bits are those of `scipy.linalg.cho_factor`, which holds the lock, and copies what is in C's
-order.
+The bits are those of `scipy.linalg.cho_factor`, which holds the GIL and copies C-ordered matrices.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ BLOCK = 512
 """Rows and columns that one thread works at where a matrix is factored by several."""
 
 AtOnce = Callable[[Callable[[int], Any], Iterable[int]], list[Any]]
-"""What makes results of items in their order, some at once."""
+"""A parallel map: (function, items) to the list of results in the order of the items."""
 
 
 def _lapack(name: str, arguments: int) -> Any:
     address = get_cython_function_address("scipy.linalg.cython_lapack", name)
-    # (A call through ctypes lets go of the lock.)
+    # (A call through ctypes releases the GIL.)
     return ctypes.CFUNCTYPE(None, ctypes.c_char_p, *[ctypes.c_void_p] * arguments)(address)
 
 
@@ -35,27 +34,27 @@ _POTRS = {np.dtype(np.float64): _lapack("dpotrs", 7), np.dtype(np.float32): _lap
 
 
 class Factor(NamedTuple):
-    """A factor where LAPACK has written it, and which of its triangles that is."""
+    """A Cholesky factor as LAPACK has written it, in one triangle of a matrix (b"L" or b"U")."""
 
     matrix: NDArray[Any]
     triangle: bytes
 
     def solve(self, v: NDArray[Any]) -> NDArray[Any]:
-        """The solution for a right-hand side (n,), or each of some (k, n), in the factor's type."""
+        """Solve for one right-hand side (n,), or several (k, n), in the factor's type."""
         out = np.array(v, self.matrix.dtype, order="C")
         _called(_POTRS, self.matrix, self.triangle, (out.size // len(self.matrix),), out)
         return out
 
 
 def factored(matrix: NDArray[Any], lower: bool = False) -> Factor | None:
-    """The factor of a symmetric matrix, in its place; None where that is not positive definite.
+    """Factor a symmetric matrix in place; return None if it is not positive definite.
 
     Parameters
     ----------
     matrix : float32 or float64 (n, n), C-contiguous
         Overwritten.
     lower : bool
-        Whether LAPACK, whose columns are C's rows, reads and writes its lower triangle.
+        Whether LAPACK, whose columns are C's rows, reads and writes the lower triangle.
     """
     triangle = b"L" if lower else b"U"
     return None if _called(_POTRF, matrix, triangle) else Factor(matrix, triangle)
@@ -68,7 +67,7 @@ def _called(
     columns: tuple[int, ...] = (),
     right: NDArray[Any] | None = None,
 ) -> int:
-    """What LAPACK says of a matrix: 0, or where it failed."""
+    """Call a LAPACK routine; return its info: 0, or the column where it failed."""
     n, info = ctypes.c_int(len(matrix)), ctypes.c_int(0)
     size, told = ctypes.byref(n), ctypes.byref(info)
     counts = [ctypes.byref(ctypes.c_int(count)) for count in columns]
@@ -82,17 +81,17 @@ def _called(
 def factored_at_once(matrix: NDArray[Any], at_once: AtOnce) -> bool:
     """Overwrite the upper triangle of a symmetric matrix A by U with ``U' U = A``, on all cores.
 
-    The same bits for any number of them; what is below the diagonal stays as it is.
+    The bits do not depend on the number of cores. Entries below the diagonal are not changed.
 
     Parameters
     ----------
     matrix : float32 or float64 (n, n), C-contiguous
-    at_once : callable
-        Calls a function with every item of some, in several threads.
+    at_once : AtOnce
+        Maps a function over items in several threads.
 
     Returns
     -------
-    Whether it is positive definite; if not, the upper triangle is left half done.
+    bool : whether A is positive definite; if not, the upper triangle is left unfinished
     """
     n = len(matrix)
     for start in range(0, n, BLOCK):
@@ -117,7 +116,7 @@ def factored_at_once(matrix: NDArray[Any], at_once: AtOnce) -> bool:
             panel = np.ascontiguousarray(matrix[own, there].T)
             rest = panel @ matrix[own, at:]
             low = np.tril_indices(there.stop - at, -1)
-            rest[low] = 0.0  # what is below the diagonal stays
+            rest[low] = 0.0  # leave entries below the diagonal unchanged
             matrix[there, at:] -= rest
 
         at_once(across, later)
@@ -131,8 +130,9 @@ def inverted_at_once(matrix: NDArray[Any], at_once: AtOnce) -> None:
     Parameters
     ----------
     matrix : float32 or float64 (n, n), C-contiguous
-        What is below its diagonal is not read.
-    at_once : callable
+        Entries below its diagonal are not read.
+    at_once : AtOnce
+        Maps a function over items in several threads.
     """
     n = len(matrix)
     for start in range(0, n, BLOCK):
@@ -147,7 +147,7 @@ def inverted_at_once(matrix: NDArray[Any], at_once: AtOnce) -> None:
             above: NDArray[Any] = above,
             corner: NDArray[Any] = corner,
         ) -> None:
-            # (The inverse of what is before is upper triangular, too.)
+            # (The inverse of the leading part is upper triangular, too.)
             there = slice(at, at + BLOCK)
             matrix[there, own] = -(matrix[there, at:start] @ above[at:]) @ corner
 
@@ -157,10 +157,10 @@ def inverted_at_once(matrix: NDArray[Any], at_once: AtOnce) -> None:
 
 
 def cholesky_features(K: FloatArray) -> FloatArray:
-    """Features (n, rank) whose products are the entries of a kernel matrix, up to rounding.
+    """Compute features (n, rank) whose products are the entries of a kernel matrix, up to rounding.
 
-    Rows of its Cholesky factor, the largest of what is left on the diagonal first, until that is
-    rounding of the largest entry.
+    By pivoted Cholesky with the largest residual diagonal entry first, until it is within rounding
+    of the largest entry.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def cholesky_features(K: FloatArray) -> FloatArray:
 
 
 def _inverse(upper: NDArray[Any]) -> NDArray[Any]:
-    """The inverse of a small upper triangular matrix."""
+    """Invert a small upper triangular matrix."""
     (trtri,) = get_lapack_funcs(("trtri",), (upper,))
     inverse, _ = trtri(upper)
     return np.ascontiguousarray(np.triu(inverse))

@@ -1,4 +1,4 @@
-"""Numbers that look random and follow from rows alone: the same for a row wherever it is scored."""
+"""Pseudorandom numbers that are hashes of rows: a row has the same number wherever it is scored."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MIX = np.uint64(0xFF51AFD7ED558CCD)
 
 
 def row_draws(X: Any) -> FloatArray:
-    """One number in [0, 1) for each row, float64 (rows,), a hash of the row's float32 values.
+    """Hash each row's float32 values to a number in [0, 1): float64 (rows,).
 
-    Equal rows have equal numbers, dense or sparse, alone or among others; the numbers of different
-    rows are as good as independent and uniform.
+    Equal rows have equal numbers, dense or sparse, alone or among others. The numbers of different
+    rows behave as if independent and uniform.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def row_draws(X: Any) -> FloatArray:
         bits = csr_array((_bits(X.data), X.indices, X.indptr), shape=X.shape)
     else:
         bits = _bits(X)
-    # Multilinear hashing: sums of products modulo 2^64, of which zeros are no part.
+    # Multilinear hashing: sums of products modulo 2^64, to which zeros add nothing.
     sums = np.asarray(bits @ multipliers, np.uint64)
     mixed = (sums ^ (sums >> np.uint64(33))) * _MIX
     mixed ^= mixed >> np.uint64(33)
@@ -37,7 +37,7 @@ def row_draws(X: Any) -> FloatArray:
 
 
 def _bits(values: Any) -> Any:
-    """The bits of values as float32, uint64; those of -0 are those of 0."""
+    """Return the bits of values as float32, in uint64; -0 counts as 0."""
     with np.errstate(over="ignore"):
         single = np.ascontiguousarray(values, np.float32) + np.float32(0)
     return single.view(np.uint32).astype(np.uint64)

@@ -1,4 +1,7 @@
-"""Coefficients that are a multiple of others but in a few rows, as those of a path's points are."""
+"""Compare coefficient vectors of which one is a multiple of the other in most rows.
+
+Neighbouring points of a regularisation path are related like that.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,17 @@ ULPS = 4 * 2.0**-52
 
 
 def nearest(before: FloatArray, coef: FloatArray) -> tuple[float, NDArray[np.int64]]:
-    """The multiple of ``before`` that differs from ``coef`` in the fewest rows, and these rows."""
+    """Find the multiple of ``before`` that differs from ``coef`` in the fewest rows.
+
+    Returns
+    -------
+    (the factor, the rows that differ, int64 ascending)
+    """
     there = np.flatnonzero(before)
     factors = [1.0, 0.0]
     if len(there):
-        # That of most rows, and of one at a bound, if any is: where a box scales those do.
+        # Try the median ratio, and that of the largest coefficient, which is likely at its bound:
+        # rows at their bounds scale with C.
         with np.errstate(over="ignore"):
             ratios = coef[there] / before[there]
         largest = int(np.argmax(np.abs(before[there])))

@@ -1,4 +1,4 @@
-"""Weighted order statistics: what multipliers are, and where greedy fills stop."""
+"""Weighted order statistics, which give optimal multipliers and the ends of greedy fills."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ LEVEL = 1e-12
 
 
 def middle(values: NDArray[np.float64], weights: NDArray[np.float64], threshold: float) -> float:
-    """The middle of the interval of which every number is a weighted order statistic.
+    """Return the midpoint of the interval of all weighted order statistics for this threshold.
 
-    A convex function whose slope is ``weight of the values below - threshold`` is least on an
-    interval: a single value as a rule; but where the weight of some values is just the threshold,
-    all between them and the next one. Without an end on one side it is the other end.
+    A convex function whose slope is ``weight of the values below - threshold`` is minimal on an
+    interval. It is usually a single value; if the weight of the smallest values equals the
+    threshold, it reaches from the largest of them to the next value. If one end is infinite, the
+    other end is returned.
 
     Parameters
     ----------
     values, weights, threshold
-        As `order_statistic` takes them. What is missing from a threshold by rounding is not
-        missing.
+        As in `order_statistic`. Weights that miss the threshold by rounding count as equal to it.
 
     Returns
     -------
     float
-        0 where nothing has any weight.
+        0 if all weights are 0.
     """
     level = LEVEL * float(np.sum(weights))
     if level == 0:
         return 0.0
     low, high = _statistics(values, weights, threshold, level)
     if low < high:
-        # However light a value is beside the others, it counts.
+        # The tolerance must not hide a value with a tiny weight.
         least = 0.25 * float(np.min(weights[weights > 0]))
         if least < level:
             low, high = _statistics(values, weights, threshold, least)
@@ -47,17 +47,17 @@ def middle(values: NDArray[np.float64], weights: NDArray[np.float64], threshold:
 def _statistics(
     values: NDArray[np.float64], weights: NDArray[np.float64], threshold: float, level: float
 ) -> tuple[float, float]:
-    """The statistics at so much less than the threshold, and so much more."""
+    """Return the order statistics at ``threshold - level`` and at ``threshold + level``."""
     low = order_statistic(values, weights, threshold - level)
     if np.isfinite(low) and float(np.sum(weights * (values <= low))) >= threshold + level:
-        return low, low  # as a rule: one pass less
+        return low, low  # the usual case: saves one pass
     return low, order_statistic(values, weights, threshold + level)
 
 
 def order_statistic(
     values: NDArray[np.float64], weights: NDArray[np.float64], threshold: float
 ) -> float:
-    """The smallest value at which the weight of all values up to it reaches the threshold.
+    """Find the smallest value such that all values up to it weigh at least the threshold.
 
     Parameters
     ----------
@@ -68,13 +68,13 @@ def order_statistic(
     Returns
     -------
     float
-        -inf for a threshold of 0 or less, inf for one that all weights together do not reach.
+        -inf if the threshold is at most 0, inf if all weights together do not reach it.
     """
     if threshold <= 0:
         return -np.inf
     below, total = 0.0, float(np.sum(weights))
-    # Two values of a sample are likely on either side of it: what is outside goes, whichever side
-    # it turns out to be on.
+    # Two sampled values likely enclose the statistic. Drop the values outside, or, if it is not
+    # between them, the values on the other side.
     while len(values) > 2 * SAMPLE:
         some = slice(None, None, len(values) // SAMPLE)
         tried = values[some]
@@ -84,7 +84,7 @@ def order_statistic(
         k, room = int(np.searchsorted(share, part * share[-1])), int(1.5 * len(tried) ** 0.5)
         first, last = tried[order[[max(k - room, 0), min(k + room, len(tried) - 1)]]]
         left, right = values < first, values > last
-        # Products and numbers: a mask that picks at random costs ten times as much.
+        # Products with a mask: indexing with a random mask costs ten times as much.
         lighter, heavier = float(np.sum(weights * left)), float(np.sum(weights * right))
         if below + lighter >= threshold:
             keep, total = left, lighter
@@ -97,7 +97,7 @@ def order_statistic(
         rest = np.flatnonzero(keep)
         values, weights = values[rest], weights[rest]
     order = np.argsort(values, kind="stable")
-    # (Of many equal values there can be more than some: their sum is to have all its digits.)
+    # (Many equal values may be left, so the sum needs extra digits.)
     cumulative = below + np.cumsum(weights[order], dtype=np.longdouble)
     k = int(np.searchsorted(cumulative, threshold))
     return float(values[order[k]]) if k < len(order) else np.inf

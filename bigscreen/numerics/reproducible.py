@@ -1,9 +1,9 @@
-"""Sums that do not depend on their order: float64 parts as int64 multiples of a quantum.
+"""Sums that do not depend on their order: float64 parts rounded to int64 multiples of a quantum.
 
-A reduction over shards must be bitwise the same for one worker and for seven. Floating-point sums
-are not; integer sums are. Every shard rounds its float64 array once to multiples of a quantum
-chosen from a bound on the whole sum, so workers may add their shards in any grouping.
-The rounding is 2^-62 of the bound, far below that of the float64 parts themselves.
+A reduction over shards must have the same bits for one worker and for seven. Floating-point sums do
+not; integer sums do. Each shard rounds its float64 array once to multiples of a quantum, chosen
+from a bound on the whole sum, so workers may add their shards in any grouping. The rounding is
+2^-62 of the bound, far below the rounding of the float64 parts themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Totals = dict[str, NDArray[np.int64]]
 
 
 def quantum(bound: float) -> float:
-    """A power of two q with ``bound / q <= 2^61``: sums up to twice the bound fit in int64."""
+    """Return a power of two q with ``bound / q <= 2^61``; twice the bound fits in int64 then."""
     if not np.isfinite(bound):
         raise InputError(
             "the data or C are so large that sums overflow float64; scale the data, or lower C"
@@ -46,13 +46,13 @@ def add(totals: Totals, name: str, values: NDArray[Any], bound: float) -> None:
 
 
 def read(totals: Totals, name: str, bound: float) -> NDArray[np.float64]:
-    """The finished sum as float64."""
+    """Return the finished sum of this name as float64; ``bound`` as in `add`."""
     return totals[name].astype(np.float64) * quantum(bound)
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
 def _nothing(values: NDArray[Any]) -> Any:
-    """0 of finite values, else not a number."""
+    """Return 0 if all values are finite, else NaN."""
     total = values.dtype.type(0)
     for i in range(len(values)):
         total += values[i] - values[i]

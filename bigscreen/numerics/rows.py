@@ -1,9 +1,9 @@
-"""Row operations of compiled loops, the fused exponential, and numba's decorators with types.
+"""Row operations for compiled loops, a fused exponential, and typed wrappers of numba decorators.
 
 Compiled loops take the rows of a matrix as one argument ``X``: a dense C-contiguous array of shape
 (rows, d), or a CSR triple ``(data, indices, indptr)``. The functions named ``row_`` are chosen by
-that type at compile time, so no loop exists twice. They, `exp2_negative` and `tanh` can be called
-from compiled code only: what a person reads there is their contract.
+that type at compile time, so each loop is written once. They, `exp2_negative` and `tanh` can be
+called from compiled code only: the Python functions here document them.
 """
 
 import math
@@ -22,7 +22,8 @@ from bigscreen.errors import InputError
 FloatArray = NDArray[np.float64]
 
 RowArrays = NDArray[Any] | tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
-"""What compiled loops take for a matrix: a dense array, or (data, indices, indptr)."""
+"""The rows of a matrix in compiled loops: a dense array, or the CSR triple (data, indices,
+indptr)."""
 
 CACHE_LINE = 64
 
@@ -30,25 +31,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def njit(**options: Any) -> Callable[[F], F]:
-    """`numba.njit`: compiles a function, whose type stays what its annotations say.
+    """Apply `numba.njit`, but keep the function's annotated type.
 
-    Without the entry that C code could call: nobody does, and it is a 20th of the time to compile.
+    Without the wrapper for calls from C, which is not used and takes 5 % of the compile time.
     """
     options = {"no_cfunc_wrapper": True, **options}
     return cast("Callable[[F], F]", numba.njit(**options))
 
 
 def overload(function: Callable[..., Any], **options: Any) -> Callable[[F], F]:
-    """`numba.extending.overload`: implements ``function`` in compiled code by its arguments' types.
+    """Apply `numba.extending.overload`: implement ``function`` in compiled code, by argument types.
 
-    Numba compares signatures with their annotations: what is decorated and what it returns have
-    both `Any` for each argument (a type in one, a value in the other), or none, as a lambda.
+    Numba compares signatures including annotations. So the decorated function and the one it
+    returns must both annotate each argument with `Any`, or, as a lambda, not at all.
     """
     return cast("Callable[[F], F]", extending.overload(function, **options))
 
 
 def aligned(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """A new array, not filled, that begins where a cache line does."""
+    """Make a new array, uninitialised, aligned to a cache line."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     room = np.empty(size + CACHE_LINE, dtype=np.uint8)
     first = -room.ctypes.data % CACHE_LINE
@@ -61,7 +62,7 @@ SUMS = {"reassoc", "contract", "nsz"}
 
 
 def as_rows(X: Any) -> RowArrays:
-    """What compiled loops take for the matrix X.
+    """Convert a matrix to the form that compiled loops take.
 
     Parameters
     ----------
@@ -114,7 +115,7 @@ def _row_count(X: Any) -> Callable[..., Any]:
 
 
 def row_dot(X: RowArrays, i: int, w: FloatArray) -> float:
-    """<X_i, w>, summed in the type of w (float64 in every solver)."""
+    """Return <X_i, w>, summed in the type of w (float64 in all solvers)."""
     raise NotImplementedError
 
 
@@ -125,7 +126,8 @@ def _row_dot(X: Any, i: Any, w: Any) -> Callable[..., Any]:
         def csr(X: Any, i: Any, w: Any) -> Any:
             data, indices, indptr = X
             total = w[0] * 0
-            # Unsigned, here and below: no check for indices from the end, 30 % of a CSR epoch.
+            # Unsigned, here and below: without the test for negative indices, which took 30 % of a
+            # pass over CSR rows.
             for k in range(np.uintp(indptr[i]), np.uintp(indptr[i + 1])):
                 total += data[k] * w[np.uintp(indices[k])]
             return total
@@ -143,7 +145,7 @@ def _row_dot(X: Any, i: Any, w: Any) -> Callable[..., Any]:
 
 
 def row_axpy(X: RowArrays, i: int, a: float, w: FloatArray) -> None:
-    """w += a X_i, in place."""
+    """Add a X_i to w, in place."""
 
 
 @overload(row_axpy, jit_options={"fastmath": {"contract"}})
@@ -166,7 +168,7 @@ def _row_axpy(X: Any, i: Any, a: Any, w: Any) -> Callable[..., Any]:
 
 
 def row_sqnorm(X: RowArrays, i: int) -> float:
-    """||X_i||^2, summed in float64."""
+    """Return ||X_i||^2, summed in float64."""
     raise NotImplementedError
 
 
@@ -195,7 +197,7 @@ def _row_sqnorm(X: Any, i: Any) -> Callable[..., Any]:
 
 @njit(nogil=True, cache=True)
 def sqnorms(X: RowArrays) -> FloatArray:
-    """Squared norms of all rows, summed in float64 (called from Python too)."""
+    """Compute the squared norms of all rows, summed in float64 (can be called from Python)."""
     out = np.empty(row_count(X))
     for i in range(len(out)):
         out[i] = row_sqnorm(X, i)
@@ -205,11 +207,15 @@ def sqnorms(X: RowArrays) -> FloatArray:
 def row_load(
     X: RowArrays, i: int, position: NDArray[Any], origin: NDArray[Any], out: NDArray[Any]
 ) -> float:
-    """out[position[j]] = X_ij - origin[position[j]] for the columns of position >= 0, else -origin.
+    """Write the columns of row i with a position, less the origin, to `out`.
 
-    What is taken off is taken off in the wider of the types of X and of out, before it is rounded
-    to the type of out. Returns the squared norm of the columns left out. Dense rows are taken as a
-    whole: their position[j] must be j.
+    Sets out[position[j]] = X_ij - origin[position[j]] for all columns j with position[j] >= 0. The
+    subtraction is done in the wider of the types of X and out, then rounded to the type of out.
+    For dense rows position[j] must be j.
+
+    Returns
+    -------
+    float : squared norm of the columns without a position
     """
     raise NotImplementedError
 
@@ -253,11 +259,11 @@ _DOUBLE = tuple(math.log(2.0) ** k / math.factorial(k) for k in range(13, -1, -1
 
 
 def exp2_negative(t: float) -> float:
-    """2^min(t, 0), the one exponential of every kernel: they fold log2(e) into their constants.
+    """Return 2^min(t, 0), the exponential of all kernels (log2(e) is part of their constants).
 
-    Relative error below 2e-7 (float32, t >= -126) or 1e-15 (float64, t >= -1022), exactly 1 at 0,
-    0 half a step below. No branch and no call, so it vectorises; a base-2 argument needs no
-    two-constant reduction. NaN stays NaN.
+    Relative error below 2e-7 (float32, t >= -126) or 1e-15 (float64, t >= -1022), exactly 1 at
+    t = 0, and 0 for t below -126.5 or -1022.5. No branch and no call, so it vectorises; base 2
+    needs no two-constant range reduction. NaN stays NaN.
     """
     raise NotImplementedError
 
@@ -278,25 +284,25 @@ def _exp2_negative(t: Any) -> Callable[..., Any]:
     offset = int(rounder.view(whole)) - bias
 
     def implementation(t: Any) -> Any:
-        t = zero if t > zero else t  # a NaN falls through both clips
+        t = zero if t > zero else t  # NaN passes both clips
         t = lowest if t < lowest else t
         z = t + rounder
         f = t - (z - rounder)
         p = leading
         for c in coefficients:
             p = p * f + c
-        # A product, not an addition to the exponent bits of p: keeps a NaN, gives a true 0.
+        # A product, not an addition to the exponent bits of p: keeps NaN, and gives an exact 0.
         return p * whole((real(z).view(whole) - offset) << mantissa).view(real)
 
     return implementation
 
 
 def tanh(x: float) -> float:
-    """Hyperbolic tangent through `exp2_negative`; absolute error below 2e-7 or 1e-15."""
+    """Return the hyperbolic tangent, through `exp2_negative`; absolute error < 2e-7 or 1e-15."""
     raise NotImplementedError
 
 
-# error_model: the check for a division by zero would keep the loop from being vectorised.
+# error_model: a test for division by zero would prevent vectorisation.
 @overload(tanh, jit_options={"fastmath": {"contract"}, "error_model": "numpy"})
 def _tanh(x: Any) -> Callable[..., Any]:
     real = np.float32 if x == types.float32 else np.float64
