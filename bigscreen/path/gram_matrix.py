@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design, row_ranges
-from bigscreen.kernels.base import FLOAT64, ROUNDED_ONCE, U32, Kernel
+from bigscreen.kernels.entry_errors import EntryErrors
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import alike, total_spread
 from bigscreen.kernels.standard import Linear
@@ -96,19 +96,11 @@ class FullGram:
                 progress(stop, n)
         self.entries = n * (n + 1) // 2
         self._kernel, self._side = kernel, side
+        errors = EntryErrors.of(kernel, side, constant)
+        errors = errors.in_float64() if computed is np.float64 else errors
+        self._errors = errors if self.wide else errors.rounded_again()
         # Rounding can make an entry larger than both its rows' own.
-        size = kernel.diag(side) if kernel.psd else _bounds(kernel, side)
-        self.norms = np.sqrt(size + float(constant)) * (1 + 8 * ENTRY_UNIT)
-        relative = kernel.relative_error(side.sqnorms, longest, d)
-        errors = kernel.entry_error(side.sqnorms, longest, d)
-        if relative is not None:
-            errors = np.minimum(errors, relative * self.norms * float(np.max(self.norms)))
-        part_of = FLOAT64 if computed is np.float64 else 1.0
-        self._relative: FloatArray | float = part_of * (0.0 if relative is None else relative)
-        self._errors: FloatArray = part_of * np.broadcast_to(errors, (n,))
-        if not self.wide:
-            self._relative = self._relative + U32
-            self._errors = self._errors + ROUNDED_ONCE * self.norms * float(np.max(self.norms))
+        self.norms = errors.norms * (1 + 8 * ENTRY_UNIT)
         self._alike = alike(side.X)
 
     def __len__(self) -> int:
@@ -131,21 +123,15 @@ class FullGram:
     def slack(self, scores: FloatArray, coef: FloatArray, drift: float) -> FloatArray:
         """Bounds on the errors of all scores of ``sum coef_j phi_j`` (maths.md 4).
 
-        The errors of a row's entries are taken as independent, but for what they have in common,
-        which moves the score as a whole, and for equal rows, whose entries err alike. ``drift``
-        is what the sums were off already.
+        ``drift``: a bound on the error of the sums themselves, as a multiple of ``||phi_i||``.
         """
         spread = total_spread(coef, self._alike)
-        return self._relative * np.abs(scores) + self._errors * spread + drift * self.norms
+        return self._errors.of_scores(scores, spread) + drift * self.norms
 
 
 def bytes_needed(n: int, dtype: type) -> int:
     """Bytes of the matrix, and of the copies of its rows that a solve may make."""
     return 2 * n * n * np.dtype(dtype).itemsize
-
-
-def _bounds(kernel: Kernel, side: Operand) -> FloatArray:
-    return np.array([kernel.bound(size, size) for size in side.sqnorms])
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from bigscreen.features.design import Design
 from bigscreen.kernels.cache import KernelCache
+from bigscreen.kernels.entry_errors import EntryErrors
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.reproducible import Totals
 from bigscreen.numerics.rows import FloatArray, njit
@@ -72,12 +73,6 @@ class BlockProgram:
         ids = np.arange(start, stop, dtype=np.int64)
         alive = moving(dual)
         side = Operand(X, ids)
-        sqnorms = data.sqnorms(start, stop)
-        most = data.max_sqnorm, data.n_features
-        relative = kernel.relative_error(sqnorms, *most)
-        errors = kernel.entry_error(sqnorms, *most)
-        # An indefinite kernel's diagonal bounds nothing and may be below 0.
-        squares = kernel.diag(side) if kernel.psd else [kernel.bound(s, s) for s in sqnorms]
         constant = self.problem.intercept == "constant"
         return BlockShard(
             start=start,
@@ -86,9 +81,7 @@ class BlockProgram:
             scores=np.zeros(stop - start),
             alive=alive,
             decided=np.zeros(stop - start, np.int32),
-            relative=np.zeros(len(ids)) if relative is None else relative + 0.0 * sqnorms,
-            errors=errors + 0.0 * sqnorms,
-            norms=np.sqrt(np.maximum(squares, 0.0) + constant),
+            errors=EntryErrors.of(kernel, side, constant, data.max_sqnorm),
             X=X,
             columns=self._columns(side if len(alive) == len(ids) else side.part(alive)),
             held=alive,
@@ -181,7 +174,7 @@ class BlockProgram:
         if message["first"]:
             alive = state.alive
             dual, u = state.dual[alive], state.scores[alive]
-            slack = state.relative[alive] * np.abs(u) + state.errors[alive] * message["spread"]
+            slack = state.errors.of_scores(u, message["spread"], alive)
             u, mu = u + message["offset"], message["mu"]
             slack = np.maximum(slack, message["margin"])
             decided = dual.decide(u - slack, u + slack, (mu, mu))
@@ -216,8 +209,8 @@ class BlockProgram:
         alive = state.alive
         ball: Ball = message["region"]
         scores = state.scores[alive]
-        slack = state.relative[alive] * np.abs(scores) + state.errors[alive] * message["spread"]
-        return ball.intervals(scores + message["offset"], state.norms[alive], slack)
+        slack = state.errors.of_scores(scores, message["spread"], alive)
+        return ball.intervals(scores + message["offset"], state.errors.norms[alive], slack)
 
     def _bounds(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Intervals (lower, upper) of the scores of all rows; see ``BlockRun.screen``."""
@@ -386,9 +379,7 @@ class BlockShard:
     more than rows that are not looked at any more, until these are half of them. ``near``: rows
     whose scores are those of float64 entries; ``mending``: those that are about to be.
 
-    A score may be off by ``relative |score| + errors spread``: what its entries' errors have in
-    common moves it as a whole, the others add up at random. ``spread`` is the root of the sum of
-    squared coefficients, those of equal rows, whose entries err alike, taken together.
+    ``errors`` bounds the errors of the scores, too: see `EntryErrors.of_scores`.
     """
 
     start: int
@@ -397,9 +388,7 @@ class BlockShard:
     scores: FloatArray
     alive: NDArray[np.int64]
     decided: NDArray[np.int32]
-    relative: FloatArray
-    errors: FloatArray
-    norms: FloatArray
+    errors: EntryErrors
     X: Any
     columns: KernelCache
     held: NDArray[np.int64]
@@ -428,7 +417,7 @@ class BlockShard:
             dual.group,
             dual.tube,
             At(self.alpha, self.scores, mu, message["offset"]),
-            Errors(self.relative, self.errors, message["spread"]),
+            Errors(self.errors.relative, self.errors.absolute, message["spread"]),
             Found(about[0], about[1], about[2], ends[0], ends[1]),
         )
         return sums, ends, about

@@ -1,17 +1,17 @@
-"""Rows of the kernel matrix, kept while there is room, and bounds on what they are off."""
+"""Rows of the kernel matrix, kept while there is room."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.kernels.base import FEW, FLOAT64, ROUNDED_ONCE, Kernel
+from bigscreen.kernels.base import FEW, Kernel
 from bigscreen.kernels.cache import KernelCache, Slots
+from bigscreen.kernels.entry_errors import EntryErrors
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.square import Square, alike, total_spread
+from bigscreen.kernels.square import Square
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.solvers.smo.loop import Matrix
 
@@ -40,6 +40,8 @@ class KernelRows:
         Numbers of the rows looked at, ascending. Kept rows lose the entries of rows that go; when
         rows come back, all are computed again.
     diag : float64 (n,), ``k(x, x)``
+    errors : EntryErrors
+        Of the entries of all rows.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class KernelRows:
             self.diag = kernel.diag(self.side) + float(constant)
         else:
             self.dtype, self.diag = self.square.dtype, self.square.diag
+        self.errors = self._measure_errors()
         self._whole: NDArray[Any] | None = None
         self._matrix: Matrix | None = None
         self._kept: tuple[KernelCache, Slots] | None = None
@@ -119,6 +122,14 @@ class KernelRows:
             return
         self._leave()
         self.dtype, self._whole, self._kept = np.float64, None, None
+        self.errors = self.errors.in_float64()
+
+    def _measure_errors(self) -> EntryErrors:
+        """Bound the errors of the entries of all rows in their present precision."""
+        errors = EntryErrors.of(self.kernel, self.side, self.constant)
+        if self.constant:
+            errors = errors.rounded_again()  # the 1 is added to entries of their own precision
+        return errors.in_float64() if self.dtype is np.float64 else errors
 
     def count(self) -> None:
         """Count what compiled steps have computed."""
@@ -172,59 +183,3 @@ class KernelRows:
 
     def _side(self, rows: NDArray[np.int64]) -> Operand:
         return Operand(self.X[rows], rows)
-
-
-@dataclass(frozen=True)
-class EntryErrors:
-    """How far float32 entries can be off, what scores made of them can be, and ||phi_i||, all (n,).
-
-    ``relative``, ``absolute``: bounds on the error of entries of a row. ``alike``: the same number
-    for equal rows, None where no two are equal.
-    """
-
-    norms: FloatArray
-    relative: FloatArray
-    absolute: FloatArray
-    alike: NDArray[np.int64] | None
-
-    @classmethod
-    def of(cls, rows: KernelRows, square: Square | None) -> EntryErrors:
-        """Those of the rows of a kernel matrix; ``square``: its entries, where they are shared."""
-        kernel, d = rows.kernel, rows.X.shape[1]
-        if kernel.psd:
-            norms = np.sqrt(rows.diag)
-        else:
-            norms = np.sqrt([kernel.bound(size, size) for size in rows.sqnorms])
-        longest = float(np.max(rows.sqnorms))
-        relative = kernel.relative_error(rows.sqnorms, longest, d)
-        errors = kernel.entry_error(rows.sqnorms, longest, d)
-        if relative is not None:
-            errors = np.minimum(errors, relative * norms * float(np.max(norms)))
-        if rows.constant:
-            # Of entries that are given, the constant's 1 is what rounds them.
-            errors = np.maximum(errors, ROUNDED_ONCE * (1.0 + norms * float(np.max(norms))))
-        nothing = np.zeros(len(norms))
-        equal = alike(rows.X) if square is None else square.alike
-        return cls(
-            norms, nothing if relative is None else nothing + relative, nothing + errors, equal
-        )
-
-    def of_entries(self, rows: NDArray[np.int64], dtype: type) -> tuple[FloatArray, FloatArray]:
-        """The bounds of these rows' entries in this precision, relative and absolute."""
-        fine = FLOAT64 if dtype is np.float64 else 1.0
-        return fine * self.relative[rows], fine * self.absolute[rows]
-
-    def of_scores(
-        self, rows: NDArray[np.int64], scores: FloatArray, spread: float, dtype: type
-    ) -> FloatArray:
-        """Bounds on the errors of these scores of these rows; see `spread`."""
-        error: FloatArray = self.relative[rows] * np.abs(scores) + self.absolute[rows] * spread
-        return error * (FLOAT64 if dtype is np.float64 else 1.0)
-
-    def spread(self, alpha: FloatArray, sign: FloatArray) -> float:
-        """Independent errors of entries add up to their bound times this.
-
-        The errors of a row's entries are taken as independent, but for what they have in common,
-        which moves the score as a whole, and for equal rows, whose entries err alike.
-        """
-        return total_spread(sign * alpha, self.alike)

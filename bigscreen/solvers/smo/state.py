@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.files.checkpoint import save_alone
+from bigscreen.kernels.square import alike, total_spread
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual, Mu, sensitivity
@@ -20,7 +21,7 @@ from bigscreen.problems.point import Point, relative
 from bigscreen.problems.recipes import Problem
 from bigscreen.problems.violation import violation
 from bigscreen.screening.regions import Ball
-from bigscreen.solvers.smo.kernel_rows import EntryErrors, KernelRows
+from bigscreen.solvers.smo.kernel_rows import KernelRows
 from bigscreen.solvers.smo.loop import (
     Singles,
     Variables,
@@ -123,7 +124,7 @@ class SmoState:
         if design.kernel is None:
             # What w is computed from later on in float64; float32 sums would differ from it.
             self.rows.refine()
-        self.errors = EntryErrors.of(self.rows, design.square)
+        self.alike = alike(self.rows.X) if design.square is None else design.square.alike
         try:
             self.alpha = _first(self.dual) if start is None else self.dual.feasible(start)
         except ValueError as error:
@@ -184,7 +185,8 @@ class SmoState:
         dual, own = self._part_of(rows), self.factor[rows]
         low = np.where(own > 0, dual.lo, -dual.hi)
         high = np.where(own > 0, dual.hi, -dual.lo)
-        rough = self.errors.of_entries(rows, self.rows.dtype)
+        errors = self.rows.errors
+        rough = errors.relative[rows], errors.absolute[rows]
         diag, flip = self.rows.diag[rows], flips(own * dual.sign)
         return AliveRows(rows, dual, arrays(dual), own, low, high, diag, flip, rough)
 
@@ -298,11 +300,11 @@ class SmoState:
         return float(np.sum(room)) * error > ROUNDING_PART * gap
 
     def _spread(self) -> float:
-        return self.errors.spread(self.alpha, self.dual.sign)
+        return total_spread(self.dual.sign * self.alpha, self.alike)
 
     def _slack(self, rows: NDArray[np.int64], scores: FloatArray) -> FloatArray:
         """Bounds on the errors of these scores of these rows (maths.md 4)."""
-        return self.errors.of_scores(rows, scores, self._spread(), self.rows.dtype)
+        return self.rows.errors.of_scores(scores, self._spread(), rows)
 
     def _weights(self) -> FloatArray:
         """w of explicit features, in float64."""
@@ -335,7 +337,7 @@ class SmoState:
         dual, alpha, taken = self.part.dual, self.alpha[self.alive], self.screened
         scores = self.seen.scores
         slack = self._slack(self.alive, scores)
-        lower, upper = region.intervals(scores, self.errors.norms[self.alive], slack)
+        lower, upper = region.intervals(scores, self.rows.errors.norms[self.alive], slack)
         decided = dual.decide(lower, upper, self._multipliers(lower, upper))
         decided = dual.arrived(decided, alpha)
         streak = np.where(decided == FREE, 0, taken.streak[self.alive] + 1)
