@@ -80,6 +80,7 @@ def amend(
     overwrite: bool = False,
     strict: bool = False,
     work: Path | None = None,
+    time_budget: float | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
 ) -> Amended:
     """Apply edits: the rows as they are from then on, and a model that is certified over them.
@@ -101,6 +102,9 @@ def amend(
         Fit anew: landmarks are drawn, and a gamma in words is computed, from the edited rows.
     work : path or None
         A folder for features that do not fit in memory.
+    time_budget : float or None
+        Most seconds that the fit over the edited rows may take. A fit that they end is published
+        unproved, and no edit can start from it.
 
     Raises
     ------
@@ -130,10 +134,11 @@ def amend(
         if still:
             made, how = _kept(model, data, edited, rows), "carried over"
         elif strict:
-            options = options_of(model, gamma=model.provenance["parameters"]["gamma"], work=work)
+            gamma = model.provenance["parameters"]["gamma"]
+            options = options_of(model, gamma=gamma, work=work, time_budget=time_budget)
             made, how = train(rows, options, fleet, report), "fitted anew"
         else:
-            options = options_of(model, work=work)
+            options = options_of(model, work=work, time_budget=time_budget)
             problems(rows, options)  # each label still needs rows
             made, how = refitted(model, rows, options, fleet, onward, report), "fitted on"
             _take_back(model, made, data, edited, found)

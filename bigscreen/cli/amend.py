@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Fit anew: landmarks and a gamma in words come from the edited rows, too.",
 )
-@fit_options(())
+@fit_options(("time_budget",))
 @overwrite_option
 @json_option
 @click.pass_context
@@ -153,6 +153,7 @@ def amend(
                 overwrite=overwrite,
                 strict=strict,
                 work=work,
+                time_budget=values["time_budget"],
                 report=show,
             )
     made.model.save(out)

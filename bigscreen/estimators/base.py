@@ -434,7 +434,8 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
                 add=more,
             )
             with self._fleet(data.n_rows * self.model_.coef.shape[1]) as fleet:
-                made = amend(self.model_, data, edits, fleet)
+                budget = self.time_budget
+                made = amend(self.model_, data, edits, fleet, time_budget=budget)
         self._publish(made.model, None)
         return self
 

@@ -1,7 +1,10 @@
 """`amend` of the estimators: the machine of the edited rows."""
 
+import time
+
 import numpy as np
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
 import bigscreen
 from bigscreen.errors import InputError
@@ -70,3 +73,16 @@ def test_other_rows_and_other_machines_are_refused():
         bigscreen.NuSVC(gamma=0.3).fit(X, y).amend(X, y, remove=[1])
     with pytest.raises(InputError, match="bigscreen amend"):
         machine.amend("some.store", None, remove=[1])
+
+
+def test_an_edit_keeps_within_the_time_budget():
+    # Pair steps over columns whose sizes differ by 1e9 do not end: only the rows to add have such.
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 6)), np.repeat(["a", "b"], 20)
+    more = rng.normal(size=(10, 6)) * 10.0 ** np.linspace(-4, 5, 6)
+    machine = bigscreen.SVC(kernel="linear", solver="pairs", tol=1e-9, time_budget=1.0).fit(X, y)
+    began = time.monotonic()
+    with pytest.warns(ConvergenceWarning):
+        machine.amend(X, y, add=(more, np.tile(["a", "b"], 5)))
+    assert time.monotonic() - began < 60
+    assert machine.relative_gap_ > 1e-9

@@ -20,11 +20,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from typing import Any
 
 from threadpoolctl import threadpool_limits
 
 SECONDS_TO_SIGNAL = 0.5
 """Look for a signal at least this often."""
+
+MAX_CASE_SECONDS = 300
+"""A case that has not ended by then is wrong."""
 
 
 @dataclass
@@ -265,13 +269,21 @@ def _judged(
 def _judge(judge: Callable[[int], Outcome], number: int) -> tuple[Outcome, float]:
     """The outcome of one case and its seconds of processor time; an error is an outcome, too."""
     began = time.process_time()
+    signal.signal(signal.SIGALRM, _end_case)
+    signal.alarm(MAX_CASE_SECONDS)
     try:
         outcome = judge(number)
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         failure = f"{type(error).__name__} in {os.path.basename(where.filename)}, {where.name}"
         outcome = Outcome("", "error", {failure: traceback.format_exc()})
+    finally:
+        signal.alarm(0)
     return outcome, time.process_time() - began
+
+
+def _end_case(number: int, frame: Any) -> None:
+    raise TimeoutError(f"the case did not end within {MAX_CASE_SECONDS} s")
 
 
 def _prepare_process() -> None:
