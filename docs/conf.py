@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import floors
 import pictures
 
 project = "bigscreen"
@@ -25,3 +26,4 @@ add_module_names = False
 
 # Figures of these pages are computed, and so cannot be out of date.
 pictures.make(Path(__file__).parent / "_made")
+floors.make(Path(__file__).parent / "_made")

@@ -1,6 +1,8 @@
 """The READMEs and docs name commands, options, files, modules and tests that exist."""
 
+import ast
 import re
+import sys
 from pathlib import Path
 
 import click
@@ -9,6 +11,7 @@ import pytest
 from cli_world import World, succeed, world
 from places import ROOT
 from site_pages import SPHINX_PAGES, faults, sources
+from test_layers import PACKAGES
 
 import bigscreen
 from bigscreen.cli.commands import group
@@ -16,7 +19,8 @@ from bigscreen.cli.commands import group
 __all__ = ["world"]  # a fixture
 
 READMES = ["README.md", "cluster/README.md"]
-PAGES = [*READMES, *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+SITE = [str(path.relative_to(ROOT)) for path in sources(ROOT / "docs") if path.suffix == ".md"]
+PAGES = [*READMES, *SITE]
 DOCS = [*PAGES, "pipelines/bench/README.md"]
 # Of pip, dask and cluster/, not of bigscreen.
 OTHERS = {"--host", "--port", "--interface", "--nthreads", "--worker-port", "--nanny-port"}
@@ -114,6 +118,45 @@ def test_help_examples_name_what_ingest_makes() -> None:
         with click.Context(command) as context:
             shown = command.get_help(context)
         assert ".store-holdout" not in shown
+
+
+def definitions(path: Path) -> set[str]:
+    """Names of a file's functions, classes and constants, and ``Class.method``."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{one.name}" for one in node.body if hasattr(one, "name")}
+    return found
+
+
+@pytest.mark.parametrize("page", [*DOCS, "CONTRIBUTING.md"])
+def test_named_functions_exist(page: str) -> None:
+    """Pages write them as ``bigscreen/package/file.py::Class.method``."""
+    text = (ROOT / page).read_text()
+    for path, name in re.findall(r"\b(bigscreen/[\w/]+\.py)::([\w.]*\w)", text):
+        assert name in definitions(ROOT / path), f"{page}: {path} has no {name}"
+
+
+def test_the_architecture_page_has_a_paragraph_for_every_package() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    (shown,) = re.findall(r"## The packages.*?\n## ", text, flags=re.DOTALL)
+    assert re.findall(r"\*\*(\w+)\*\*", shown) == list(PACKAGES)
+
+
+def test_the_floor_plan_draws_every_package_above_what_it_imports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    floors = __import__("floors")
+    found = floors.imports()
+    level = floors.storeys(found)
+    assert set(level) == set(PACKAGES)
+    assert all(level[other] < level[name] for name in found for other in found[name])
+    drawn = floors.drawing()
+    assert all(f">{name}</text>" in drawn for name in PACKAGES)
+    sys.modules.pop("floors")
 
 
 def test_no_page_has_a_name_that_sphinx_writes_itself() -> None:

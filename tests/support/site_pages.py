@@ -11,7 +11,8 @@ SPHINX_PAGES = {"genindex", "modindex", "py-modindex", "search"}
 
 def sources(docs):
     """Files of pages, each of which becomes a page of its own name."""
-    return sorted([*docs.glob("*.md"), *docs.glob("*.rst")])
+    found = [*docs.rglob("*.md"), *docs.rglob("*.rst")]
+    return sorted(path for path in found if "_made" not in path.relative_to(docs).parts)
 
 
 def title(source):
@@ -26,7 +27,7 @@ def faults(docs, site):
     """What is wrong with a built site: a sentence for each lost page and each dead link."""
     found = []
     for source in sources(docs):
-        page = site / f"{source.stem}.html"
+        page = site / source.relative_to(docs).with_suffix(".html")
         headings = re.findall(r"<h1>(.*?)<a ", page.read_text()) if page.is_file() else []
         shown = [unescape(re.sub(r"<.*?>", "", heading)).strip() for heading in headings]
         expected = title(source)
