@@ -1,1 +1,1 @@
-"""Outputs that appear whole or not at all, sealed records, checkpoints, work folders."""
+"""Files: atomic outputs, records with checksums, checkpoints, work folders, remote paths."""

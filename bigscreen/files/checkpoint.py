@@ -2,13 +2,13 @@
 
 ::
 
-    folder/7.4f0c91d2.tmp/        being written; never read
-    folder/7/checkpoint.json      checksums of the shards, the caller's meta, its own checksum
+    folder/7.4f0c91d2.tmp/        being written; it is never read
+    folder/7/checkpoint.json      checksums of the shards, meta of the caller, own checksum
     folder/7/meta.npz             the arrays among the meta
     folder/7/shard-000012.npz     the state of shard 12
 
-Files hold JSON and plain arrays, never pickles. Shards are separate files, so a checkpoint can be
-read by any number of workers. A solver of one process has one shard.
+Files hold JSON and plain arrays, never pickles. Shards are separate files, so that any number of
+workers can read a checkpoint. A solver of one process has one shard.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ KEPT = 2
 
 
 class DamagedCheckpoint(InputError):
-    """A checkpoint that is not whole: a file is missing, cut short or changed."""
+    """Raised if a checkpoint is incomplete: a file is missing, cut short or changed."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A finished checkpoint: where it lies and what it must contain."""
+    """A finished checkpoint: its folder, the checksum of each shard, and the meta of the caller."""
 
     path: Path
     checksums: tuple[int, ...]
@@ -52,12 +52,12 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: Path) -> Checkpoint:
-        """Read everything but the shards.
+        """Read a checkpoint without its shards.
 
         Raises
         ------
         DamagedCheckpoint
-            If the description or the arrays beside it are not whole.
+            If the description, or the arrays of the meta, are damaged.
         """
         try:
             record = json.loads((path / "checkpoint.json").read_text(encoding="utf-8"))
@@ -74,12 +74,12 @@ class Checkpoint:
         return cls(path, tuple(body["shards"]), meta)
 
     def shard(self, shard: int) -> dict[str, np.ndarray]:
-        """The saved arrays of one shard; raises DamagedCheckpoint if they are not whole."""
+        """Return the saved arrays of one shard; raise DamagedCheckpoint if they are damaged."""
         return _read_arrays(self.path / _shard_name(shard), self.checksums[shard])
 
 
 def finished(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, newest first; an absent folder has none."""
+    """Return the paths of the checkpoints in a folder, newest first; empty without the folder."""
     if not folder.is_dir():
         return []
     found = [path for path in folder.iterdir() if path.is_dir() and path.name.isdigit()]
@@ -89,7 +89,7 @@ def finished(folder: Path) -> list[Path]:
 def newest_whole(
     folder: Path, n_shards: int, restore: Callable[[Checkpoint], None]
 ) -> Checkpoint | None:
-    """Restore the newest checkpoint that is whole, with a warning for every one that is not.
+    """Restore the newest undamaged checkpoint; warn for each newer one that is damaged.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def newest_whole(
 
 
 def check_owner(folder: Path, of: str) -> None:
-    """Refuse checkpoints in a folder that are of another problem: their meta has another ``of``.
+    """Refuse checkpoints of another problem in a folder: the ``of`` in their meta differs.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def check_owner(folder: Path, of: str) -> None:
         try:
             meta = Checkpoint.read(path).meta
         except DamagedCheckpoint:
-            continue  # said when it is passed over
+            continue  # a warning follows when it is skipped
         if meta.get("of", of) != of:
             raise InputError(
                 f"{path} is a checkpoint of another problem; remove {folder} to solve this one "
@@ -131,7 +131,7 @@ def check_owner(folder: Path, of: str) -> None:
 
 
 def save_alone(folder: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write the checkpoint of a solver that is one process."""
+    """Write a checkpoint with one shard, for a solver that is one process."""
     with Draft(folder, meta) as draft:
         draft.commit({0: write_shard(draft.path, 0, arrays)})
 
@@ -139,9 +139,9 @@ def save_alone(folder: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.nd
 def load_alone(
     folder: Path | None, place: str
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-    """Meta and arrays of the newest whole checkpoint that ``save_alone`` wrote to a place there.
+    """Return meta and arrays of the newest undamaged checkpoint of ``save_alone`` in a subfolder.
 
-    None without one, or a folder.
+    Return None if there is no checkpoint, or `folder` is None.
     """
     if folder is None:
         return None
@@ -152,22 +152,22 @@ def load_alone(
 
 
 class Draft:
-    """A checkpoint being written; leaving it without :meth:`commit` removes it."""
+    """A checkpoint that is being written; leaving the block without :meth:`commit` removes it."""
 
     def __init__(self, folder: Path, meta: Mapping[str, Any]) -> None:
-        """Make the folder for the parts.
+        """Create the temporary folder of the checkpoint.
 
         Parameters
         ----------
         folder : Path
-            Where the checkpoints are kept.
+            Folder of all checkpoints.
         meta : mapping
             JSON-able values, and numpy arrays as direct values.
 
         Raises
         ------
         TypeError
-            If ``meta`` holds something else; nothing is written then.
+            If ``meta`` holds other values; nothing is written then.
         """
         arrays = {key: value for key, value in meta.items() if isinstance(value, np.ndarray)}
         plain = {key: value for key, value in meta.items() if key not in arrays}
@@ -179,23 +179,23 @@ class Draft:
             shutil.rmtree(leftover, ignore_errors=True)
         newest = next((int(path.name) for path in finished(folder)), 0)
         self.folder = folder
-        # A name of its own: a worker that was given up, and is not dead, may go on writing to the
-        # draft that it knew.
+        # The name is unique: a worker that was abandoned, but is alive, may still write to its
+        # old draft.
         self.path = folder / f"{newest + 1}.{secrets.token_hex(4)}.tmp"
         self.path.mkdir()
 
     def commit(self, checksums: Mapping[int, int]) -> Path:
-        """Describe the shards written by :func:`write_shard`, make all of it durable, rename.
+        """Finish a checkpoint of shards written by :func:`write_shard`: describe, sync, rename.
 
         Parameters
         ----------
         checksums : mapping of shard to checksum
-            One for every shard, as :func:`write_shard` returned them.
+            One for each shard, as :func:`write_shard` returned it.
 
         Returns
         -------
         Path
-            The finished checkpoint. Only the newest two stay in the folder.
+            The finished checkpoint. Only the two newest stay in the folder.
         """
         for shard in checksums:
             if not (self.path / _shard_name(shard)).is_file():
@@ -224,11 +224,11 @@ class Draft:
         return self
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)  # nothing is left of it after a commit
+        shutil.rmtree(self.path, ignore_errors=True)  # it does not exist after a commit
 
 
 def write_shard(path: Path, shard: int, arrays: Mapping[str, np.ndarray]) -> int:
-    """Write one shard's state into the folder of a draft; returns its checksum.
+    """Write the arrays of one shard into the folder of a draft; return their checksum.
 
     Raises
     ------

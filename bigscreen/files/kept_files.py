@@ -1,4 +1,4 @@
-"""Finished parts of a run, in sealed files, so that a resumed run does not repeat them."""
+"""Files that keep finished parts of a run, so that a resumed run does not repeat them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ ENDING = ".kept"
 
 @dataclass(frozen=True)
 class KeptFiles:
-    """Sealed files that one part of a run (a problem, a fold) leaves in its folder.
+    """Sealed files that one part of a run (a problem, a fold) keeps in its folder.
 
     Parameters
     ----------
     folder : Path or None
-        Made with its first file. None: nothing is written or read.
+        Created with its first file. None: nothing is written or read.
     of : str
-        Identifies the run and the part. It is sealed into each file; files with another are not
-        read.
+        Identifies the run and the part. It is sealed into each file; files of another run or part
+        are not read.
     resume : bool
-        False: nothing is read.
+        Whether files are read; False: `read` returns None.
     durable : bool
-        As `files.replacing` takes it.
+        Whether files survive a power cut: see `files.output`.
     """
 
     folder: Path | None
@@ -34,12 +34,12 @@ class KeptFiles:
     durable: bool = True
 
     def write(self, name: str, record: Any, arrays: Arrays) -> None:
-        """Write a file.
+        """Write a sealed file with a record and arrays.
 
         Parameters
         ----------
         name : str
-            `ENDING` is appended if it is missing. The seal holds the name as it is given.
+            Name of the file; `ENDING` is appended if it is missing. The seal holds the given name.
         record : JSON-able
         arrays : dict of arrays
         """
@@ -49,13 +49,13 @@ class KeptFiles:
             write_sealed(place, f"{self.of}/{name}", record, arrays, self.durable)
 
     def read(self, name: str) -> tuple[Any, Arrays] | None:
-        """Record and arrays of a file; None if there is none, or it is damaged (with a warning)."""
+        """Return record and arrays of a file; None if it is absent, or damaged (with a warning)."""
         if self.folder is None or not self.resume:
             return None
         return read_sealed(self._place(self.folder, name), f"{self.of}/{name}")
 
     def forget(self, pattern: str, but: str) -> None:
-        """Remove all files whose names match a pattern, except one."""
+        """Remove all files whose names match a pattern, except the one named `but`."""
         for old in self.folder.glob(pattern + ENDING) if self.folder is not None else ():
             if old.name != but + ENDING:
                 old.unlink()

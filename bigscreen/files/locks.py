@@ -1,4 +1,4 @@
-"""Locks on open files, which the system drops with the process that holds them."""
+"""Locks on open files; the system drops a lock when its process ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def lock(descriptor: int, without: bool = True) -> bool:
-    """Lock an open file; False if another process has, ``without`` on a disk without locks."""
+    """Lock an open file; False if another process holds it, `without` if the disk has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -24,7 +24,7 @@ def lock(descriptor: int, without: bool = True) -> bool:
 
 
 def same(descriptor: int, name: Path) -> bool:
-    """Whether an open file is still the one of that name."""
+    """Whether the file of this name is still the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(name, follow_symlinks=False))
     except FileNotFoundError:

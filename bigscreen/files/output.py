@@ -1,4 +1,4 @@
-"""Writing for good: files that appear whole or not at all, and places held by one process alone."""
+"""Atomic output files, which appear complete or not at all, and locks on paths."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bigscreen.files.remote import RemotePath, is_url
 from bigscreen.files.scratch import scratch
 
 STDOUT = "-"
-"""The name that stands for standard output."""
+"""Path that means standard output."""
 
 _DESCRIPTOR = re.compile(r"/dev/std(in|out|err)|/(?:dev|proc/self)/fd/(\d+)")
 _STREAMS = {"in": 0, "out": 1, "err": 2}
@@ -31,23 +31,23 @@ _claimed: list[TextIO] = []
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[IO[bytes]]:
-    """Open a file for writing that takes its name only when the block ends without an error.
+    """Open a file for writing that gets its name only if the block ends without an error.
 
     Parameters
     ----------
     path : path
         Final name; "-" is standard output. The target of a symbolic link is replaced, and the link
-        stays. What is not a regular file (a pipe, a terminal, /dev/null) is written to when all
-        is known, and stays what it is.
+        stays. A pipe, a terminal or /dev/null is not replaced: the content is written to it at
+        the end.
     durable : bool
-        Whether the file is to survive a power cut from then on. Without it a rename costs little,
-        and a power cut may leave a file of any content.
+        Whether the file must survive a power cut after the block. False is faster, but a power cut
+        may leave a file of any content.
 
     Yields
     ------
     binary file
-        Seekable and open for reading and writing. After an error nothing is left of it, and
-        whatever stood at `path` before is untouched.
+        Seekable and open for reading and writing. After an error it is removed, and an earlier
+        file at `path` is unchanged.
     """
     if is_url(path):
         with scratch("upload") as folder, open(folder / "file", "w+b") as there:
@@ -69,7 +69,7 @@ def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[IO
             beside.flush()
             if durable:
                 os.fsync(beside.fileno())
-            # Still open, and so locked: nobody takes it for what a dead process left.
+            # It is still open, so locked: no other process removes it as abandoned.
             os.replace(temporary, final)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -79,7 +79,7 @@ def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[IO
 
 
 def sync_folder(folder: Path) -> None:
-    """Make durable what was renamed in a folder."""
+    """Make renames in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -88,7 +88,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def destination(path: str | os.PathLike[str]) -> str | int:
-    """Where what is written to `path` goes: behind all symbolic links, or a file descriptor."""
+    """Return the target of all symbolic links at `path`, or a number if it is a file descriptor."""
     place = os.fspath(path)
     if place == STDOUT:
         return 1
@@ -102,7 +102,7 @@ def destination(path: str | os.PathLike[str]) -> str | int:
 
 
 def written_through(path: str | os.PathLike[str]) -> bool:
-    """Whether `path` is written to as it is, not renamed: it is no regular file of this machine."""
+    """Whether `path` is written in place, not replaced: a URL, pipe, terminal or descriptor."""
     if is_url(path):
         return True
     final = destination(path)
@@ -118,7 +118,7 @@ def _special(place: str) -> bool:
 
 
 def _pour(file: IO[bytes], final: str | int) -> None:
-    """Copy a file to an open descriptor, or to what is no regular file."""
+    """Copy a file to an open descriptor, pipe or device."""
     if final == 1:
         out = _claimed[-1] if _claimed else sys.stdout
         out.flush()
@@ -133,7 +133,7 @@ def _pour(file: IO[bytes], final: str | int) -> None:
 
 @contextmanager
 def claimed_stdout() -> Iterator[None]:
-    """Leave standard output to an output: what people read goes to standard error."""
+    """Reserve standard output for an output file: `print` goes to standard error in the block."""
     _claimed.append(sys.stdout)
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -143,11 +143,10 @@ def claimed_stdout() -> Iterator[None]:
 
 
 def _fresh(final: Path) -> tuple[IO[bytes], Path]:
-    """A new file beside `final` that no other process has, and its name.
+    """Create and lock a temporary file next to `final`; return it and its name.
 
-    It is locked while it is open, and the lock dies with its process: a file of that name whose
-    lock is free was left by a dead one and is deleted. A link that somebody put there is not
-    followed.
+    The system drops the lock with the process: a temporary file without a lock was left by a
+    killed process, and is deleted. Symbolic links are not followed.
     """
     stem = os.fsdecode(os.fsencode(final.name)[:200])
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -163,12 +162,12 @@ def _fresh(final: Path) -> tuple[IO[bytes], Path]:
                 continue
         if lock(descriptor) and same(descriptor, name):
             return open(descriptor, "w+b"), name
-        os.close(descriptor)  # somebody took it for a dead one's, just before it was locked
+        os.close(descriptor)  # another process deleted it as abandoned before it was locked
     raise AssertionError
 
 
 def _remove_left(name: Path) -> None:
-    """Delete a temporary file of a process that is dead."""
+    """Delete a temporary file if the process that made it has ended."""
     try:
         descriptor = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -182,19 +181,19 @@ def _remove_left(name: Path) -> None:
 
 @contextmanager
 def held(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
-    """Hold a place against all other processes; the lock dies with the process that has it.
+    """Lock a path against all other processes; the system drops the lock with the process.
 
     Parameters
     ----------
     path : path
-        A folder, or the name of a file, there or not: a hidden file beside it is locked then.
+        A folder, or a file that may not exist yet: then a hidden file next to it is locked.
     busy : str
-        The sentence for a process that finds the place held.
+        Message of the error if another process holds the lock.
 
     Raises
     ------
     InputError
-        If another process holds it.
+        If another process holds the lock.
     """
     if is_url(path):
         yield
@@ -216,7 +215,7 @@ def held(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
             raise InputError(busy)
         if same(descriptor, place):
             break
-        os.close(descriptor)  # the one before has deleted it, just before it was locked
+        os.close(descriptor)  # the previous holder deleted it before it was locked
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Text from files, such as labels and names of columns, as a terminal may be given it."""
+"""Make text from files, such as labels and column names, safe to print on a terminal."""
 
 import sys
 import unicodedata
@@ -6,11 +6,11 @@ from io import TextIOWrapper
 
 
 def printable(text: str) -> str:
-    r"""The text with every character that does something in place of being seen spelled out.
+    r"""Return the text with control characters and other invisible characters spelled out.
 
-    A label may hold the escapes that colour, move and rename a terminal, turn the direction of
-    writing or end the line: ESC becomes ``\x1b``, and what is a letter, a mark or a blank stays,
-    if standard output can encode it.
+    A label may hold escapes that colour or rename a terminal, reverse the writing direction, or
+    end the line. ESC becomes ``\x1b``; letters, marks and blanks stay if standard output can encode
+    them.
     """
     if not text.isprintable():
         text = "".join(map(_seen, text))
@@ -29,8 +29,8 @@ def _seen(character: str) -> str:
 def print_any_text() -> None:
     r"""Let standard output and standard error spell out characters that their encoding lacks.
 
-    On a terminal that knows ASCII alone a sign that `printable` has not seen, such as the dots by
-    which a table is cut, is printed as ``\u2026`` and does not raise UnicodeEncodeError.
+    On an ASCII terminal, a character that did not pass through `printable`, such as an ellipsis in
+    a table, is printed as ``\u2026`` and does not raise UnicodeEncodeError.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):

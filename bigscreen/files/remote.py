@@ -1,4 +1,4 @@
-"""Files that lie elsewhere: s3://, gs://, az://, memory:// and whatever else fsspec knows."""
+"""Remote files and folders: s3://, gs://, az://, memory:// and all other protocols of fsspec."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ T = TypeVar("T")
 
 
 def is_url(path: Any) -> bool:
-    """Whether a path names a place elsewhere."""
+    """Whether a path is a URL or a `RemotePath`, rather than a path of this machine."""
     return isinstance(path, RemotePath) or (isinstance(path, str) and bool(_URL.match(path)))
 
 
 def located(path: str | os.PathLike[str] | RemotePath) -> Place:
-    """The path of a file or folder of this machine, or the place elsewhere that a URL names."""
+    """Return a local path as `Path`, and a URL as `RemotePath`."""
     if isinstance(path, RemotePath):
         return path
     return RemotePath(path) if isinstance(path, str) and is_url(path) else Path(path)
 
 
 def local(path: str | os.PathLike[str], what: str) -> Path:
-    """A path that has to be of this machine; ``what`` it is begins the sentence if it is not.
+    """Return a local path; raise InputError, whose message begins with `what`, for a URL.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def local(path: str | os.PathLike[str], what: str) -> Path:
 
 
 def _said(method: Callable[P, T]) -> Callable[P, T]:
-    """Make OSError, with the place, of all that a library raises of a place it cannot reach."""
+    """Turn any exception of an fsspec library into OSError that names the URL."""
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -63,12 +63,12 @@ def _said(method: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass(frozen=True)
 class RemotePath:
-    """A file or folder elsewhere, with as much of `pathlib.Path` as reading takes.
+    """A remote file or folder, with the methods of `pathlib.Path` that reading needs.
 
     Parameters
     ----------
     url : str
-        Credentials and endpoints come from where its library has them: the environment
+        Credentials and endpoints are those of its fsspec library: from the environment
         (``AWS_PROFILE``, ``FSSPEC_S3_ENDPOINT_URL``, ...) and its configuration files.
     """
 
@@ -122,17 +122,17 @@ class RemotePath:
 
     @_said
     def size(self) -> int:
-        """Bytes of a file."""
+        """Return the size of the file in bytes."""
         return int(self._system.info(self._key)["size"])
 
     @_said
     def mark(self) -> str:
-        """What changes when the file does, as far as the place tells."""
+        """Return a text that changes when the file changes, as far as the server reports it."""
         return str(self._system.ukey(self._key))
 
     @_said
     def sizes(self) -> dict[str, int]:
-        """Bytes of every file below this folder, by its name from there."""
+        """Return the bytes of each file below this folder, by relative path."""
         found = self._system.find(self._key, detail=True)
         start = len(self._system._strip_protocol(self._key).rstrip("/")) + 1
         return {name[start:]: int(info["size"]) for name, info in found.items()}
@@ -143,7 +143,7 @@ class RemotePath:
 
     @_said
     def open(self, mode: str = "rb", buffering: int = -1) -> IO[Any]:
-        """Open for reading from the start to the end, some MiB ahead."""
+        """Open the file for reading from start to end, with read-ahead of some MiB."""
         opened: IO[Any] = self._system.open(
             self._key, mode, block_size=_BLOCK_BYTES, cache_type="readahead"
         )
@@ -151,12 +151,12 @@ class RemotePath:
 
     @_said
     def take(self, file: str | os.PathLike[str]) -> None:
-        """Become a copy of a file of this machine: whole or not at all, as such places have it."""
+        """Upload a local file to this URL; object stores make uploads atomic."""
         self._system.put_file(os.fspath(file), self._key)
 
     @_said
     def remove(self) -> None:
-        """Delete the file, or the folder and all below it."""
+        """Delete the file, or the folder with all its files."""
         self._system.rm(self._key, recursive=True)
 
     @property
@@ -187,4 +187,4 @@ class RemotePath:
 
 
 Place: TypeAlias = Path | RemotePath
-"""A path of this machine, or a place elsewhere."""
+"""A local path, or a remote file or folder."""

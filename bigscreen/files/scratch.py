@@ -1,4 +1,4 @@
-"""Temporary folders of this user alone; a run removes the folders that killed runs have left."""
+"""Private temporary folders; each run removes the folders that killed runs have left."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ LOCK = "owner.lock"
 
 @contextmanager
 def scratch(kind: str, parent: str | os.PathLike[str] | None = None) -> Iterator[Path]:
-    """Make a new folder for temporary files, and remove the folder at the end.
+    """Create a folder for temporary files, and remove it at the end of the block.
 
-    The owner holds a lock in the folder, which the system drops with the process, however that
-    ends: folders of this module that killed processes have left in `parent` are removed first.
+    The owner holds a lock in the folder, which the system drops with the process. First the
+    scratch folders in `parent` whose owners have ended are removed.
 
     Parameters
     ----------
     kind : str
-        A part of the folder's name, for people.
+        Part of the folder's name, for information.
     parent : path, optional
-        Default: where temporary files go (``TMPDIR``).
+        Default: the folder of temporary files (``TMPDIR``).
     """
     place = Path(tempfile.gettempdir() if parent is None else parent)
     _clear(place)
@@ -38,8 +38,8 @@ def scratch(kind: str, parent: str | os.PathLike[str] | None = None) -> Iterator
         prefix=f"{PREFIX}{kind}-", dir=place, ignore_cleanup_errors=True
     )
     with made as folder, open(Path(folder, LOCK), "w") as file:
-        # Another process may be looking at this folder just now, but it finds the lock free only
-        # in the moment before this one; it then has the folder to itself, and a name is cheap.
+        # Another process may have found the lock free just before and be removing the folder:
+        # then another folder is created.
         if lock(file.fileno()) and same(file.fileno(), Path(file.name)):
             yield Path(folder)
             return
@@ -48,7 +48,7 @@ def scratch(kind: str, parent: str | os.PathLike[str] | None = None) -> Iterator
 
 
 def _clear(place: Path) -> None:
-    """Remove this user's scratch folders whose owners are gone."""
+    """Remove scratch folders of this user whose owning processes have ended."""
     for folder in place.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             if not is_private(folder):
@@ -59,7 +59,7 @@ def _clear(place: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a scratch folder, the lock last: what another process still writes goes next time."""
+    """Remove a scratch folder, its lock last; files added meanwhile are removed by a later run."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -70,14 +70,14 @@ def _remove(folder: Path) -> None:
 
 
 def private_folder(name: str) -> Path:
-    """Return the folder of a name where temporary files go, made if need be, of this user alone.
+    """Return a private folder with a fixed name among the temporary files; create it if needed.
 
-    Unlike a `scratch` folder it stays, for a later run that goes on with what is in it.
+    Unlike a `scratch` folder it is not removed, so that a later run can resume with its files.
 
     Raises
     ------
     InputError
-        If something stands there that other users can change, or have made.
+        If the path exists, and another user owns it or can change it.
     """
     folder = Path(tempfile.gettempdir(), f"{PREFIX}{name}")
     try:
@@ -92,20 +92,20 @@ def private_folder(name: str) -> Path:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether a path is a folder, not a link, that belongs to this user and is open to no other."""
+    """Whether a path is a folder (not a link) of this user that no other user can open."""
     found = folder.lstat()
     own = found.st_uid == os.geteuid() and not found.st_mode & 0o077
     return stat.S_ISDIR(found.st_mode) and own
 
 
 def check_own(folder: Path) -> None:
-    """Refuse a folder that another user may have put where this user works.
+    """Refuse a folder that another user may have created in a folder that all users share.
 
     Parameters
     ----------
     folder : Path
-        There or not. In a place where every user may write, such as ``/tmp``, it must be a folder
-        (not a link to one) of this user, or of the place's owner.
+        It may not exist. If all users may write to its parent, such as ``/tmp``, it must be a
+        folder (not a link) of this user, or of the parent's owner.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def check_own(folder: Path) -> None:
     """
     try:
         found, place = folder.lstat(), folder.absolute().parent.stat()
-    except OSError:  # there is none, or what is there says itself why it cannot be used
+    except OSError:  # it does not exist, or using it raises a clear error
         return
     own = stat.S_ISDIR(found.st_mode) and found.st_uid in (os.geteuid(), place.st_uid)
     if place.st_mode & stat.S_IWOTH and not own:

@@ -1,7 +1,7 @@
-"""Records and arrays with a checksum of their own: a changed bit is found, and a file out of place.
+"""Sealed records and files, with checksums that reveal changed bits and misplaced files.
 
-A record (JSON) holds a checksum of all its other values. A sealed file holds a record, arrays and
-the place it is for: its problem and its name there. Neither ever holds a pickle.
+A sealed record (JSON) holds a checksum of all its other values. A sealed file holds a record,
+arrays, and what it belongs to: its problem and its name. Neither holds pickles.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ Arrays = dict[str, np.ndarray]
 
 
 class Damaged(ValueError):
-    """A record or a file that is not what was written."""
+    """Raised if a record or a file differs from what was written."""
 
 
 def digest(value: Any) -> str:
-    """Hash of a JSON value: equal values have equal ones."""
+    """Return a hash of a JSON value; equal values have equal hashes."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def sealed(record: Mapping[str, Any], default: Callable[[Any], Any] | None = None) -> bytes:
-    """A record as JSON text, its checksum among its values.
+    """Return a record as JSON text with a checksum among its values.
 
     Parameters
     ----------
     default : callable or None
         As `json.dumps` takes it.
     """
-    # Through JSON, so that what is summed is what a reader will see.
+    # Through JSON, so that the checksum is of the values that a reader will see.
     plain = json.loads(json.dumps(record, default=default))
     assert CHECKSUM not in plain
     return json.dumps({**plain, CHECKSUM: digest(plain)}).encode()
 
 
 def unsealed(text: bytes | str, needed: bool = True) -> dict[str, Any]:
-    """The record that `sealed` made this text of, with its checksum, which is compared.
+    """Return the record in a sealed JSON text, with its checksum, which is verified.
 
     Parameters
     ----------
     needed : bool
-        Refuse a record without a checksum.
+        Whether a record without a checksum is refused.
 
     Raises
     ------
     Damaged
-        If it is no record, or not as it was written.
+        If the text is not a record, or was changed.
     """
     try:
         record = json.loads(text)
@@ -76,7 +76,7 @@ def unsealed(text: bytes | str, needed: bool = True) -> dict[str, Any]:
 
 
 def check_seal(record: dict[str, Any], needed: bool = True) -> None:
-    """Raise `Damaged` where a record's checksum does not match, or is missing though needed."""
+    """Raise `Damaged` if the checksum of a record does not match, or is missing but needed."""
     if CHECKSUM not in record:
         if needed:
             raise Damaged("it has no checksum")
@@ -86,14 +86,14 @@ def check_seal(record: dict[str, Any], needed: bool = True) -> None:
 
 
 def packed(arrays: Mapping[str, np.ndarray], record: Any = None) -> bytes:
-    """Arrays and a JSON record as one zip file.
+    """Return arrays and a JSON record as the bytes of one zip file.
 
     Raises
     ------
     TypeError
         If an array holds Python objects.
     """
-    # Not np.savez: it would pickle arrays of objects, and cannot store a name such as "file".
+    # Not np.savez: it pickles arrays of objects, and cannot store a name such as "file".
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         if record is not None:
@@ -107,7 +107,7 @@ def packed(arrays: Mapping[str, np.ndarray], record: Any = None) -> bytes:
 
 
 def unpacked(data: bytes) -> tuple[Any, Arrays]:
-    """What `packed` made this of, which must be known to be whole."""
+    """Return record and arrays from the bytes of a zip file whose checksum was verified."""
     record, arrays = None, {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for name in archive.namelist():
@@ -122,15 +122,15 @@ def unpacked(data: bytes) -> tuple[Any, Arrays]:
 def write_sealed(
     path: Path, of: str, record: Any, arrays: Mapping[str, np.ndarray], durable: bool = True
 ) -> None:
-    """Write a sealed file, whole or not at all.
+    """Write a sealed file atomically.
 
     Parameters
     ----------
     of : str
-        What it is for: `read_sealed` wants the same.
+        What the file belongs to; `read_sealed` must be given an equal text.
     record : JSON-able
     durable : bool
-        As `files.replacing` takes it.
+        Whether the file survives a power cut: see `files.output`.
     """
     data = packed(arrays, {"of": of, "record": record})
     with replacing(path, durable) as file:
@@ -139,9 +139,10 @@ def write_sealed(
 
 
 def read_sealed(path: str | os.PathLike[str], of: str) -> tuple[Any, Arrays] | None:
-    """Record and arrays of a sealed file.
+    """Return record and arrays of a sealed file, or None.
 
-    None if there is no such file; with a warning if it is damaged, or not for this.
+    The result is None if the file is absent, and None with a warning if it is damaged or does not
+    belong to `of`.
     """
     try:
         data = Path(path).read_bytes()

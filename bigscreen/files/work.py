@@ -1,4 +1,4 @@
-"""The folder that a run keeps what it has done in: whose it is, and who is at work there."""
+"""Work folder of a run that can be resumed: which problem it belongs to, and its lock."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ PROBLEM = "problem.json"
 def owned(
     work: Path, fields: dict[str, Any], resume: bool, noun: str, stale: str
 ) -> Iterator[None]:
-    """Take a work folder for a problem, and hold it against other processes.
+    """Create or resume the work folder of a problem, and lock it against other processes.
 
     Parameters
     ----------
     fields : dict
-        JSON-able: all that the result depends on.
+        JSON values: everything that the result depends on.
     resume : bool
-        Go on with what is there, which must be of the same fields; else it is forgotten.
+        Whether to resume: the folder must have equal fields. Else its content is removed.
     noun : str
-        What is done there: "fit", "path".
+        Kind of run, for messages: "fit", "path".
     stale : str
-        Pattern of the folders that a run leaves, which must not be resumed as another's.
+        Pattern of subfolders to remove before a new run.
 
     Raises
     ------
     InputError
-        If another process is at work there, there is nothing to go on with, it belongs to another
-        problem, or another user may have put it there.
+        If another process uses the folder, there is nothing to resume, it belongs to another
+        problem, or another user may have created it.
     """
     if resume and not (work / PROBLEM).exists():
         raise InputError(f"there is nothing to resume in {work}; leave out --resume")
@@ -57,13 +57,13 @@ def owned(
 
 
 def in_use(work: Path) -> str:
-    """The sentence for who comes second."""
+    """Return the message for a process that finds the work folder locked."""
     return f"another process is at work in {work}: wait for it, or choose another name"
 
 
 def _check_same(work: Path, fields: dict[str, Any], noun: str) -> None:
     try:
-        # Those of old folders have no checksum, and are compared value by value all the same.
+        # Records of older versions have no checksum; their values are compared all the same.
         before = unsealed((work / PROBLEM).read_bytes(), needed=False)
     except Damaged as error:
         raise InputError(
@@ -75,7 +75,7 @@ def _check_same(work: Path, fields: dict[str, Any], noun: str) -> None:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """What of the fields now was something else before, in words; empty where nothing was."""
+    """Return a text that lists the fields whose values differ from before; empty if none do."""
     changed = sorted(k for k in now if k not in before or now[k] != before[k])
     return ", ".join(f"{k} was {_short(before.get(k))}, now {_short(now[k])}" for k in changed)
 

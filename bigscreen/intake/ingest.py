@@ -90,7 +90,7 @@ def ingest(
 
     Parameters
     ----------
-    sources : path, list of paths, frame, array, (X, y), (X, y, weight), or iterable of such blocks
+    sources : path, list of paths, frame, array, (X, y), (X, y, weight), or iterable of these
         svmlight, CSV, TSV, ARFF, HDF5, NPY, NPZ, IDX or Parquet files, folders of them, or patterns
         such as ``part-*.csv``; pandas, polars, Arrow and dask data frames; numpy, scipy sparse or
         dask arrays. Row numbers run from 0 over all sources in their order.
@@ -163,7 +163,7 @@ def ingest(
     overwrite : bool, default=False
         Replace an existing dataset at `path`, once the new dataset is complete.
     progress : callable, optional
-        Called with dicts: {"event": "ingest", "phase": "read", "bytes", "bytes_total" (0: not known),
+        Called with dicts {"event": "ingest", "phase": "read", "bytes", "bytes_total" (0: unknown),
         "rows"}, then {"event": "ingest", "phase": "measure" or "write", "rows", "rows_total"}.
     deadline : float, optional
         Value of ``time.monotonic()`` at which to stop.
@@ -241,7 +241,7 @@ def ingest(
         choices=choices,
         like=known,
         missing=how["missing"],
-        # Not if `rows` ends within a file: the rows behind may have further categories.
+        # Not if `rows` ends within a file: later rows may have further categories.
         small=[s.elsewhere(how) if s.small and choices.rows[1] is None else None for s in inputs],
         exact=pattern is not None and pattern.exact,
         repeatable=all(source.identity is not None for source in inputs),

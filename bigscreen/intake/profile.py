@@ -166,7 +166,7 @@ class TableProfile:
         self._first = np.empty((0, len(self._numeric)))
 
     def add(self, X: Features, y: NDArray[Any]) -> None:
-        """Add dense rows X, (rows, n_raw), with categories as codes, and their labels y, (rows,)."""
+        """Add dense rows X, (rows, n_raw), with categories as codes, and labels y, (rows,)."""
         step = max(_SLICE // max(X.shape[1], 1), 1)
         for at in range(0, X.shape[0], step):
             self._add(np.asarray(X[at : at + step]), y[at : at + step])
@@ -239,7 +239,7 @@ class TableProfile:
         return {**out, **found, "remarks": remarks}
 
     def _apart(self, k: int) -> float | None:
-        """Return the smallest or largest value if it is frequent and far from the others, or None."""
+        """Return the smallest or largest value if it is frequent and far from others, or None."""
         values, times = np.unique(self._first[:, k], return_counts=True)
         values, times = values[~np.isnan(values)], times[~np.isnan(values)]
         if len(values) < FEW_VALUES:

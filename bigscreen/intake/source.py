@@ -177,7 +177,7 @@ class Intake:
     def _adopted(self, X: Features, reader: Reader) -> Features:
         """Return X with columns recoded that are blank here and text in another source.
 
-        Each value of such a column becomes the category `ABSENT`.
+        Their values become the category `ABSENT`.
         """
         blank = reader.blank & {*self.shape.categorical}
         if self.like is not None or not blank or issparse(X) or X.shape[1] != self.shape.width:
@@ -276,7 +276,7 @@ class Intake:
         return X
 
     def finish(self, reader: Reader) -> None:
-        """Refuse columns with too many categories for the number of rows, once all rows are read."""
+        """Refuse columns with too many categories for the number of rows, after the last row."""
         if self.choices.max_kinds is None:
             rows = self.found.rows
             for c, kinds in self.found.categories.items():

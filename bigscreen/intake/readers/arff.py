@@ -1,4 +1,4 @@
-"""ARFF: a header of declared attributes, then rows, dense or sparse."""
+"""Reader of ARFF files: a header that declares attributes, then dense or sparse rows."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from bigscreen.intake.readers.text import Layout, finite_number
 
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _ATTRIBUTE = re.compile(rf"@attribute\s+({_TEXT}|[^\s{{]+)\s*(.*)", re.IGNORECASE)
-# Up to the comma, white space and all: to leave out what ends a value by a lazy match would take
-# the square of its length.
+# Values include the white space before the comma: excluding it by a lazy match would take time
+# that grows with the square of the length.
 _VALUE = re.compile(rf"\s*((?:{_TEXT})(?=\s*(?:,|$))|[^,]*)\s*(?:,|$)")
 _ENTRY = re.compile(rf"\s*(\d+)\s+((?:{_TEXT})(?=\s*(?:,|$))|[^,]+)\s*(?:,|$)")
 _NUMERIC = ("numeric", "real", "integer")
@@ -45,15 +45,15 @@ _NUMERIC = ("numeric", "real", "integer")
 
 @dataclass(frozen=True)
 class Header:
-    """What stands before the rows.
+    """Header of an ARFF file: the attributes, and where the rows begin.
 
     Attributes
     ----------
     names : list of str
     kinds : list of str or list of str
-        For each attribute its type in lower case, or the categories of a nominal one.
+        For each attribute its type in lower case, or the categories of a nominal attribute.
     start, line : int
-        Byte and line, from 1, after @data.
+        Byte and line (from 1) after @data.
     sparse : bool
         Whether the first row is in braces.
     comma : bool
@@ -74,7 +74,7 @@ def read_header(path: str | Place) -> Header:
     Raises
     ------
     InputError
-        Naming file and line, for whatever no ARFF header holds.
+        Naming file and line, if the header is not valid ARFF.
     """
     names: list[str] = []
     kinds: list[str | list[str]] = []
@@ -105,7 +105,7 @@ def read_header(path: str | Place) -> Header:
 
 
 def _lines(source: Source) -> Iterator[tuple[int, int, bytes]]:
-    """Yield each line's number, the position after it, and its bytes."""
+    """Yield the number of each line, the byte position after it, and its bytes."""
     rest, line, after = b"", 1, 0
     for piece in text_pieces(source):
         *whole, rest = (rest + piece).split(b"\n")
@@ -118,7 +118,7 @@ def _lines(source: Source) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _plain(token: str) -> str:
-    """Return a token without the white space around it, its quotes and escapes."""
+    """Return a token without surrounding white space, quotes and escapes."""
     token = token.strip()
     if len(token) > 1 and token[0] in "'\"" and token[0] == token[-1]:
         return re.sub(r"\\(.)", r"\1", token[1:-1])
@@ -139,20 +139,20 @@ def _kind(text: str, place: str) -> str | list[str]:
 
 
 class ArffReader(DelimitedReader):
-    """Reads ARFF, dense or sparse, plain or compressed.
+    """Reads ARFF files, dense or sparse, plain or compressed.
 
     Parameters
     ----------
     path : str or Path
     **options
         Fields of `Asked`, without `categorical`. A label of None is the last attribute. String
-        attributes must be dropped unless they are hashed. Unless `like` is given, a nominal
-        attribute has the categories that the header declares; any other value is an error.
+        attributes must be dropped or hashed. Unless `like` is given, a nominal attribute has the
+        categories that the header declares; any other value is an error.
 
     Notes
     -----
-    In sparse rows a nominal attribute left out has its first category, a numeric one is 0: what
-    a csr block leaves out is code 0, whatever the category behind that.
+    Sparse rows omit the first category of a nominal attribute, and the 0 of a numeric attribute:
+    an entry that a CSR block omits is code 0, of any category.
     """
 
     def __init__(self, path: str | Place, **options: Any) -> None:
@@ -193,7 +193,7 @@ class ArffReader(DelimitedReader):
             raise InputError(f"{path}: sparse rows cannot have dates or hashed texts; drop them.")
         self._names = names
         self._column_of = {f: j for j, f in enumerate(chosen.features)}
-        # What a sparse row leaves out, where that is anything but a 0 in X.
+        # Values that sparse rows omit, for attributes whose omitted value is not a 0 in X.
         self._explicit = {}
         for f, kind in enumerate(header.kinds if self.sparse else []):
             text = kind[0] if isinstance(kind, list) else "0"
@@ -224,7 +224,7 @@ class ArffReader(DelimitedReader):
             yield rows.block(self)
 
     def _add(self, rows: _SparseRows, text: str, line: int) -> None:
-        """Parse one row "{attribute value, ...}"; InputError naming its line if it is wrong."""
+        """Parse one row "{attribute value, ...}"; raise InputError if it is invalid."""
         place = f"{self.path}, line {line}"
         if not (text.startswith("{") and text.endswith("}")):
             raise InputError(f"{place}: a row without braces in a file of sparse rows.")
@@ -265,7 +265,7 @@ class ArffReader(DelimitedReader):
 
 
 class _SparseRows:
-    """Rows on their way into a block."""
+    """Sparse rows that are collected for the next block."""
 
     def __init__(self, first_row: int) -> None:
         self.first_row, self.size = first_row, 0
@@ -281,7 +281,7 @@ class _SparseRows:
         return self.first_row + len(self.lines)
 
     def block(self, reader: ArffReader) -> Block:
-        """Return the rows as a block."""
+        """Return the collected rows as a block."""
         where = line_places(reader.path, RowLines(np.array(self.lines, np.int64)))
         arrays = np.array(self.data), np.array(self.indices, np.int32), np.array(self.indptr)
         X = csr_array(arrays, shape=(len(self.lines), reader.n_features))

@@ -1,4 +1,4 @@
-"""Tables as Arrow has them: columns with names and types, some rows at a time."""
+"""Base of readers of Arrow tables (Parquet, Feather, data frames): typed, named columns."""
 
 from __future__ import annotations
 
@@ -42,26 +42,27 @@ _Converted = tuple[Block, dict[int, Any]]
 
 
 class ArrowReader(TypedReader):
-    """Turns record batches into blocks of rows; columns of texts are categorical.
+    """Turns Arrow record batches into blocks of rows; text columns become categorical.
 
     Parameters
     ----------
     name : str
-        Of the source, for errors.
+        Name of the source, for errors.
     schema : pyarrow.Schema
     n_rows : int or None
+        Number of rows, if it is known.
     **options
-        Of `Asked`.
+        Fields of `Asked`.
 
     Raises
     ------
     InputError
-        If a column is neither of numbers nor of dates nor of texts.
+        If a column holds neither numbers nor dates nor texts.
     """
 
     _done = 0
     _typed_later: frozenset[str] = frozenset()
-    """Columns without a value in the first rows whose type later ones tell."""
+    """Columns without a value in the first rows, whose type is known from later rows."""
 
     def __init__(self, name: str, schema: Any, n_rows: int | None, **options: Any) -> None:
         asked = Asked(**options)
@@ -102,9 +103,9 @@ class ArrowReader(TypedReader):
         missing: Missing,
         declared: set[str],
     ) -> dict[int, Kind]:
-        """Return the columns of X that hold anything but numbers, by their types and first rows.
+        """Return the types of features that do not hold numbers, from Arrow types and first rows.
 
-        Dictionaries of texts, and columns that pandas has `declared` to be some, hold kinds.
+        Dictionaries of texts are categorical, and columns that pandas has `declared`.
         """
         kinds = {j: said[f] for j, f in enumerate(chosen.features) if f in said}
         texts = {}
@@ -134,22 +135,22 @@ class ArrowReader(TypedReader):
         return kinds
 
     def first_rows(self, names: list[str]) -> Any:
-        """A record batch of some columns, by whose texts dates are known."""
+        """Return the first rows of the named text columns as a record batch, to detect types."""
         raise NotImplementedError
 
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
-        """Yield record batches from row number `skip_rows` on, and each one's first row.
+        """Yield record batches from row number `skip_rows` on, each with its first row number.
 
-        In place of a batch may stand anything that `parts` makes batches of.
+        Instead of a batch, anything may be yielded that `parts` turns into batches.
         """
         raise NotImplementedError
 
     def parts(self, first: int, batch: Any) -> Iterator[tuple[int, Any]]:
-        """Yield the record batches of what `batches` has yielded, and each one's first row."""
+        """Yield the record batches of one item of `batches`, each with its first row number."""
         yield first, batch
 
     def beside(self, first: int, rows: int) -> tuple[Any, Any]:
-        """Labels and weights of some rows that are no columns of theirs, or None."""
+        """Return labels and weights that are not columns of the table, of given rows; or None."""
         return None, None
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
@@ -189,7 +190,7 @@ class ArrowReader(TypedReader):
             yield self._converted(first, batch)
 
     def _converted(self, first: int, batch: Any) -> _Converted:
-        """A batch as a block, and the texts of its categories, whose codes are not known yet."""
+        """Return a batch as a block, and the texts of its categories, whose codes come later."""
         texts = {}
         where = row_places(self._name, first)
 
@@ -224,7 +225,7 @@ class ArrowReader(TypedReader):
         return Block(X, y, weight, first, where), texts
 
     def _weights(self, values: Any, first: int) -> NDArray[np.float64]:
-        """Weights, of which the first has the number ``first``; truth values are none."""
+        """Return the weights of rows from number ``first`` on; truth values are refused."""
         f = self.columns.weight
         assert f is not None
         places = partial(_place, self._name, first, self._names[f])
@@ -247,7 +248,7 @@ class ArrowReader(TypedReader):
     def _column_numbers(
         self, values: Any, first: int, f: int, missing: Missing, kind: Kind | None = None
     ) -> NDArray[np.float64]:
-        """Numbers, perhaps as texts; ``first`` is the number of their first row."""
+        """Return numbers, even if they are texts; ``first`` is the first row number, for errors."""
         if not self._is_text(values.type):
             return self._numbers(values)
         places = partial(_place, self._name, first, self._names[f])
@@ -258,7 +259,7 @@ class ArrowReader(TypedReader):
         return np.asarray(cast.to_numpy(zero_copy_only=False))
 
     def _days(self, j: int, values: Any, where: Any) -> NDArray[np.float64]:
-        """Dates and times, or texts of them, in days; NaN where there is none."""
+        """Return dates and times, or texts of them, as days since 1970; NaN if they are missing."""
         values = self._plain(values)
         if self._is_text(values.type):
             return self._dates[j].encode(values, where)
@@ -272,7 +273,7 @@ class ArrowReader(TypedReader):
         elif types.is_duration(values.type):
             values = values.cast(pyarrow.duration("us"), False)
         else:
-            return self._numbers(values)  # days already
+            return self._numbers(values)  # the values are days already
         return self._numbers(values.cast(pyarrow.int64())) / _DAY_US
 
 

@@ -1,4 +1,4 @@
-"""What every reader gives (blocks of rows) and opens (a file, perhaps compressed)."""
+"""Base of all readers: blocks of rows, and text files cut into pieces, plain or compressed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.fleet.protocol import Each
 
 PIECE_BYTES = 8 << 20
-"""Uncompressed bytes read at a time; what a text reader parses, and so holds, at once."""
+"""Read this many uncompressed bytes at a time; a text reader parses one piece in memory at once."""
 
 WHOLE_BYTES = 4 * PIECE_BYTES
-"""Numbers of a small file or row group, which is read whole and by anybody."""
+"""Read a file or row group as one piece, in any process, if its numbers take at most this."""
 
 LONGEST_RECORD = 128 << 20
-"""A line longer than this is refused: memory stays bounded whatever the file holds."""
+"""Refuse a line longer than this, so that memory stays bounded for any file."""
 
 COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 
@@ -38,10 +38,10 @@ _COMPRESSIONS = {
     b"\x28\xb5\x2f\xfd": "zstd",
     b"\xfd7zXZ\0": "xz",
 }
-"""The first bytes of compressed files."""
+"""Compression of a file, by its first bytes."""
 
 _OPENERS: dict[str | None, Callable[[BinaryIO], Any]] = {"xz": lzma.LZMAFile}
-"""What unpacks a compression that pyarrow does not know, or takes twice the time for."""
+"""Decompressors for formats that pyarrow lacks, or reads at half the speed."""
 _DAMAGED: tuple[type[Exception], ...] = (EOFError, OSError, lzma.LZMAError)
 with suppress(ImportError):
     igzip = importlib.import_module("isal.igzip")
@@ -49,26 +49,26 @@ with suppress(ImportError):
     _DAMAGED = (*_DAMAGED, importlib.import_module("isal.isal_zlib").error)
 
 _UNPACKED_BYTES = 1 << 16
-"""Unpack this many bytes at a time: an error names the place of a damage as exactly as that."""
+"""Decompress this many bytes at a time: errors locate damage to within this size."""
 
 
 @dataclass
 class Block:
-    """Consecutive rows of a source.
+    """Consecutive rows of a source: features, labels, weights and their places in the source.
 
     Attributes
     ----------
     X : ndarray of float64 or float32, (rows, d), or csr_array
-        Features; a categorical column holds the position of its category in ``Reader.categories``
-        (-1: a category unknown to the given ones). For svmlight the columns are the indices as
-        written in the file: see ``SvmlightReader.index_base``.
+        Features. A categorical column holds the position of its category in ``Reader.categories``
+        (-1: not among the given categories). For svmlight the columns are the indices as written
+        in the file: see ``SvmlightReader.index_base``.
     y : ndarray, (rows,), or None
-        Labels. A label that reads as a number is a float, any other a str; the dtype is numeric
-        when all labels of the block are numbers and object otherwise.
+        Labels: floats if they read as numbers, else str. The dtype is numeric if all labels of
+        the block are numbers, and object otherwise.
     weight : ndarray of float64, (rows,), or None
         Sample weights, not negative.
     first_row : int
-        Number of the block's first row in the source, from 0.
+        Row number, from 0, of the block's first row in the source.
     where : callable
         ``where(i)`` names the place of the block's i-th row (from 0): "a.csv, line 12".
     """
@@ -80,7 +80,7 @@ class Block:
     where: Callable[[int], str]
 
     def take(self, rows: NDArray[np.int64]) -> Block:
-        """Return some rows, in their order; `first_row` stays that of the block."""
+        """Return the given rows as a block; `first_row` is not changed."""
         y = None if self.y is None else self.y[rows]
         weight = None if self.weight is None else self.weight[rows]
         where = partial(_picked, self.where, rows)
@@ -92,36 +92,34 @@ def _picked(where: Callable[[int], str], rows: NDArray[np.int64], i: int) -> str
 
 
 class Reader:
-    """A source of labelled rows.
+    """Base class of readers: a source of rows, with labels and weights if it has them.
 
     Attributes
     ----------
     names : list of str or None
-        Names of the columns of X.
+        Names of the feature columns.
     n_features : int or None
-        Columns of X; None as long as only reading can tell (svmlight).
+        Number of features; None if it is not known before all rows are read (svmlight).
     n_rows : int or None
-        Rows, if the source says how many it has.
+        Number of rows, if the source declares it.
     sparse : bool
         Whether the blocks hold csr_array.
     anywhere : bool
-        Whether the work that `blocks` leaves to `each` can be done by other processes.
+        Whether other processes can parse the pieces that `blocks` maps over with `each`.
     identity : str or None
-        Equal for equal content of data in Python. None: nobody can tell whether the same data come
-        a second time, so an ingest of them is never gone on with.
+        Hash of data in memory, equal for equal content. None if equal content cannot be
+        recognised: such an ingest cannot be resumed.
     left_out, index_names : list of str
         See `TableColumns`.
     categories : dict of int to list of str
-        Categories of each categorical column of X, in code order. They grow while reading, unless
-        they were given or declared.
+        Categories of each categorical feature, in code order. New ones are appended while
+        reading, unless the categories were given or declared.
     unseen : dict of int to int
-        For each categorical column with given categories, how many values so far were not among
-        them.
+        For each feature with given categories, how many values so far were not among them.
     dates, hashed : dict
-        Columns of X that hold dates, and their formats; hashed texts, and their bits.
+        Features that hold dates, with their formats; features of hashed texts, with their bits.
     truths, blank : set of int
-        Columns of X that hold truth values, and those that hold nothing but missing values in the
-        first rows.
+        Features that hold truth values; features whose values are all missing in the first rows.
     """
 
     names: list[str] | None = None
@@ -142,19 +140,19 @@ class Reader:
         self.blank: set[int] = set()
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
-        """Yield the rows from number `skip_rows` on; block boundaries may vary, rows do not.
+        """Yield the rows from number `skip_rows` on, in blocks of any size.
 
-        What needs nothing of the rows before is done by `each`, such as on many threads.
+        `each` maps the work that does not depend on earlier rows, for example over threads.
         """
         raise NotImplementedError
 
     def progress(self) -> tuple[int, int]:
-        """Bytes read and bytes in all (0: not known), of a file as it lies on disk."""
+        """Return the bytes read so far and the bytes of the whole source on disk (0: not known)."""
         raise NotImplementedError
 
 
 def tried(parse: Callable[[Any], Any], item: Any) -> tuple[Any, Any]:
-    """An item, and what `parse` makes of it; None where that fails, to be said in turn."""
+    """Return an item and its parsed form; None if parsing fails (it is repeated in order)."""
     try:
         return item, parse(item)
     except OtherFile:
@@ -164,7 +162,7 @@ def tried(parse: Callable[[Any], Any], item: Any) -> tuple[Any, Any]:
 
 
 def row_places(name: str, first: int) -> Callable[[int], str]:
-    """Return `Block.where` for rows of a source that are numbered from `first` on."""
+    """Return a function that names the i-th row from row number `first` on, for `Block.where`."""
     return partial(_row_place, f"{name}, row" if name else "row", first)
 
 
@@ -173,7 +171,7 @@ def _row_place(row: str, first: int, i: int) -> str:
 
 
 def base_name(path: str | Place) -> str:
-    """Return the file's name, in lower case, without a suffix that tells its compression."""
+    """Return the lower-case name of a file without the suffix of its compression."""
     name = located(path).name.lower()
     for suffix in COMPRESSION_SUFFIXES:
         name = name.removesuffix(suffix)
@@ -181,12 +179,12 @@ def base_name(path: str | Place) -> str:
 
 
 class Source:
-    """A file opened for reading from the start to the end, decompressed by its first bytes.
+    """A file opened for reading from start to end; it is decompressed as its first bytes require.
 
     Parameters
     ----------
     path : str, Path or RemotePath
-        Plain, gzip, bzip2 or xz; the name does not matter.
+        Plain, gzip, bzip2, zstd or xz; the name does not matter.
 
     Raises
     ------
@@ -217,7 +215,7 @@ class Source:
         if self._kind in _OPENERS:
             self._file = _OPENERS[self._kind](self._raw)
         elif self._kind is not None:
-            import pyarrow  # here, as what is in Python already needs none
+            import pyarrow  # imported here, as data in memory does not need it
 
             raw = pyarrow.PythonFile(self._raw, mode="r")
             self._file = pyarrow.CompressedInputStream(raw, self._kind)
@@ -233,7 +231,9 @@ class Source:
             try:
                 part = self._take(step)
             except _DAMAGED as error:
-                if getattr(error, "errno", None) is not None:  # of the disk, not of what is there
+                if (
+                    getattr(error, "errno", None) is not None
+                ):  # an error of the disk, not of the content
                     raise
                 cut = isinstance(error, EOFError) or "Truncated" in str(error)
                 done = self._read + size - missing
@@ -250,11 +250,11 @@ class Source:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def progress(self) -> tuple[int, int]:
-        """Bytes of the file on disk consumed so far, and its size."""
+        """Return the bytes of the file on disk that were read so far, and its size."""
         return (self._done if self._raw.closed else self._raw.tell(), self.total)
 
     def close(self) -> None:
-        """Close the file; `progress` then says how far it was read."""
+        """Close the file; `progress` still reports how far it was read."""
         if not self._raw.closed:
             self._done = self._raw.tell()
         self._file.close()
@@ -268,15 +268,15 @@ class Source:
 
 
 def text_pieces(source: Source) -> Iterator[bytes]:
-    """Yield the text of `source` in pieces of about PIECE_BYTES; every line ends with a newline.
+    """Yield the text of a file in pieces of about PIECE_BYTES; the last line gets a newline.
 
-    A piece may end within a line. A byte order mark is dropped. Carriage returns count as newlines
-    where no newline stands.
+    A piece may end within a line. A byte order mark is dropped. Carriage returns are line ends
+    if the first piece has no newline.
 
     Raises
     ------
     InputError
-        If there is nothing but white space, or the text is UTF-16.
+        If the file holds only white space, or the text is UTF-16.
     """
     last = b""
     blank, returns = True, False
@@ -299,7 +299,7 @@ _BYTE_ORDER = b"\xef\xbb\xbf"
 
 
 def _ends_in_returns(head: bytes, source: Source) -> bool:
-    """Whether carriage returns end the lines of a text, by its first piece."""
+    """Whether carriage returns end the lines of a text, judged by its first piece."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{source.path} is UTF-16 text: save it as UTF-8.")
     return b"\r" in head and b"\n" not in head
@@ -310,19 +310,19 @@ def _blank(source: Source) -> InputError:
 
 
 class OtherFile(InputError):
-    """A file that is not the one that was begun with."""
+    """Raised if a file has been replaced or changed since it was opened."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """The lines of a plain file that begin within a range of its bytes, for anybody to read.
+    """The lines of an uncompressed file that begin within a byte range; any process can read them.
 
     Attributes
     ----------
     path : Place
     start, stop : int
     state : (int, int or str)
-        Size and mark of the file, by which another one, or one that has changed, is known.
+        Size and time of the file, by which a changed file is recognised.
     first : bool
         Whether a line is known to begin at `start`.
     """
@@ -334,12 +334,12 @@ class Span:
     first: bool
 
     def read(self) -> tuple[bytes, int]:
-        """The lines, and the bytes of one that is too long to be read to its end, or 0.
+        """Return the lines, and the bytes of a line that is too long to be read to its end, or 0.
 
         Raises
         ------
         InputError
-            If the file cannot be read, or is not the one that was cut into spans.
+            If the file cannot be read, or has changed since it was cut into spans.
         """
         before = not self.first  # a line begins at `start` if a newline stands before
         try:
@@ -362,7 +362,7 @@ class Span:
 
 
 def state_of(path: Place) -> tuple[int, int | str]:
-    """The size of a file, and what changes when it does."""
+    """Return the size of a file, and its modification time or version."""
     if isinstance(path, RemotePath):
         return path.size(), path.mark()
     found = path.stat()
@@ -370,7 +370,7 @@ def state_of(path: Place) -> tuple[int, int | str]:
 
 
 def check_state(path: Place, state: tuple[int, int | str]) -> None:
-    """Raise OtherFile unless a file is there, in the state that it was found in."""
+    """Raise OtherFile if a file has changed, or cannot be read any more."""
     try:
         found = state_of(path)
     except OSError as error:
@@ -384,23 +384,22 @@ def check_state(path: Place, state: tuple[int, int | str]) -> None:
 
 
 class Piece(NamedTuple):
-    """Whole lines of a text, the bytes read of the line behind them, and how far the file is."""
+    """Whole lines of a text file, the bytes read of the next line, and the progress in the file."""
 
     text: bytes | Span
     begun: int
     progress: tuple[int, int]
 
     def read(self) -> tuple[bytes, int]:
-        """The lines, and the bytes read of the line behind them."""
+        """Return the lines, and the bytes read of the next line."""
         return (self.text, self.begun) if isinstance(self.text, bytes) else self.text.read()
 
 
 def line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
-    """Yield the text of `source` from byte `skip` on, cut where lines end; see `text_pieces`.
+    """Yield the text of a file from byte `skip` on, cut at line ends; see `text_pieces`.
 
-    The pieces of a file that is not compressed are spans, which any process can read. A line that
-    is longer than a piece comes after, or before, pieces without text. A record may go on behind
-    the end of a piece.
+    The pieces of an uncompressed file are spans, which any process can read. Next to a line that
+    is longer than a piece there are pieces without text. A record may continue in the next piece.
     """
     if source.compressed:
         yield from _unpacked(source, skip)
@@ -424,7 +423,7 @@ def line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
 
 
 def _unpacked(source: Source, skip: int) -> Iterator[Piece]:
-    """Yield the text of a file as it is read, or unpacked, one piece after the other."""
+    """Yield the text of a file as it is decompressed, one piece after the other."""
     begun = b""
     for piece in _ahead(text_pieces(source)):
         piece, skip = piece[skip:], max(skip - len(piece), 0)
@@ -434,7 +433,7 @@ def _unpacked(source: Source, skip: int) -> Iterator[Piece]:
 
 
 def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The same pieces; a thread unpacks the next one while this one is worked on."""
+    """Yield the pieces; a thread decompresses the next piece while the caller uses this one."""
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, pieces, None)
         while (piece := following.result()) is not None:
@@ -443,7 +442,7 @@ def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def line_places(path: Place, lines: RowLines) -> Callable[[int], str]:
-    """Return `Block.where` for rows that begin in the given lines."""
+    """Return a function that names the line of the i-th row, for `Block.where`."""
     return partial(_line_place, path, lines)
 
 
@@ -453,7 +452,7 @@ def _line_place(path: Place, lines: RowLines, i: int) -> str:
 
 @dataclass
 class RowLines:
-    """The line in which each row begins, from line `before` on: shared by all that name places."""
+    """Line number in which each row begins: ``numbers[i] + before``; all error places share it."""
 
     numbers: NDArray[np.int64]
     before: int = 0
@@ -465,12 +464,12 @@ class RowLines:
         return int(self.numbers[i]) + self.before
 
     def after(self, rows: int) -> RowLines:
-        """Those without the first `rows`; the same object if that is none of them."""
+        """Return the line numbers without the first `rows`; this object itself if `rows` is 0."""
         return RowLines(self.numbers[rows:], self.before) if rows else self
 
 
 def too_long(path: Place, line: int) -> InputError:
-    """Return the error for a line that no bounded buffer holds."""
+    """Return the error for a line that is longer than LONGEST_RECORD."""
     return InputError(
         f"{path}, line {line}: the line or an unclosed quoted field in it is longer than "
         f"{LONGEST_RECORD >> 20} MiB; check the file's format and its quotes."
@@ -478,7 +477,7 @@ def too_long(path: Place, line: int) -> InputError:
 
 
 def decode(token: bytes) -> str:
-    """Return the text of a token: UTF-8, or Latin-1 where it is not UTF-8."""
+    """Return bytes decoded as UTF-8, or as Latin-1 if they are not UTF-8."""
     try:
         return token.decode("utf-8")
     except UnicodeDecodeError:

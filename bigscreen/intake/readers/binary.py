@@ -1,4 +1,4 @@
-"""HDF5, NPY, NPZ and IDX files: matrices that are read some rows at a time."""
+"""Readers of HDF5, NPY and IDX files: matrices that are read in slices of rows."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _SKIP_BYTES = 8 << 20
 
 LARGEST_CHUNK = 256 << 20
-"""A chunk of an HDF5 file above this is refused: to read one row all of it is decompressed."""
+"""Refuse HDF5 datasets with larger chunks: one row needs a whole chunk in memory."""
 
 
 class StreamRows:
-    """Rows of a C-ordered array that lies in a stream, read from its start towards its end.
+    """Rows of a C-ordered array in a stream, which can only be read forwards.
 
     Parameters
     ----------
     stream : Source or binary file
-        At the array's first byte.
+        Positioned at the array's first byte.
     path : Path
-        For messages.
+        Path of the file, for messages.
     shape : tuple of int
     dtype : str or dtype
     """
@@ -76,7 +76,7 @@ class StreamRows:
 
 
 class ArrayRows:
-    """Rows of anything that slices: an HDF5 dataset, an array in memory."""
+    """Rows of an array that can be sliced: an HDF5 dataset, or an array in memory."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -89,12 +89,12 @@ class ArrayRows:
 
 
 def npy_rows(stream: BinaryIO, path: Path, size: int, memory: int) -> StreamRows | ArrayRows:
-    """Return the rows of the array in NPY format that `stream`, of `size` bytes, stands before.
+    """Return the rows of the NPY array at the start of `stream`, which has `size` bytes.
 
     Raises
     ------
     InputError
-        If it is not one, holds Python objects, or is not what it says or the memory can hold.
+        If it is not an NPY array, holds Python objects, is too short, or is too large for memory.
     """
     try:
         header = npy_header(stream)
@@ -109,7 +109,7 @@ def npy_rows(stream: BinaryIO, path: Path, size: int, memory: int) -> StreamRows
     shape, by_columns, dtype = header
     if not by_columns or len(shape) < 2:
         return StreamRows(stream, path, shape, dtype)
-    # Column after column: no row is whole before the last byte, so this one kind is held whole.
+    # Fortran order: no row is complete before the last column, so the whole array is held.
     if declared > memory // 2:
         raise InputError(
             f"{path} is stored column after column (Fortran order), so its {in_units(declared)} "
@@ -129,7 +129,7 @@ def open_npy(
     labels_file: str | Path | None,
     memory: int | None = None,
 ) -> MatrixReader:
-    """Open an NPY file; the labels are in `labels_file` (NPY) or in the column `label`."""
+    """Open an NPY file with labels in `labels_file` (NPY) or in the column `label`."""
     if label is None and labels_file is None:
         raise InputError(
             f"{path} says nothing of labels: give a labels file (.npy), or the position of the "
@@ -147,10 +147,10 @@ def open_npy(
 
 
 def rows_in(file: Path, files: list[Any], memory: int | None) -> StreamRows | ArrayRows:
-    """Return the rows of an NPY file, which is opened and added to `files`."""
+    """Open an NPY file, append it to `files`, and return its rows."""
     check_regular(file)
     try:
-        files.append(open(file, "rb"))  # noqa: SIM115 (closed by who reads the rows)
+        files.append(open(file, "rb"))  # noqa: SIM115 (the reader of the rows closes it)
     except OSError as error:
         raise InputError(f"{file} cannot be opened: {reason_of(error)}.") from None
     return npy_rows(files[-1], file, file.stat().st_size, allowed_memory(memory))
@@ -171,8 +171,8 @@ def open_hdf5(
     path : Path
     label, weight : as for `MatrixReader`
     h5_x, h5_y : str or None
-        Paths of the datasets within the file. Default: the one dataset with a usual name (X,
-        data, features; y, label, target), or else the only one of a fitting shape.
+        Paths of the datasets within the file. Default: the only dataset with a usual name (X,
+        data, features; y, label, target), or else the only dataset of a suitable shape.
     """
     import h5py
 
@@ -205,7 +205,7 @@ def open_hdf5(
                 f"of which must be held whole to read one row, and at most {in_units(most)} are "
                 "taken: store it in smaller chunks (h5repack does)."
             )
-    # So large a cache that no chunk is decompressed twice for rows that follow one another.
+    # The cache holds two chunks, so that consecutive rows decompress no chunk twice.
     largest = max(1 << 20, chunks[x_name], chunks.get(y_name or "", 0))
 
     def matrix() -> Matrix:
@@ -250,7 +250,7 @@ def _listing(shapes: dict[str, tuple[int, ...]]) -> str:
 
 
 def idx_rows(path: Path) -> StreamRows:
-    """Return the rows of an IDX file, the format of MNIST, plain or compressed."""
+    """Return the rows of an IDX file (the format of MNIST), plain or compressed."""
     source = Source(path)
     head = source.read(4)
     if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _IDX_TYPES or head[3] < 1:
@@ -269,7 +269,7 @@ def idx_rows(path: Path) -> StreamRows:
 
 
 def idx_labels_file(path: Path) -> Path | None:
-    """Return the labels file that belongs to an images file by its name, if it is there."""
+    """Return the labels file whose name corresponds to an images file, or None if there is none."""
     name = path.name.replace("images", "labels").replace("idx3", "idx1")
     stem = name
     for suffix in COMPRESSION_SUFFIXES:
@@ -281,7 +281,7 @@ def idx_labels_file(path: Path) -> Path | None:
 def open_idx(
     path: Path, label: Column | Literal[False] | None, labels_file: str | Path | None
 ) -> MatrixReader:
-    """Open IDX images, every image one row, with the labels of `labels_file` or the one beside."""
+    """Open an IDX file of images, one row each; labels: `labels_file` or in the same folder."""
     labels = None
     if label is None:
         labels = Path(labels_file) if labels_file else idx_labels_file(path)
@@ -304,7 +304,7 @@ Column = str | int
 
 
 class RowSource(Protocol):
-    """An array whose first axis can be read range by range, in ascending order."""
+    """An array whose rows can be read in slices, in ascending order."""
 
     shape: tuple[int, ...]
     row_bytes: int
@@ -316,24 +316,24 @@ class RowSource(Protocol):
 
 @dataclass
 class Matrix:
-    """What a `MatrixReader` reads.
+    """Open matrix of a `MatrixReader`: rows, labels, weights, and the files to close.
 
     Attributes
     ----------
-    X : Rows, of shape (n, d) or (n, a, b, ...), which is flattened
-    y : Rows or None
+    X : RowSource, of shape (n, d) or (n, a, b, ...), which is flattened
+    y : RowSource or None
         Labels, (n,) or (n, 1).
-    weight : Rows or None
+    weight : RowSource or None
         Sample weights, (n,).
     name : str
-        What the rows belong to, for messages; "" for an array in memory.
+        Name of the source, for messages; "" for an array in memory.
     y_name : str
-        Where the labels come from, for messages.
+        Name of the source of the labels, for messages.
     sparse : bool
     size : int
         Bytes of all rows.
     files : list
-        To be closed when all is read.
+        Files to close after the last row.
     """
 
     X: RowSource
@@ -347,21 +347,21 @@ class Matrix:
 
 
 class MatrixReader(Reader):
-    """Reads a matrix some rows at a time.
+    """Reads a matrix in slices of rows.
 
     Parameters
     ----------
     matrix : callable
-        Opens the matrix, afresh for every pass.
+        Opens the matrix anew for each pass.
     label : str, int, False or None
-        Position of the label's column in X; False: there are no labels; None: they are in `y`.
+        Position of the label column in X; False: no labels; None: labels are in `y`.
     weight : str or int, optional
-        Position of the weight's column in X.
+        Position of the weight column in X.
 
     Raises
     ------
     InputError
-        If the shapes do not fit each other.
+        If the shapes do not match.
     """
 
     n_rows: int
@@ -411,7 +411,7 @@ class MatrixReader(Reader):
                 raise InputError(f"{opened.y_name}: {what} of shape {part.shape}, not one per row.")
 
     def progress(self) -> tuple[int, int]:
-        """Bytes of the rows read so far, and of all rows."""
+        """Return the bytes of the rows read so far, and of all rows."""
         return self._size * self._done // self.n_rows, self._size
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
@@ -464,7 +464,7 @@ def _flat(values: Any) -> NDArray[Any]:
 
 
 def numeric(values: NDArray[Any], where: Callable[[int], str]) -> NDArray[Any]:
-    """Return float32 or float64 values; whole numbers of 8 or 16 bits fit float32 exactly."""
+    """Return values as float32 if it holds their type exactly (8 and 16 bits), else as float64."""
     values = np.asarray(values)
     if values.dtype in (np.float32, np.float64):
         return values

@@ -1,4 +1,4 @@
-"""Texts to codes: categories of columns, and labels."""
+"""Turn the texts of Arrow columns into category codes, hashes, dates, labels and numbers."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from bigscreen.intake.readers.text import finite_number, missing_value, no_truth
 from bigscreen.numerics.rows import njit
 
 NONE = Missing()
-"""Nothing may be missing, and nothing but the usual texts says so."""
+"""Missing values are errors, and only the usual texts ("", "NA", ...) mark them."""
 
 _FIRST_ROWS = 64
-"""Try this many rows before a whole column."""
+"""Try to convert this many rows before a whole column, since a failing conversion is slow."""
 
 MAX_CATEGORIES = 100_000
 MAX_TEXT_BYTES = 64 << 20
-"""Of all different texts of a column together."""
+"""Refuse a column whose distinct texts take more bytes than this."""
 
 
 @dataclass
 class Tokens:
-    """The texts of some rows: the different ones, and which of them each row has.
+    """Texts of a column, dictionary encoded: the distinct texts, and the text number of each row.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Tokens:
 
     @classmethod
     def of(cls, column: Any, places: Callable[[int], str]) -> Tokens:
-        """Return those that occur in an Arrow array of texts or anything else; null is `ABSENT`."""
+        """Return the texts that occur in an Arrow array of any type; null becomes `ABSENT`."""
         if not pyarrow.types.is_dictionary(column.type):
             column = column.dictionary_encode()
         known = [*column.dictionary.to_pylist(), None]
@@ -68,17 +68,17 @@ class Tokens:
         return cls([ABSENT if text is None else str(text) for text in texts], own[codes], places)
 
     def place(self, code: int) -> str:
-        """Where the text with this code stands first."""
+        """Return the place of the first row that has the text with this code."""
         return self.places(int(np.argmax(self.codes == code)))
 
     @property
     def array(self) -> Any:
-        """The texts as an Arrow array, null where they are missing."""
+        """Return the texts as an Arrow array, null for missing ones."""
         return pyarrow.array([None if text == ABSENT else text for text in self.texts], "string")
 
 
 def check_texts(count: int, size: int, place: Callable[[], str]) -> None:
-    """Refuse too many different texts of a column, or too many bytes of them.
+    """Refuse a column with too many distinct texts, or too many bytes of distinct texts.
 
     Raises
     ------
@@ -94,16 +94,16 @@ def check_texts(count: int, size: int, place: Callable[[], str]) -> None:
 
 
 class Categories:
-    """The categories of one column, learned in order of first appearance unless given.
+    """Encodes a text column by categories, learnt in order of first appearance unless given.
 
     Parameters
     ----------
     known : list of str, optional
         The categories, in code order.
     closed : bool, default=False
-        A text that is not among `known` is an error; otherwise it has code -1 and is counted.
+        Whether a text that is not among `known` is an error; else it has code -1 and is counted.
     missing : Missing
-        Where it allows them, missing texts have a category of their own, `ABSENT`.
+        If it allows missing texts, they have a category of their own, `ABSENT`.
     """
 
     def __init__(
@@ -122,14 +122,14 @@ class Categories:
         self._bytes = 0
 
     def tokens(self, column: Any, places: Callable[[int], str]) -> Tokens:
-        """Tell the texts of some rows apart, whatever the rows before; see `encode`."""
+        """Return the texts of a column, checked one by one; this needs no earlier rows."""
         found = Tokens.of(column, places)
         for code, text in enumerate(found.texts):
             self._check(text, found, code)
         return found
 
     def encode(self, found: Tokens) -> NDArray[np.int32]:
-        """Return the codes of some rows' tokens, which come after all that were encoded before."""
+        """Return the codes of the texts of each row; blocks must be encoded in row order."""
         fresh = {*found.texts} - self._seen
         self._seen |= fresh
         self._bytes += sum(len(text.encode()) for text in fresh)
@@ -140,12 +140,12 @@ class Categories:
         return codes
 
     def code(self, text: str, place: str) -> int:
-        """Return the code of one text, perhaps a new one; `place` stands in an error."""
+        """Return the code of one text, perhaps a new code; `place` names it in an error."""
         self._check(text, Tokens([text], np.zeros(1, np.int32), lambda _: place), 0)
         return self._code(text)
 
     def _check(self, text: str, found: Tokens, code: int) -> None:
-        """Refuse a text that no row may have."""
+        """Refuse a missing text if none may be missing, and undeclared texts if closed."""
         bare = text.strip()
         if text in self._given or bare in self._given:
             return
@@ -160,7 +160,7 @@ class Categories:
 
     def _code(self, text: str) -> int:
         if text not in self._codes:
-            text = text.strip()  # blanks within quotes mean nothing either
+            text = text.strip()  # blanks within quotes are ignored, too
         if text not in self._codes:
             if (alike := same_truth(text, self.names)) is not None:
                 self._codes[text] = self._codes[alike]
@@ -175,13 +175,13 @@ class Categories:
 
 
 class Hashed:
-    """The hash of every text of one column, as many bits of it as are wanted.
+    """Encodes a text column by hashes of ``bits`` bits.
 
     Parameters
     ----------
     bits : int
     missing : Missing
-        Where it allows them, missing texts are hashed as `ABSENT`.
+        If it allows missing texts, they are hashed as `ABSENT`.
     """
 
     def __init__(self, bits: int, missing: Missing = NONE) -> None:
@@ -189,12 +189,12 @@ class Hashed:
         self._bits, self._missing = bits, missing
 
     def encode(self, found: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the codes of some rows' tokens, which are buckets already."""
+        """Return the codes of the rows; `tokens` has computed them."""
         return found
 
     def tokens(self, column: Any, places: Callable[[int], str]) -> NDArray[np.int32]:
-        """Return the buckets of the texts; ``places(i)`` names the i-th one in an error."""
-        if pyarrow.types.is_dictionary(column.type):  # no text is written out as often as it occurs
+        """Return the hash of each text; ``places(i)`` names the i-th row in an error."""
+        if pyarrow.types.is_dictionary(column.type):  # hash each distinct text once
             found = Tokens.of(column, places)
             return self.tokens(found.array, found.place)[found.codes]
         texts = plain_texts(column).cast(pyarrow.large_utf8())
@@ -211,11 +211,11 @@ class Hashed:
 
 
 _HASHED_AS_IS = r"^(?:0|-?[1-9][0-9]*|[^+\-.0-9TtFf].*|)$"
-"""What is its own `hashed_text`; few other texts are not."""
+"""Matches texts that `hashed_text` does not change, which are most texts."""
 
 
 def _hashed_texts(texts: Any) -> Any:
-    """Return `hashed_text` of every text of an Arrow array, null where it is null."""
+    """Return `hashed_text` of each text of an Arrow array; null stays null."""
     as_is = pyarrow.compute.match_substring_regex(texts, _HASHED_AS_IS)
     others = pyarrow.compute.if_else(as_is, None, texts).dictionary_encode()
     known = pyarrow.array(map(hashed_text, others.dictionary.to_pylist()), texts.type)
@@ -226,7 +226,7 @@ def _hashed_texts(texts: Any) -> Any:
 def _hash(
     buf: NDArray[np.uint8], bounds: NDArray[np.int64], mask: int, codes: NDArray[np.int32]
 ) -> None:
-    """Write `hashed_name` of texts that lie one behind the other."""
+    """Write the hash (see `hashed_name`) of each text between `bounds` of `buf` to `codes`."""
     for r in range(len(codes)):
         h = np.uint64(14695981039346656037)
         for i in range(bounds[r], bounds[r + 1]):
@@ -236,7 +236,7 @@ def _hash(
 
 
 def holes_in(texts: Any, missing: Missing, numbers: bool = True) -> NDArray[np.bool_]:
-    """Return where an Arrow array of trimmed texts lacks a value; ``numbers``: marks are, too."""
+    """Return a mask of missing values among trimmed texts; ``numbers``: numeric marks count."""
     marks = (mark for mark in missing.marks if numbers or exact_number(mark) is None)
     known = pyarrow.array([*MISSING, *marks], texts.type)
     holes = pyarrow.compute.is_in(texts, known).to_numpy(zero_copy_only=False)
@@ -249,21 +249,21 @@ def holes_in(texts: Any, missing: Missing, numbers: bool = True) -> NDArray[np.b
 
 
 class Dates:
-    """Dates and times of one column as days since 1970.
+    """Converts dates and times of a column to days since 1970.
 
     Parameters
     ----------
     form : str
-        Of `strptime`; "": ISO 8601.
+        Format of `strptime`; "": ISO 8601.
     missing : Missing
-        Where it allows them, a missing one is NaN.
+        If it allows missing dates, they are NaN.
     """
 
     def __init__(self, form: str, missing: Missing = NONE) -> None:
         self._form, self._missing = form, missing
 
     def encode(self, column: Any, places: Callable[[int], str]) -> NDArray[np.float64]:
-        """Return the days of the texts; ``places(i)`` names the i-th one in an error."""
+        """Return each text as days since 1970; ``places(i)`` names the i-th row in an error."""
         found = Tokens.of(column, places)
         values = [self._value(text.strip(), found, code) for code, text in enumerate(found.texts)]
         return np.array(values, np.float64)[found.codes]
@@ -284,23 +284,22 @@ class Dates:
 
 
 class Kind(NamedTuple):
-    """What a column holds."""
+    """Type of the values of a column: categorical, truth, date, hash or blank."""
 
     name: str
     how: Any = None
-    """Of categories their texts in code order (None: to be learnt), of dates the format, of hashes
-    the bits."""
+    """Categories in code order (None: to be learnt), format of dates, or bits of hashes."""
 
 
 TEXT = Kind("categorical")
 TRUTH = Kind("truth")
-"""Truth values, true and false in any case: 1 and 0."""
+"""Truth values: the texts true and false, in any case, are stored as 1 and 0."""
 BLANK = Kind("blank")
-"""Nothing but missing values in the first rows."""
+"""All values are missing in the first rows."""
 
 
 def kinds_like(like: Preparation) -> dict[int, Kind]:
-    """Return what the columns of X hold if they are those of an earlier store."""
+    """Return the types of the features of an earlier store."""
     out = dict.fromkeys(like.truths, TRUTH)
     out |= {j: Kind("categorical", [*texts]) for j, texts in like.categories.items()}
     out |= {j: Kind("hash", bits) for j, bits in like.hashed.items()}
@@ -308,7 +307,7 @@ def kinds_like(like: Preparation) -> dict[int, Kind]:
 
 
 def label_value(text: str, place: str) -> float | str | None:
-    """Return a label: a float if it reads as a number, None if it is missing, else the text."""
+    """Return a label: a float if the text is a number, None if it is missing, else the text."""
     text = text.strip()
     if text in MISSING or text == ABSENT:
         return None
@@ -319,7 +318,7 @@ def label_value(text: str, place: str) -> float | str | None:
 
 
 def labels_of(column: Any, places: Callable[[int], str]) -> NDArray[Any]:
-    """Return labels: what is a number is a float, so that 1, +1 and 1.0 are one label.
+    """Return labels; numbers become floats, so that 1, +1 and 1.0 are one label.
 
     Parameters
     ----------
@@ -330,7 +329,7 @@ def labels_of(column: Any, places: Callable[[int], str]) -> NDArray[Any]:
     Returns
     -------
     float64 array (rows,), or object array of float and str
-        The first if all are numbers. What is missing is None.
+        float64 if all labels are numbers. Missing labels are None.
     """
     coded = pyarrow.types.is_dictionary(column.type)
     numbers = None if coded else as_numbers(column)
@@ -351,18 +350,18 @@ def labels_of(column: Any, places: Callable[[int], str]) -> NDArray[Any]:
 
 
 def plain_texts(column: Any) -> Any:
-    """Return an Arrow array of texts without the blanks around them."""
+    """Return an Arrow array as texts without surrounding blanks."""
     if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
         column = column.cast(pyarrow.large_utf8())
     return pyarrow.compute.utf8_trim_whitespace(column)
 
 
 def as_numbers(column: Any) -> Any:
-    """Return an Arrow array as float64, or None if a text in it is no number."""
+    """Return an Arrow array as float64, or None if it contains a text that is not a number."""
     try:
         if pyarrow.types.is_large_binary(column.type):
             column = column.cast(pyarrow.large_utf8())
-        # A cast that fails takes long, and most columns of texts fail in the first rows.
+        # A cast that fails is slow, and most text columns fail in the first rows.
         column.slice(0, _FIRST_ROWS).cast(pyarrow.float64(), safe=False)
         return column.cast(pyarrow.float64(), safe=False)
     except pyarrow.ArrowException:
@@ -376,20 +375,22 @@ def numbers_of(
     decimal: str | None = None,
     kind: Kind | None = None,
 ) -> NDArray[np.float64]:
-    """Return the numbers that an Arrow array of texts holds, NaN where a value is missing.
+    """Return the numbers in an Arrow array of texts, NaN for missing values.
 
     A column of the kind `TRUTH` may hold truth values.
 
     Raises
     ------
     InputError
-        For the first text that is no finite number, or missing where no value may be.
+        For the first text that is not a finite number, or that is missing if none may be.
     """
     if pyarrow.types.is_dictionary(column.type):
         found = Tokens.of(column, places)
         return numbers_of(found.array, found.place, missing, decimal, kind)[found.codes]
     texts = plain_texts(column)
-    holes = holes_in(texts, missing, numbers=False)  # (those are looked for in all sources)
+    holes = holes_in(
+        texts, missing, numbers=False
+    )  # numeric marks are recognised in the first pass
     if holes.any():
         if not missing.allowed:
             raise missing_value(places(int(np.argmax(holes))))

@@ -1,4 +1,4 @@
-"""Parquet and Feather: tables stored by columns, read by pyarrow one row group after the other."""
+"""Readers of Parquet and Feather files, which pyarrow reads one row group after the other."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from bigscreen.intake.readers.arrow import ArrowReader
 from bigscreen.intake.readers.base import PIECE_BYTES, WHOLE_BYTES, check_state, state_of
 
 MAX_GROUP_BYTES = 256 << 20
-"""Read a row group whole if its numbers take at most this, and the memory is large."""
+"""Never read a row group as one piece if its numbers take more bytes than this."""
 
 
 class ColumnarReader(ArrowReader):
-    """Reads a Parquet or Feather file; columns of texts are categorical.
+    """Reads a Parquet or Feather file; text columns become categorical.
 
     Parameters
     ----------
     path : str or Path
     memory : int, optional
-        Bytes that reading may take.
+        Bytes of memory that reading may use.
     **options
-        Of `ArrowReader`.
+        Options of `ArrowReader`.
 
     Raises
     ------
     InputError
-        If the file is damaged, or a column is neither of numbers nor of dates nor of texts.
+        If the file is damaged, or a column holds neither numbers nor dates nor texts.
     """
 
     n_rows: int
@@ -50,7 +50,7 @@ class ColumnarReader(ArrowReader):
             fragment = self._opened([])
             schema, self._groups = fragment.physical_schema, self._group_rows(fragment, most // 4)
             rows = sum(self._groups)
-        # A text that occurs often is not written out as often where it is in a dictionary.
+        # Reading texts as dictionaries copies each distinct text only once.
         self._text_names = [field.name for field in schema if self._is_text(field.type)]
         if rows == 0:
             raise NoRows(f"{path} has no row.")
@@ -63,7 +63,7 @@ class ColumnarReader(ArrowReader):
         return self._opened(self._text_names)
 
     def _opened(self, text_names: list[str]) -> Any:
-        """The file as a dataset has it, some columns as dictionaries."""
+        """Return the file as a pyarrow dataset fragment, with text columns as dictionaries."""
         path, kind = self.path.absolute(), self._kind_of_file(text_names)
         if isinstance(path, RemotePath):
             return kind.make_fragment(path.open())
@@ -73,12 +73,12 @@ class ColumnarReader(ArrowReader):
         return pyarrow.dataset.ParquetFileFormat(dictionary_columns=text_names)
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the open file: whoever gets the reader opens it there."""
+        """Return the state without the open file: another process opens it again."""
         return {key: value for key, value in self.__dict__.items() if key != "_fragment"}
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """Say of all that a damaged file raises that the file is damaged."""
+        """Turn any error that a damaged file causes into InputError."""
         try:
             yield
         except (pyarrow.ArrowException, OSError, MemoryError, OverflowError) as error:
@@ -87,7 +87,7 @@ class ColumnarReader(ArrowReader):
             ) from None
 
     def _group_rows(self, fragment: Any, most: int) -> list[int]:
-        """Return the rows of each row group; refuse a column of one that takes more than `most`."""
+        """Return the rows of each row group; refuse a group with a column above `most` bytes."""
         metadata, rows = fragment.metadata, []
         for g in range(metadata.num_row_groups):
             group = metadata.row_group(g)
@@ -109,7 +109,7 @@ class ColumnarReader(ArrowReader):
         return rows
 
     def progress(self) -> tuple[int, int]:
-        """Bytes read and bytes in all, as far as the rows read tell."""
+        """Return the bytes read so far, estimated from the rows read, and the file's size."""
         size = file_size(self.path)
         return size * self._done // self.n_rows, size
 
@@ -134,7 +134,7 @@ class ColumnarReader(ArrowReader):
         )
 
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
-        """See `ArrowReader.batches`: numbers of row groups, and batches of those that are large."""
+        """Yield small row groups by number, for `parts`, and large row groups as batches."""
         first = 0
         for g, rows in enumerate(self._groups):
             skip = max(skip_rows - first, 0)
@@ -169,7 +169,7 @@ class ColumnarReader(ArrowReader):
             )
 
     def _is_piece(self, group: int) -> bool:
-        """Whether a row group may be read whole, by anybody."""
+        """Whether a row group is small enough to be read as one piece, in any process."""
         return 8 * self._groups[group] * len(self._names) <= self._whole_bytes
 
 

@@ -1,4 +1,4 @@
-"""Columns of any table: which is the label, the weight, a feature, an index, and what they hold."""
+"""Roles of table columns (label, weight, feature, index), and the types of their values."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ Column = str | int
 
 @dataclass(frozen=True)
 class Asked:
-    """What was said of the columns of a table, which are given by their names or positions.
+    """Options that name columns of a table, by name or by position.
 
     Attributes
     ----------
     label : str, int, False or None
-        False: there is none. None: the column named label, class, target or y, else the last one.
+        False: no labels. None: the column named label, class, target or y, else the last column.
     weight : str, int or None
         Column of sample weights.
     drop, columns : sequence of str or int
-        Columns to leave out, and those to take as features, all others being left out.
+        Columns to leave out, and columns to take as features (default: all others).
     categorical : sequence of str or int
-        Columns whose values are categories even if they read as numbers, truth values or dates. A
-        column of texts is one without being named; a column of texts AND numbers must be named.
+        Columns whose values are categories even if they read as numbers, truth values or dates.
+        Text columns need not be named, columns of texts AND numbers must be.
     dates : mapping of str or int to str
-        Columns of dates, and their formats: see `Dates`. Those in ISO 8601, and those whose type is
-        a date or a time, need not be named.
+        Columns of dates, and their formats: see `Dates`. Dates in ISO 8601, and columns whose type
+        is a date or a time, need not be named.
     hashed : mapping of str or int to int
-        Columns whose texts are hashed, and to how many bits.
+        Columns whose texts are hashed, and the bits of each hash.
     like : Preparation or None
-        Of an earlier store: its columns of X and no others are categorical, dates or hashed, and a
-        value that is not among its categories has code -1 and is counted in `unseen`.
+        Columns and categories of an earlier store, which settle the types of all columns. A value
+        that is not among its categories has code -1 and is counted in `unseen`.
     missing : Missing
-        What says that a value is missing, and whether features may be: a number is NaN then, a
-        text a category of its own.
+        Marks of missing values, and whether features may be missing: a missing number is NaN, a
+        missing text is a category of its own.
     """
 
     label: Column | Literal[False] | None = None
@@ -73,18 +73,18 @@ class Asked:
 
     @property
     def names(self) -> list[str]:
-        """All that may be names of columns."""
+        """Return all texts among the options that may be column names."""
         one = self.label, self.weight
         many = self.drop, self.columns, self.categorical, self.dates, self.hashed
         return [c for c in (*one, *(c for part in many for c in part)) if isinstance(c, str)]
 
     def kinds(self, path: str | Place, count: int, names: list[str] | None) -> dict[int, Kind]:
-        """Return what columns of a file were said to hold, by their positions.
+        """Return the types that the options give to columns of a file, by position.
 
         Raises
         ------
         InputError
-            If there is no such column, or it was said to hold two things.
+            If a column does not exist, or is given two types.
         """
         said: list[tuple[Column, Kind]] = [(column, TEXT) for column in self.categorical]
         said += [(column, Kind("date", form)) for column, form in self.dates.items()]
@@ -102,16 +102,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class TableColumns:
-    """What each column of a file is: positions of the label, the weight and the features.
+    """Positions of the label, the weight and the features among the columns of a file.
 
     Attributes
     ----------
     label, weight : int or None
     features : list of int
     left_out : list of str
-        Columns of the file alone, not of the store that it shall be like; nobody dropped them.
+        Columns of the file that the existing store lacks, and that the user did not drop.
     index_names : list of str
-        Columns that are left out because they hold the index of a data frame.
+        Columns that are left out as the index of a data frame.
     """
 
     label: int | None
@@ -128,17 +128,17 @@ class TableColumns:
         asked: Asked,
         index: Sequence[int] = (),
     ) -> TableColumns:
-        """Return the choice.
+        """Return the roles of the columns, given the options.
 
-        Features are the columns that were asked for, or all if none were, that are nothing else and
-        not dropped, in the order of the file. Where the file and the store that it shall be like
-        have names, they are the store's columns, wherever the file has them, and a label of None
-        is none of them. Columns of an ``index`` are left out unless they are named.
+        Features are the requested columns (default: all) that have no other role and are not
+        dropped, in the order of the file. If the file and the existing store have names, the
+        features are the store's columns, in any order of the file, and a label of None is not one
+        of them. Columns of an ``index`` are left out unless they are named.
 
         Raises
         ------
         InputError
-            If a column that is named is not there, or none is left as a feature.
+            If a named column does not exist, or no column is left as a feature.
         """
         like, label, weight = asked.like, asked.label, asked.weight
         weight_at = None if weight is None else find_column(path, count, names, weight)
@@ -179,7 +179,7 @@ def _label_at(
     among: Sequence[int],
     index: Sequence[int],
 ) -> int | None:
-    """Return the position of the label's column; if nobody names it, one of `among`, or None."""
+    """Return the position of the label: as named, else found in `among`; None if there is none."""
     if label is False:
         return None
     if label is not None:
@@ -191,7 +191,7 @@ def _label_at(
 
 
 def _check_label(path: str | Place, at: int | None, others: Sequence[int | None]) -> None:
-    """Refuse a label's column that is something else, too."""
+    """Refuse a label column that has another role, too."""
     if at is not None and at in others:
         raise InputError(
             f"{path}: the label's column cannot be the weight or a feature, or be dropped."
@@ -199,7 +199,7 @@ def _check_label(path: str | Place, at: int | None, others: Sequence[int | None]
 
 
 def _check_names(path: str | Place, names: list[str], known: list[str]) -> None:
-    """Refuse a file without a column of the store that it shall be like."""
+    """Refuse a file that lacks a column of the existing store."""
     missing = [name for name in known if name not in names]
     if missing:
         more = f" (nor {len(missing) - 1} more)" if len(missing) > 1 else ""
@@ -224,19 +224,19 @@ def find_column(path: str | Place, count: int, names: list[str] | None, column: 
 
 
 _WRITTEN_INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__")
-"""Names that pandas, pyarrow and dask give to an index without a name."""
+"""Matches names that pandas, pyarrow and dask give to an index without a name."""
 
 _GROUPED = re.compile(
     rf"[+-]?(?:\d+(?:,\d+)+(?:\.\d*)?|\d{{1,3}}(?:[{GROUPERS}]\d{{3}})+(?:[.,]\d*)?)"
 )
-"""A number with a comma, or with thousands set apart: 1,200.5 and 1 234 567,8."""
+"""Matches a number with a comma or with thousands separators: 1,200.5 and 1 234 567,8."""
 
 _SIGN = r"[%\u2030$\u20ac\u00a3\u00a5\u20b9\u00a2]"
 _NUMBER = rf"[+-]?\d(?:[\d.,{GROUPERS}]*\d)?"
 _WITH_UNIT = re.compile(
     rf"{_SIGN}\s?{_NUMBER}|{_NUMBER}\s?{_SIGN}|([A-Z]{{3}})\s{_NUMBER}|{_NUMBER}\s([^\W\d_]{{1,4}})"
 )
-"""A number with a unit: $5, 5 %, EUR 10 and 10 kg, but not 4wd."""
+"""Matches a number with a unit: $5, 5 %, EUR 10 and 10 kg, but not 4wd."""
 
 
 def found_kind(
@@ -246,7 +246,7 @@ def found_kind(
     advice: str,
     decimal: str | None = None,
 ) -> Kind | None:
-    """Return what a column of texts holds by its first rows; None: numbers.
+    """Return the type of a text column, judged by its first rows; None if it holds numbers.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ def found_kind(
         ``places(i)`` names the i-th row in an error.
     missing : Missing
     advice : str
-        What to do about numbers with commas or marks of thousands, without a `decimal`.
+        Advice in the error about numbers with commas or thousands separators.
     decimal : {".", ","}, optional
         See `Layout`.
 
@@ -268,8 +268,8 @@ def found_kind(
     Raises
     ------
     InputError
-        If it holds both texts and numbers, or amounts with a unit, which as categories would have
-        no order, or dates that are written in one of several orders.
+        If it holds both texts and numbers, amounts with a unit (which would lose their order as
+        categories), or dates whose order of day and month is ambiguous.
     """
     if pyarrow.types.is_dictionary(column.type):
         coded = Tokens.of(column, places)
@@ -321,20 +321,19 @@ def index_columns(
     is_whole: Callable[[int], bool] = lambda _: False,
     n_blank: int = 0,
 ) -> list[int]:
-    """Return the positions of the columns that hold the index of a data frame.
+    """Return the positions of columns that hold the index of a data frame.
 
     Parameters
     ----------
     names : sequence of str or None
         Names of all columns of a source.
     metadata : bytes, optional
-        The JSON record that pandas and dask write beside a table; it names the index columns.
+        The JSON metadata that pandas and dask add to a table; it names the index columns.
     is_whole : callable
-        Whether the column at a position holds whole numbers alone. The leading columns that have no
-        name, or the name that `pandas.read_csv` gives to one without ("Unnamed: 0"), are an index
-        if they hold whole numbers.
+        Whether the column at a position holds only whole numbers. Leading columns without a name,
+        or named "Unnamed: 0" as by `pandas.read_csv`, are an index if they hold whole numbers.
     n_blank : int
-        Leading columns whose name is empty in the source.
+        Number of leading columns whose name is empty in the source.
     """
     if names is None:
         return []
@@ -349,7 +348,7 @@ def index_columns(
 
 
 def kinds_columns(metadata: bytes | None) -> set[str]:
-    """Return the names of the columns whose type was `category` in pandas, which wrote a record."""
+    """Return the names of columns of type `category`, by the JSON metadata of pandas."""
     columns = _pandas_record(metadata).get("columns") or ()
     return {
         str(column.get("field_name"))
@@ -359,14 +358,14 @@ def kinds_columns(metadata: bytes | None) -> set[str]:
 
 
 def _declared_index(metadata: bytes | None) -> set[str]:
-    """Return the names of the index columns in the record that pandas writes beside a table."""
+    """Return the names of the index columns, by the JSON metadata of pandas."""
     columns = _pandas_record(metadata).get("index_columns") or ()
-    # An index of consecutive numbers is a mapping there and has no column.
+    # An index of consecutive numbers is a mapping in the metadata, and has no column.
     return {name for name in columns if isinstance(name, str)}
 
 
 def _pandas_record(metadata: bytes | None) -> dict[str, Any]:
-    """Return the record that pandas writes beside a table, empty if it is none."""
+    """Return the JSON metadata that pandas adds to a table; empty if it is invalid."""
     try:
         record = json.loads(metadata or b"{}")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Numbers as people of other places write them: decimal commas, and marks of thousands."""
+"""Numbers with decimal commas and thousands separators, as many countries write them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bigscreen.errors import InputError
 MARKS = (",", ".")
 
 GROUPERS = " '\u2019\u00a0\u2009\u202f"
-"""What sets thousands apart besides commas and points: blanks, narrow or not, and apostrophes."""
+"""Thousands separators in addition to commas and points: blanks of any width, apostrophes."""
 
 _WITH_POINT = r"^[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?$"
 
 
 def check_decimal(decimal: str | None) -> None:
-    """Refuse what stands before no decimals.
+    """Refuse a decimal mark that is neither a point nor a comma.
 
     Raises
     ------
@@ -32,21 +32,21 @@ def check_decimal(decimal: str | None) -> None:
 
 
 def _written(decimal: str) -> str:
-    """Return the pattern of a number with this decimal mark, perhaps with marks of thousands."""
+    """Return a pattern of numbers with this decimal mark, with or without thousands separators."""
     other = MARKS[decimal == ","]
     whole = rf"(?:[0-9]{{1,3}}(?:[{other}{GROUPERS}][0-9]{{3}})+|[0-9]+)"
     return rf"[+-]?(?:{whole}(?:\{decimal}[0-9]*)?|\{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?"
 
 
 def plainly(text: str, decimal: str | None) -> str:
-    """Return a number with a point and without marks of thousands; or `text` if it is none."""
+    """Return a number with a decimal point and no thousands separators; other texts unchanged."""
     if decimal is None or not re.fullmatch(_written(decimal), text):
         return text
     return re.sub(rf"[{MARKS[decimal == ',']}{GROUPERS}]", "", text).replace(decimal, ".")
 
 
 def written_plainly(texts: Any, decimal: str | None) -> Any:
-    """Return an Arrow array of texts with its numbers as `plainly` has them."""
+    """Return an Arrow array of texts in which `plainly` was applied to each text."""
     if decimal is None:
         return texts
     compute = pyarrow.compute
@@ -58,7 +58,7 @@ def written_plainly(texts: Any, decimal: str | None) -> Any:
 
 
 def check_points(texts: Any, decimal: str | None, places: Callable[[int], str]) -> None:
-    """Refuse numbers with a decimal point in an Arrow array where the decimal mark is a comma.
+    """Refuse numbers with a decimal point in an Arrow array if the decimal mark is a comma.
 
     Raises
     ------

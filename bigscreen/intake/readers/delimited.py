@@ -1,4 +1,4 @@
-"""Rows of fields whose layout and columns are known: pieces parsed anywhere, taken in order."""
+"""Base of readers of delimited text: pieces are parsed in parallel and joined in order."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from bigscreen.intake.readers.typed import TypedReader
 
 
 class DelimitedReader(TypedReader):
-    """Reads rows of fields whose layout and columns are known: see `TableReader`.
+    """Reads delimited text whose layout and columns are known; see `TableReader`.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class DelimitedReader(TypedReader):
     kinds, missing, closed
         See `TypedReader`.
     texts_label : bool
-        Whether labels are known to be texts. (They may be in any case.)
+        Whether labels are known to be texts; if False they may be numbers or texts.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class DelimitedReader(TypedReader):
     ) -> None:
         super().__init__(columns, layout.names, kinds, missing, closed)
         self._texts_label = texts_label
-        # A mark that is a number is one for pyarrow, too: a label may be equal to it.
+        # Numeric marks stay numbers here: a label may equal one.
         texts = (mark for mark in missing.marks if exact_number(mark) is None)
         self._nulls = [*MISSING, *texts]
         self.path, self.layout = located(path), layout
@@ -83,18 +83,18 @@ class DelimitedReader(TypedReader):
             self._progress, self.anywhere = source.progress(), not source.compressed
 
     def progress(self) -> tuple[int, int]:
-        """Bytes read and bytes in all, of the file as it lies on disk."""
+        """Return the bytes of the file on disk that were read so far, and its size."""
         return self._progress
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; see `Reader.blocks`.
 
-        Of skipped rows only the categories are read, so that codes do not depend on skipping.
+        The categories of skipped rows are read, so that codes do not depend on skipping.
 
         Raises
         ------
         InputError
-            Naming file, line and column, for whatever does not fit.
+            Naming file, line and column, for the first invalid field.
         """
         self._restart()
         self._progress = 0, 0
@@ -120,16 +120,16 @@ class DelimitedReader(TypedReader):
             raise NoRows(f"{self.path} has no row after its header.")
 
     def _parsed_alone(self, item: tuple[Piece, bool]) -> Parsed | None:
-        """Parse a piece as if it began with a record, in line 0; None if it has rows to skip.
+        """Parse a piece as if a record began at its start, in line 0; None if rows are skipped.
 
-        What does not begin with a record, has an error, or has rows to skip, is parsed again when
-        all before it is known.
+        A piece that does not begin with a record, has an error, or has rows to skip is parsed
+        again, after all earlier pieces.
         """
         piece, skip = item
         return None if skip else self._parsed(*piece.read(), 0, 0)
 
     def _parsed(self, text: bytes, begun: int, line: int, skip: int) -> Parsed:
-        """Parse a text that begins with a record; of `skip` rows the categories alone."""
+        """Parse a text that begins with a record; of the first `skip` rows only categories."""
         found = whole_records(self.path, self.layout, text, line)
         out = Parsed(RowLines(np.empty(0, np.int64)), found.rest, found.next_line, begun)
         if found.is_blank:
@@ -140,12 +140,12 @@ class DelimitedReader(TypedReader):
         return self._filled(out, found, skip, plain=False)
 
     def _filled(self, out: Parsed, found: Records, skip: int, plain: bool) -> Parsed:
-        """Parse records; ``plain``: every number is one for pyarrow, too.
+        """Parse records; with ``plain`` pyarrow parses the numbers.
 
         Raises
         ------
         NotOfType
-            If one is not.
+            With ``plain``, if pyarrow does not read some number.
         """
         fields = self._read(found, plain)
         out.lines, out.skipped = fields.lines, min(skip, len(fields.lines))
@@ -159,7 +159,7 @@ class DelimitedReader(TypedReader):
         return out
 
     def _read(self, found: Records, plain: bool) -> Fields:
-        """Read the columns that are wanted, numbers as such if all are `plain`."""
+        """Read the needed columns; number columns as float64 if `plain`, else as texts."""
         columns, number = self.columns, pyarrow.float64() if plain else pyarrow.utf8()
         types = dict.fromkeys(columns.features, number)
         for j, f in enumerate(columns.features):
@@ -179,7 +179,7 @@ class DelimitedReader(TypedReader):
         return fields.column(f), fields.places(f)
 
     def _fill(self, out: Parsed, fields: Fields, plain: bool) -> None:
-        """Parse what does not depend on rows before: all but categories."""
+        """Parse features, labels and weights; category codes depend on earlier rows."""
         features = self.columns.features
         out.X = X = np.empty((len(fields.lines), len(features)))
         for j, f in enumerate(features):
@@ -201,7 +201,7 @@ class DelimitedReader(TypedReader):
     def _numbers(
         self, fields: Fields, f: int, missing: Missing, plain: bool, kind: Kind | None = None
     ) -> NDArray[np.float64]:
-        """Return the numbers of a column, which is one of texts unless all are `plain`."""
+        """Return the numbers of a column, which pyarrow has parsed if `plain`."""
         column, places = self._column(fields, f)
         if not plain:
             return numbers_of(column, places, missing, self.layout.decimal, kind)
@@ -210,13 +210,13 @@ class DelimitedReader(TypedReader):
         if column.null_count and not missing.allowed:
             raise missing_value(places(int(np.argmax(column.is_null().to_numpy(False)))))
         if np.count_nonzero(~np.isfinite(values)) > column.null_count:
-            raise NotOfType  # to be named as it is written
+            raise NotOfType  # parsed again as text, for the error
         return values
 
     def _block(self, parsed: Parsed, row: int) -> Block | None:
-        """Give texts the codes that they have in the rows before; `row` is the first one's number.
+        """Return parsed rows as a block, with category codes; `row` is the first row number.
 
-        Of rows that are all skipped there is no block.
+        Return None if all rows are skipped.
         """
         skip, X = parsed.skipped, parsed.X
         self._set_codes(X, parsed.codes, skip)
@@ -228,24 +228,24 @@ class DelimitedReader(TypedReader):
 
 @dataclass
 class Parsed:
-    """Rows of a table, parsed as far as that does not depend on the rows before.
+    """Rows of a delimited file, parsed except for category codes, which need earlier rows.
 
     Attributes
     ----------
     lines : RowLines
-        Of all rows.
+        Lines of all rows.
     rest : bytes
-        A record that is begun behind them.
+        The incomplete record after the rows.
     line : int
-        Where that begins.
+        Line in which that record begins.
     begun : int
-        Bytes read of a line behind it.
+        Bytes read of the line after it.
     codes : dict of int to Tokens or int32 array
-        Of columns of texts, all rows; of hashed ones the codes.
+        Texts of each categorical column, and codes of each hashed column, for all rows.
     skipped : int
-        Rows of which nothing else is there.
+        Number of first rows that are in `codes` only.
     X : float64 array (rows, d), or None
-        All but the categories; None without rows.
+        Features without category codes; None if there are no rows.
     labels : array (rows,), or None
     weight : float64 array (rows,), or None
     """
@@ -261,13 +261,13 @@ class Parsed:
     weight: NDArray[np.float64] | None = None
 
     def move(self, lines: int) -> None:
-        """Count lines as of a text that begins so many lines later."""
+        """Add `lines` to all line numbers: the text begins this many lines later."""
         self.lines.before += lines
         self.line += lines
 
 
 def check_weights(weight: NDArray[np.float64], where: Callable[[int], str]) -> NDArray[np.float64]:
-    """Return the weights, or raise InputError naming the first that is negative."""
+    """Return the weights, or raise InputError naming the first negative weight."""
     if len(bad := np.flatnonzero(weight < 0)):
         raise InputError(f"{where(int(bad[0]))}: the weight is negative; weights are 0 or more.")
     return weight

@@ -1,4 +1,4 @@
-"""Formats: which reader opens a file, or data that is in Python already."""
+"""Choose the reader of a source: detect the format of a file, or the type of data in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TABLE = (*_COLUMNS, "drop", "columns", "dates", "hashed", "like", "missing")
 
 _FRAME = (*_TABLE, "categorical")
 
-# How a format is called, what opens it, which options it takes.
+# Name of a format, function that opens it, options that it accepts.
 _FORMATS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "svmlight": (SvmlightReader, ("zero_based",)),
     "table": (TableReader, (*_FRAME, "header", "delimiter", "decimal")),
@@ -64,24 +64,23 @@ _HEAD = 1 << 16
 
 
 def is_path(source: Any) -> bool:
-    """Whether a source is the name of a file."""
+    """Whether a source is a path or URL rather than data in memory."""
     return isinstance(source, (str, Path, RemotePath))
 
 
 def open_source(source: Any, **options: Any) -> Reader:
-    """Open a file of any known format, or data that is in Python already.
+    """Return the reader of a file in any known format, or of data in memory.
 
     Parameters
     ----------
-    source : path, array, (X, y), (X, y, weight), dask array, or iterable of such blocks
+    source : path, array, (X, y), (X, y, weight), dask array, or iterable of these
     **options
         label, weight, drop, columns, categorical, dates, hashed, like (the `Preparation` of an
         earlier store), header, delimiter, decimal (tables), zero_based (svmlight), labels_file
-        (IDX, NPY), h5_x, h5_y (HDF5), memory (bytes that what must be held whole may take), missing
-        (a `Missing`: what says so, and whether a missing number is NaN, a missing text a category
-        of its own; other formats have NaN as it is); None and () stand for "not given".
-        A label of "none" says that there are no labels; so does unlabelled=True, unless a label
-        is named.
+        (IDX, NPY), h5_x, h5_y (HDF5), memory (bytes that arrays which must be held whole may
+        take), missing (a `Missing`: marks of missing values, and whether they are allowed; binary
+        formats use NaN). None and () mean "not given". label="none" means that there are no
+        labels, as does unlabelled=True unless a label is named.
 
     Returns
     -------
@@ -90,7 +89,7 @@ def open_source(source: Any, **options: Any) -> Reader:
     Raises
     ------
     InputError
-        If the format is not known, or an option means nothing to it.
+        If the format is unknown, or does not accept an option.
     """
     unlabelled = options.pop("unlabelled", False)
     given = {key: value for key, value in options.items() if value not in (None, (), {})}
@@ -142,7 +141,7 @@ def detect(path: Place) -> str:
     Raises
     ------
     InputError
-        If there is no such file, or nothing is known about its format.
+        If the file does not exist, or its format is unknown.
     """
     with Source(path) as source:
         head = source.read(_HEAD)

@@ -1,4 +1,4 @@
-"""Data frames: pandas, polars, Arrow, DuckDB and what else gives Arrow tables, and dask's."""
+"""Reader of data frames: pandas, polars, Arrow, DuckDB, dask, and others that export Arrow."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from bigscreen.intake.readers.arrow import ArrowReader
 from bigscreen.intake.readers.base import PIECE_BYTES
 
 FIRST = 1 << 16
-"""Rows that are looked at for dates."""
+"""Judge the types of text columns by at most this many first rows."""
 
 
 _PLAIN = (str, bool, int, float, np.bool_, np.number)
 
 
 def is_frame(X: Any) -> bool:
-    """Whether X is a table that Arrow takes, or one of dask's in partitions."""
-    streams = hasattr(X, "__arrow_c_stream__") and not hasattr(X, "dims")  # (as xarray's arrays)
+    """Whether X is a data frame: it exports an Arrow stream, or is a dask data frame."""
+    streams = hasattr(X, "__arrow_c_stream__") and not hasattr(
+        X, "dims"
+    )  # ("dims": arrays of xarray)
     return streams or _is_pandas(X) or _is_dask(X)
 
 
@@ -34,9 +36,9 @@ def _is_dask(X: Any) -> bool:
 
 
 def _plain_columns(frame: Any) -> Any:
-    """Return a pandas frame whose columns of both texts and other things hold texts alone.
+    """Return a pandas frame with columns of mixed texts and numbers converted to texts.
 
-    They mean what a file of these texts means.
+    The frame then means what a CSV file of these texts means.
     """
     for k, kind in enumerate(frame.dtypes):
         known = frame.iloc[:, k].dropna() if kind.kind == "O" else []
@@ -49,15 +51,15 @@ def _plain_columns(frame: Any) -> Any:
 
 
 class FrameReader(ArrowReader):
-    """Reads a data frame; each partition of a dask data frame is computed by dask's own scheduler.
+    """Reads a data frame; dask's scheduler computes each partition of a dask data frame.
 
     Parameters
     ----------
     frame : table with columns
     y, weights : array-like or series (n,), optional
-        In place of columns of the frame.
+        Labels and weights that are not columns of the frame.
     **options
-        Of `ArrowReader`.
+        Options of `ArrowReader`.
     """
 
     def __init__(self, frame: Any, y: Any = None, weights: Any = None, **options: Any) -> None:
@@ -72,7 +74,7 @@ class FrameReader(ArrowReader):
             raise NoRows(f"the {kind} has no row.")
         schema = first.schema
         null = pyarrow.types.is_null
-        # A partition without any value of a column does not say of which type the column is.
+        # A partition without any value of a column does not have the column's type.
         while any(null(field.type) for field in schema) and (other := next(tables, None)):
             fields = [
                 other.schema.field(field.name)
@@ -112,7 +114,7 @@ class FrameReader(ArrowReader):
             ) from None
 
     def progress(self) -> tuple[int, int]:
-        """Bytes of the rows read so far, and of all rows (0: not known)."""
+        """Return the bytes of the rows read so far, and of all rows (0: not known)."""
         return (self._size * self._done // (self.n_rows or 1)), self._size
 
     def first_rows(self, names: list[str]) -> Any:

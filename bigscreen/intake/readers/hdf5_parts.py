@@ -1,4 +1,4 @@
-"""Where the values of an HDF5 dataset lie: in the file, whole, or in parts that are all there."""
+"""Check that an HDF5 dataset is complete: written to its end, and all virtual parts present."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 from bigscreen.errors import InputError, reason_of
 
 _SAME_FILE = "."
-"""How a virtual dataset names its own file."""
+"""Name by which a virtual dataset refers to its own file."""
 
 
 def check_whole(path: Path, dataset: Any) -> None:
-    """Refuse a dataset some of whose values no file holds, or that reads files elsewhere.
+    """Refuse a dataset with values that were never written, or that lie outside its folder.
 
-    HDF5 gives the fill value, 0, without a word for what was never written, and for the rows of a
+    HDF5 silently returns the fill value, 0, for values that were never written, and for rows of a
     virtual dataset whose part is missing.
 
     Parameters
     ----------
     path : Path
-        Of the file that the dataset is in. The parts of virtual datasets lie in its folder, or in
-        folders within it.
+        Path of the file with the dataset. The parts of virtual datasets must lie in its folder,
+        or in folders within it.
     dataset : h5py.Dataset
 
     Raises
     ------
     InputError
-        If the dataset is in external storage, was not written to its end, or lacks a part.
+        If the dataset is in external storage, is incomplete, or lacks a part.
     """
     _check(path, path.resolve().parent, dataset, ())
 
@@ -103,7 +103,7 @@ def _check_parts(
 
 
 def _cover(covered: Any, space: Any) -> None:
-    """Add the values of one part to those that are covered (overlapping parts count once)."""
+    """Add the values of one part to the covered values (overlapping parts count once)."""
     import h5py
 
     if space.get_select_type() == h5py.h5s.SEL_ALL:
@@ -114,7 +114,7 @@ def _cover(covered: Any, space: Any) -> None:
 
 
 def _holds(source: Any, part: Any) -> bool:
-    """Whether a dataset has all values that a virtual dataset takes from it."""
+    """Whether a dataset has all values that a virtual dataset maps."""
     import h5py
 
     space = part.src_space
@@ -125,6 +125,6 @@ def _holds(source: Any, part: Any) -> bool:
 
 
 def _found(folder: Path, name: str) -> Path | None:
-    """The file that HDF5 opens for the name of a part, of those places where HDF5 looks for it."""
+    """Return the file that HDF5 opens for the name of a virtual part; None if there is none."""
     places = [folder / name, folder / os.path.basename(name), Path(name)]
     return next((place for place in places if place.is_file()), None)

@@ -1,4 +1,4 @@
-"""NPZ files: arrays X and y, or a sparse matrix as `scipy.sparse.save_npz` writes it."""
+"""Reader of NPZ files: arrays X and y, or a sparse matrix of `scipy.sparse.save_npz`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def open_npz(
     labels_file: str | Path | None = None,
     memory: int | None = None,
 ) -> MatrixReader:
-    """Open an NPZ file with an array X, or a CSR matrix as `scipy.sparse.save_npz` writes it.
+    """Open an NPZ file with an array X, or a CSR matrix of `scipy.sparse.save_npz`.
 
     The labels are in `labels_file` (NPY), in the column `label`, or in an array y of the file.
     """
@@ -76,16 +76,16 @@ def open_npz(
 
 
 class CsrRows:
-    """Rows of a CSR matrix whose arrays lie in streams, read from their start towards their end.
+    """Rows of a CSR matrix whose arrays are streams, which can only be read forwards.
 
     Parameters
     ----------
     path : Path
-        For messages.
+        Path of the file, for messages.
     shape : (int, int)
     indptr : int64 array (rows + 1,)
     indices, data : RowSource
-        One column number, and one value, for every entry.
+        Column number and value of each entry.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class CsrRows:
         falls = len(indptr) and (indptr[0] != 0 or (np.diff(indptr) < 0).any())
         if len(indptr) != shape[0] + 1 or falls or not ends == [*indices.shape] == [*data.shape]:
             raise InputError(f"{path} is damaged: its arrays are not those of a CSR matrix.")
-        # The bytes of a row, on average.
+        # Average bytes of a row.
         self.row_bytes = 16 * ends[0] // max(shape[0], 1) + 8
 
     def read(self, start: int, stop: int) -> csr_array:
@@ -123,12 +123,12 @@ class CsrRows:
 def _csr_rows(
     path: Path, keys: Sequence[str], rows: Callable[[str], RowSource], memory: int
 ) -> CsrRows:
-    """Return the rows of a matrix that `scipy.sparse.save_npz` has written.
+    """Return the rows of a CSR matrix that `scipy.sparse.save_npz` has written.
 
     Raises
     ------
     InputError
-        If it is not in CSR format, or damaged, or the memory does not hold where its rows begin.
+        If it is not in CSR format, is damaged, or its indptr is too large for memory.
     """
     kind = rows("format")
     name = kind.read(0, 1).tolist() if not kind.shape and kind.row_bytes < 64 else [None]

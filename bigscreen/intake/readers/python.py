@@ -1,4 +1,4 @@
-"""Data that is in Python already: arrays, CSR, dask arrays, iterables of blocks."""
+"""Readers of data in memory: numpy and sparse arrays, dask arrays, iterables of blocks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ArrayReader(MatrixReader):
 
     @property
     def identity(self) -> str:  # type: ignore[override]
-        """Hash of the content: an ingest is only gone on with from the same arrays."""
+        """Return a hash of the content: an ingest only resumes with equal arrays."""
         state = hashlib.blake2b(digest_size=16)
         for part in self._arrays:
             state.update(f"{part.dtype} {part.shape}".encode())
@@ -54,8 +54,7 @@ class BlocksReader(Reader):
 
     Parameters
     ----------
-    blocks : iterable
-        Or a callable that returns one.
+    blocks : iterable, or callable that returns an iterable
     """
 
     def __init__(self, blocks: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
@@ -63,11 +62,11 @@ class BlocksReader(Reader):
         self._blocks, self._done, self._rows = blocks, 0, 0
 
     def progress(self) -> tuple[int, int]:
-        """Bytes read so far; how many there are in all is not known, which is said by 0."""
+        """Return the bytes read so far, and 0: the total is not known."""
         return self._done, 0
 
     def parts(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
-        """Yield blocks, and each one's first row; whole ones may be left out of those skipped."""
+        """Yield blocks with their first row numbers; skipped blocks may be left out."""
         first = 0
         for item in self._blocks() if callable(self._blocks) else self._blocks:
             yield first, item
@@ -102,7 +101,7 @@ class BlocksReader(Reader):
 
 
 class DaskReader(BlocksReader):
-    """Reads a dask array block by block; each block is computed by dask's own scheduler.
+    """Reads a dask array block by block; dask's scheduler computes each block.
 
     Parameters
     ----------
@@ -111,7 +110,7 @@ class DaskReader(BlocksReader):
 
     Notes
     -----
-    Duck-typed, so that the store needs no dask.
+    Dask is not imported: its arrays are recognised by their attributes.
     """
 
     def __init__(self, X: Any, y: Any = None, weight: Any = None) -> None:
@@ -123,7 +122,7 @@ class DaskReader(BlocksReader):
         self.n_features = int(X.shape[1])
         self._size = 0 if math.isnan(X.nbytes) else int(X.nbytes)
         parts = [X, *(part for part in (y, weight) if part is not None)]
-        # Dask's names are hashes of how the data is made; anything beside it is hashed as it is.
+        # Dask's names are hashes of the computation; other arrays are hashed by content.
         self.identity = " ".join(
             part.name if hasattr(part, "dask") else ArrayReader(np.reshape(part, (-1, 1))).identity
             for part in parts
@@ -140,14 +139,14 @@ class DaskReader(BlocksReader):
         return part
 
     def progress(self) -> tuple[int, int]:
-        """Bytes of the rows read so far, and of all rows (0: not known)."""
+        """Return the bytes of the rows read so far, and of all rows (0: not known)."""
         return (self._size * self._rows // self._X.shape[0] if self._size else 0), self._size
 
     def parts(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
         """See `BlocksReader.parts`."""
         first = 0
         for i, count in enumerate(self._X.chunks[0]):
-            if first + count <= skip_rows:  # false where the count is not known
+            if first + count <= skip_rows:  # false if the count is unknown (NaN)
                 first += count
                 continue
             X = self._X.blocks[i].compute()
@@ -161,17 +160,17 @@ class DaskReader(BlocksReader):
 
 
 def python_reader(source: Any) -> Reader:
-    """Return the reader for X, (X, y), (X, y, weight), or an iterable of such blocks.
+    """Return the reader for X, (X, y), (X, y, weight), or an iterable of these.
 
     Raises
     ------
     InputError
-        If `source` is none of these.
+        If `source` has another type.
     """
     parts = source if isinstance(source, tuple) else (source,)
     if 1 <= len(parts) <= 3:
         X = parts[0]
-        if hasattr(X, "dims") and hasattr(X, "data"):  # xarray's: the array that it labels
+        if hasattr(X, "dims") and hasattr(X, "data"):  # an array of xarray: take the plain array
             parts, X = (X.data, *parts[1:]), X.data
         if hasattr(X, "dask") and hasattr(X, "blocks"):
             return DaskReader(*parts)

@@ -1,4 +1,4 @@
-"""svmlight / LIBSVM text: "label index:value index:value ... # comment"."""
+"""Reader of svmlight / LIBSVM text: "label index:value index:value ... # comment"."""
 
 from __future__ import annotations
 
@@ -43,27 +43,28 @@ _POSITION, _LINE, _ROW, _ENTRIES, _LOWEST, _HIGHEST = range(6)
 
 @njit(cache=True, nogil=True)
 def _blank(byte: int) -> bool:
-    """Whether the byte is white space within a line, as bytes.split() has it."""
+    """Whether a byte is white space within a line, as for bytes.split()."""
     return byte == 32 or (byte >= 9 and byte <= 13 and byte != 10)
 
 
 @njit(cache=True, nogil=True)
 def _ends(byte: int) -> bool:
-    """Whether the byte ends a token: white space, the line's end or a comment."""
+    """Whether a byte ends a token: white space, line end or comment."""
     return _blank(byte) or byte == 10 or byte == 35
 
 
 class Lines(NamedTuple):
-    """What lines hold: labels and values as texts one behind the other, the lines, rows as CSR.
+    """Output of `_parse`: concatenated texts of labels and of values, line numbers, CSR indices.
 
     Attributes
     ----------
     labels, values : uint8 array
     label_ends, value_ends : int64 array
-        Where each text ends; the first text begins at the first of these.
+        Bounds of the texts: text k lies between entries k and k + 1.
     lines : int64 array
-        The line of each row.
+        Line number of each row.
     indptr, indices
+        As for a CSR matrix; the indices are those in the file.
     """
 
     labels: NDArray[np.uint8]
@@ -79,7 +80,7 @@ class Lines(NamedTuple):
 def _copied(
     buf: NDArray[np.uint8], i: int, out: NDArray[np.uint8], ends: NDArray[np.int64], k: int
 ) -> int:
-    """Copy the token at `i` behind the k-th text of `out`; returns where it ends."""
+    """Copy the token at `i` to `out` as its k-th text; return the position after the token."""
     to = ends[k]
     while not _ends(buf[i]):
         out[to] = buf[i]
@@ -91,7 +92,7 @@ def _copied(
 
 @njit(cache=True, nogil=True)
 def _parse(buf: NDArray[np.uint8], state: NDArray[np.int64], smallest: int, out: Lines) -> bool:
-    """Parse whole lines until the end (True) or a line that is not plain (False: at its start).
+    """Parse lines until the end (return True) or an invalid line (return False, at its start).
 
     `state` holds the position, line number, row, entries, and the smallest and largest index.
     """
@@ -152,26 +153,26 @@ def _parse(buf: NDArray[np.uint8], state: NDArray[np.int64], smallest: int, out:
 
 
 def _texts(content: NDArray[np.uint8], ends: NDArray[np.int64], kind: Any) -> Any:
-    """Return texts that lie one behind the other as an Arrow array."""
+    """Return concatenated texts as an Arrow array."""
     buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(content)]
     return pyarrow.Array.from_buffers(kind, len(ends) - 1, buffers)
 
 
 class Parsed(NamedTuple):
-    """Lines as far as they do not depend on the lines before.
+    """Lines of an svmlight file, parsed without knowing the lines before.
 
     Attributes
     ----------
     lines : RowLines
     text_lines : int
-        Lines in all, blank ones and comments, too.
+        Number of lines, with blank lines and comments.
     begun : int
-        Bytes read of the line behind them.
+        Bytes read of the line after them.
     arrays : tuple
-        Values, indices as written and row bounds.
+        Values, indices as written, and indptr of a CSR matrix.
     labels : array (rows,)
     lowest, highest : int
-        Of the indices.
+        Smallest and largest index.
     """
 
     lines: RowLines
@@ -190,20 +191,20 @@ class SvmlightReader(Reader):
     ----------
     path : str or Path
     zero_based : bool or "auto", default="auto"
-        Whether the smallest index allowed is 0 or 1. "auto": 0 if index 0 stands anywhere.
+        Whether the first column has index 0 or 1. "auto": 0 if index 0 occurs anywhere.
 
     Attributes
     ----------
     min_index, max_index : int
-        Of the entries read so far, as written in the file; max_index is -1 as long as there are
-        none.
+        Smallest and largest index read so far, as written in the file; max_index is -1 if there
+        are no entries.
 
     Notes
     -----
-    Only the last row can tell "auto" its answer, so the columns of the blocks are the indices as
-    written, under every `zero_based`; subtract `index_base()` when all is read. Comments and
-    qid: tokens are passed over, blank lines are no rows, a label alone is a row of zeros. Skipped
-    rows are parsed like the others, for the indices in them.
+    With "auto" the base is known only after the last row. So the columns of the blocks are the
+    indices as written, for each `zero_based`; subtract `index_base()` after the last row. Comments,
+    qid: tokens and blank lines are ignored; a label alone is a row of zeros. Skipped rows are
+    parsed, because their indices count.
     """
 
     sparse = True
@@ -219,13 +220,13 @@ class SvmlightReader(Reader):
         self.min_index, self.max_index = LARGEST_INDEX + 1, -1
 
     def index_base(self) -> int:
-        """Return 0 or 1, the index of the first column; with "auto" true once all is read."""
+        """Return the index of the first column, 0 or 1; with "auto" valid after the last row."""
         if self.zero_based == "auto":
             return 0 if self.min_index == 0 else 1
         return 0 if self.zero_based else 1
 
     def progress(self) -> tuple[int, int]:
-        """Bytes read and bytes in all, of the file as it lies on disk."""
+        """Return the bytes of the file on disk that were read so far, and its size."""
         return self._progress
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
@@ -234,7 +235,7 @@ class SvmlightReader(Reader):
         Raises
         ------
         InputError
-            Naming file and line, for whatever is not svmlight.
+            Naming file and line, for the first line that is not svmlight.
         """
         self._restart()
         first_row, line = 0, 1
@@ -262,7 +263,7 @@ class SvmlightReader(Reader):
         self.n_features = max(self.max_index + 1 - self.index_base(), 0)
 
     def _parsed(self, piece: Piece, line: int) -> Parsed:
-        """Parse whole lines, whatever the lines before; the first is number `line`."""
+        """Parse lines without knowing the lines before; the first has number `line`."""
         text, begun = piece.read()
         buf = np.frombuffer(text, np.uint8)
         most_rows, most_entries = text.count(b"\n"), text.count(b":")
@@ -294,7 +295,7 @@ class SvmlightReader(Reader):
         )
 
     def _values(self, out: Lines, entries: int, lines: RowLines) -> NDArray[np.float64]:
-        """Return the numbers of all entries, or say which one is not finite."""
+        """Return the values of all entries; raise InputError for one that is not finite."""
         texts = out.values, out.value_ends[: entries + 1]
         numbers = as_numbers(_texts(*texts, pyarrow.large_utf8()))  # (numbers are ASCII)
         if numbers is not None:
@@ -312,7 +313,7 @@ class SvmlightReader(Reader):
         return values
 
     def _block(self, parsed: Parsed, first_row: int) -> Block:
-        """The rows as a block, as wide as all up to here."""
+        """Return parsed rows as a block, as wide as the largest index so far."""
         self.min_index = min(self.min_index, parsed.lowest)
         self.max_index = max(self.max_index, parsed.highest)
         X = csr_array(parsed.arrays, shape=(len(parsed.lines), self.max_index + 1))
@@ -320,10 +321,10 @@ class SvmlightReader(Reader):
         return Block(X, parsed.labels, None, first_row, where)
 
     def _say_what_is_wrong(self, text: bytes, state: NDArray[np.int64], smallest: int) -> NoReturn:
-        """Raise InputError for the line at `state`, which is not what svmlight has."""
+        """Raise InputError that explains why the line at `state` is not svmlight."""
         begin, line = int(state[0]), int(state[1])
         stop = text.index(b"\n", begin)
-        # One after the other: as a list they would take many times what the line does.
+        # A generator: a list of tokens would take many times the memory of the line.
         tokens = (match[0] for match in _TOKEN.finditer(text[begin:stop].split(b"#", 1)[0]))
         place = f"{self.path}, line {line}"
         label = decode(next(tokens))

@@ -1,4 +1,4 @@
-"""Tables: rows of fields between commas, tabs, semicolons, bars or spaces."""
+"""Reader of text tables: CSV, TSV, and fields between semicolons, bars or spaces."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     import _csv
 
 _EXCEL = re.compile(rb"sep=(.)\r?")
-"""A first line by which Excel says what separates columns."""
+"""Matches a first line in which Excel declares the delimiter."""
 
 
 _SAY_DECIMAL = (
@@ -62,18 +62,18 @@ class TableReader(DelimitedReader):
     ----------
     path : str or Path
     delimiter : str, optional
-        One character; " " is any run of spaces and tabs. Default: found from the first lines.
+        One character; " " is any run of spaces and tabs. Default: detected from the first lines.
     header : bool, optional
-        Whether the first row holds names. Default: found; see `find_layout`.
+        Whether the first row holds names. Default: detected; see `find_layout`.
     decimal : {".", ","}, optional
         See `Layout`.
     **options
-        Of `Asked`.
+        Fields of `Asked`.
 
     Notes
     -----
-    Quoted fields as in RFC 4180. "", "?", "NA" and their like are missing values, and errors unless
-    `missing` allows them.
+    Fields are quoted as in RFC 4180. "", "?", "NA" and similar texts are missing values, which are
+    errors unless `missing` allows them.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class TableReader(DelimitedReader):
         if fields is not None and chosen.label is not None:
             texts_label = as_numbers(plain_texts(fields.column(chosen.label))) is None
         kinds = _found_kinds(fields, chosen, said, missing)
-        if BLANK in kinds.values():  # a longer look
+        if BLANK in kinds.values():  # look at more rows
             with Source(path) as source:
                 fields = first_fields(source, layout)
             kinds = _found_kinds(fields, chosen, said, missing)
@@ -116,7 +116,7 @@ class TableReader(DelimitedReader):
 def _found_kinds(
     fields: Fields | None, chosen: TableColumns, said: Mapping[int, Kind], missing: Missing
 ) -> dict[int, Kind]:
-    """Return the columns of X that hold anything but numbers."""
+    """Return the types of the features that do not hold numbers."""
     kinds: dict[int, Kind] = {}
     for j, f in enumerate(chosen.features):
         kind = said.get(f)
@@ -129,7 +129,7 @@ def _found_kinds(
 
 
 def _is_whole(fields: Fields | None, f: int) -> bool:
-    """Whether a column holds whole numbers alone in the first rows of a file."""
+    """Whether a column holds only whole numbers in the first rows of a file."""
     numbers = None if fields is None else as_numbers(plain_texts(fields.column(f)))
     if numbers is None:
         return False
@@ -152,31 +152,31 @@ def find_layout(
     decimal: str | None = None,
     known_names: Sequence[str] = (),
 ) -> Layout:
-    """Return the layout of a comma, tab, semicolon, bar or space separated file.
+    """Detect delimiter, header and column names of a text table.
 
     Parameters
     ----------
     path : str or Path
     delimiter : str, optional
-        One character; " " stands for any run of spaces and tabs. Default: found.
+        One character; " " stands for any run of spaces and tabs. Default: detected.
     header : bool, optional
-        Whether the first row holds names. Default: it does if it has text where numbers follow.
+        Whether the first row holds names. Default: it does if it has texts in columns of numbers.
         A line that begins with # before the first row is a header if it has as many fields.
     names_asked : iterable of str, optional
-        Names of columns; a first row with one of them is a header. (A whole number is the position
-        of a column, and no evidence.)
+        Column names that the user gave; a first row that has one of them is a header. Whole
+        numbers are ignored, as they are positions.
     missing : Missing
-        What is missing tells nothing about a header.
+        Missing values are ignored when the header is detected.
     decimal : {".", ","}, optional
         See `Layout`.
     known_names : sequence of str
-        Names of the columns of an earlier store; a first row with all of them is a header.
+        Column names of an earlier store; a first row that has all of them is a header.
 
     Raises
     ------
     InputError
-        If the delimiter or the header cannot be told, two columns have one name, or the header
-        comes again.
+        If the delimiter or the header is ambiguous, two columns have one name, or the header is
+        repeated.
     """
     _check_delimiter(delimiter)
     lines = _first_lines(path)
@@ -229,7 +229,7 @@ def find_layout(
 
 
 def _check_delimiter(delimiter: str | None) -> None:
-    """Refuse what sets no fields apart."""
+    """Refuse a delimiter that is not one punctuation character or blank."""
     if delimiter is not None and (
         len(delimiter) != 1
         or not delimiter.isascii()
@@ -242,14 +242,14 @@ def _check_delimiter(delimiter: str | None) -> None:
 def _names_in_comment(
     comment: str, delimiter: str, columns: int, header: bool | None
 ) -> list[str] | None:
-    """Return the names that the last comment before the rows holds, if it is a header."""
+    """Return the names in a comment line before the rows; None if it is not a header."""
     fields = (_split([comment.lstrip("# \t")], delimiter) or [[]])[0]
     words = [field for field in fields if exact_number(field) is None]
     return fields if len(fields) == columns and (header or words == fields) else None
 
 
 def _distinct(path: str | Place, names: list[str]) -> list[str]:
-    """Return names with numbers for several that are empty, or refuse two that are equal."""
+    """Return the names, several empty ones replaced by "column K"; refuse equal names."""
     if names.count("") > 1:
         names = [name or f"column {k + 1}" for k, name in enumerate(names)]
     twice = [name for name, times in Counter(names).items() if times > 1]
@@ -279,7 +279,7 @@ def _reader(lines: list[str], delimiter: str) -> _csv.Reader:
 
 
 def _split(lines: list[str], delimiter: str) -> list[list[str]]:
-    """Return the first rows as fields, or none if csv cannot read them (a field without end)."""
+    """Return the first rows as lists of fields; empty if csv cannot read them (an open quote)."""
     try:
         rows = [row for row in islice(_reader(lines, delimiter), _SAMPLE_ROWS) if row]
     except csv.Error:
@@ -288,7 +288,7 @@ def _split(lines: list[str], delimiter: str) -> list[list[str]]:
 
 
 def _find_delimiter(path: str | Place, lines: list[str]) -> str:
-    """Return the delimiter by which most of the lines have the same number of fields, over one."""
+    """Return the delimiter that gives most lines the same number of fields, more than one."""
     found = {}
     for delimiter in (*_DELIMITERS, " "):
         rows = _split(lines, delimiter)
@@ -297,7 +297,7 @@ def _find_delimiter(path: str | Place, lines: list[str]) -> str:
         columns, times = Counter(map(len, rows)).most_common(1)[0]
         if columns > 1:
             found[delimiter] = times / len(rows), columns, rows
-    # A stray tab among spaces must not make half of a few lines a tab separated table.
+    # A single tab among spaces must not turn a few lines into a tab separated table.
     marks = [m for m in found if m != " " and found[m][0] >= (0.51 if m == "\t" else 0.5)]
     if not marks:
         return " "
@@ -306,7 +306,7 @@ def _find_delimiter(path: str | Place, lines: list[str]) -> str:
     rivals = [mark for mark in marks if mark != best and found[mark][0] == share == 1]
     if " " in found and best != "\t":
         share, more, rows = found[" "]
-        # "a,b 1 2" may be either; in "1, 2, a b" the blank after the comma tells.
+        # "a,b 1 2" may be either; in "1, 2, a b" the blank after the comma decides.
         inside = not any(
             field.startswith(best) or field.endswith(best) for r in rows for field in r
         )
@@ -325,12 +325,12 @@ def _is_amount(text: str) -> bool:
 def _check_single_header(
     path: str | Place, names: list[str], reader: _csv.Reader, first: int
 ) -> None:
-    """Refuse a header that comes again in the first rows, `first` lines of the file being before.
+    """Refuse a header that is repeated in the first rows; `first` lines stand before the header.
 
-    Whole files are often written one after the other, headers included.
+    Files are often concatenated with their headers.
     """
     if all(map(_is_amount, names)):
-        return  # a row of numbers may be equal by chance
+        return  # a row of numbers may equal the header by chance
     for row in islice(reader, _SAMPLE_ROWS):
         if [field.strip() for field in row] == names:
             raise InputError(
@@ -342,12 +342,12 @@ def _check_single_header(
 def _has_known_names(
     rows: list[list[str]], names_asked: Iterable[str], known_names: Sequence[str]
 ) -> bool:
-    """Whether the first row holds a name that was asked for, or all names of an earlier store."""
+    """Whether the first row holds a name that the user gave, or all names of an earlier store."""
     head, known = rows[0], [*known_names]
     asked = {name for name in names_asked if not re.fullmatch(r"-?\d+", name)}
     if not asked.isdisjoint(head):
         return True
-    if all(map(_is_amount, known)):  # numbers may stand in any row: only these, in this order
+    if all(map(_is_amount, known)):  # numbers may stand in any row: require these, in this order
         return bool(known) and [c for c in head if c in known] == known and head not in rows[1:]
     return set(known) <= set(head)
 
@@ -355,12 +355,12 @@ def _has_known_names(
 def _is_header(
     path: str | Place, rows: list[list[str]], missing: Missing, decimal: str | None
 ) -> bool:
-    """Whether the first row holds names: text where numbers follow, or 0, 1, 2 as pandas has it.
+    """Whether the first row holds names: texts in number columns, or 0, 1, 2 as pandas writes.
 
     Raises
     ------
     InputError
-        If it cannot be told.
+        If it is ambiguous.
     """
     head, rest = rows[0], rows[1:]
     texts = [not _is_amount(name) and name not in missing for name in head]
@@ -397,8 +397,8 @@ def _is_header(
 
 
 def _names_label(head: list[str], texts: list[bool], fresh: list[bool]) -> bool:
-    """Whether a usual name of a label stands in a column that does not hold it below."""
-    usual = {*LABEL_NAMES} - {"y"}  # which is a label itself, as often as "n"
+    """Whether the first row holds a usual label name that its column does not repeat."""
+    usual = {*LABEL_NAMES} - {"y"}  # "y" is often a label value, as is "n"
     cells = zip(head, texts, fresh, strict=True)
     return any(text and new and name.lower() in usual for name, text, new in cells)
 
@@ -406,16 +406,16 @@ def _names_label(head: list[str], texts: list[bool], fresh: list[bool]) -> bool:
 def _counts_columns(
     rows: list[list[str]], texts: list[bool], known: list[list[str]]
 ) -> bool | None:
-    """Whether a first row of 0, 1, 2 and perhaps texts names columns; None if nobody can tell."""
+    """Whether a first row of 0, 1, 2 and perhaps texts names columns; None if ambiguous."""
     head, rest = rows[0], rows[1:]
     if any(texts):
         of_texts = [(head[c], known[c]) for c, text in enumerate(texts) if text]
         if any(name in column for name, column in of_texts):
             return False
-        # Where every row has a text of its own, the first one's is no exception.
+        # If every row has a different text, a new text in the first row is no evidence.
         return any(len({*column}) < len(column) for _, column in of_texts)
     if not head[0] and len(known[0]) == len(rest):
-        return True  # an index without a name, and a value in every row
+        return True  # the unnamed index column has a value in every row
     goes_on = rest[0] == [str(len(head) + k) for k in range(len(head))]
     if head in rest or goes_on:
         return False

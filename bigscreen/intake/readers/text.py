@@ -1,4 +1,4 @@
-"""Delimited text, read by pyarrow; what pyarrow cannot say: lines, odd quotes, odd blanks."""
+"""Delimited text: pyarrow parses it; this module adds line numbers, odd quotes and blanks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEWLINE, RETURN, SPACE, QUOTE = b'\n\r "'
 
 
 def missing_value(place: str) -> InputError:
-    """Return the error of a value that is missing where none may be."""
+    """Return the error for a missing value if missing values are not allowed."""
     return InputError(
         f"{place}: the value is missing; fill it in, say what stands for such values "
         "(`impute='median'`), or leave their rows out (`drop_missing`)."
@@ -32,7 +32,7 @@ def missing_value(place: str) -> InputError:
 
 
 def no_truth(text: str, place: str) -> InputError:
-    """Return the error of a value among truth values that is none."""
+    """Return the error for a value in a truth value column that is neither true nor false."""
     return InputError(
         f"{place}: {text[:40]!r} stands among truth values and is neither true nor false; correct "
         "it, say that it means a missing value (`missing`), or that the column is `categorical`."
@@ -40,7 +40,7 @@ def no_truth(text: str, place: str) -> InputError:
 
 
 def finite_number(text: str, place: str) -> float:
-    """Return the number that `text` is, or raise InputError naming `place`."""
+    """Return the finite number that `text` holds, or raise InputError naming `place`."""
     value = exact_number(text)
     if value is not None and np.isfinite(value):
         return value
@@ -52,26 +52,26 @@ def finite_number(text: str, place: str) -> float:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a delimited file is written.
+    """Layout of a delimited text file: columns, names, delimiter, and where its rows begin.
 
     Attributes
     ----------
     columns : int
-        Fields in every row.
+        Number of fields in each row.
     names : list of str or None
-        Their names.
+        Names of the columns.
     delimiter : str
         The character between fields; " " stands for any run of spaces and tabs.
     arff : bool
-        Whether quotes, escapes and comments are those of ARFF: fields in single or double quotes,
-        a backslash before a quote that is part of a field, % before a comment.
+        Whether quotes, escapes and comments follow ARFF: fields in single or double quotes, a
+        backslash before a quote within a field, % before a comment.
     body_start, body_line : int
-        Byte (after a byte order mark) and line, from 1, where the rows begin.
+        Byte (after a byte order mark) and line (from 1) at which the rows begin.
     decimal : {".", ","} or None
-        The decimal mark, if the other mark may set thousands apart; None: a point, and no mark of
-        thousands.
+        The decimal mark, if the other mark may separate thousands; None: a point, and no
+        thousands separators.
     n_blank : int
-        Leading columns whose name is empty in the file.
+        Number of leading columns whose name is empty in the file.
     """
 
     columns: int
@@ -85,20 +85,20 @@ class Layout:
 
 
 class Records(NamedTuple):
-    """The whole records of a text.
+    """The complete records of a text, and the incomplete record at its end.
 
     Attributes
     ----------
     text : bytes
-        The records, as pyarrow reads them; blank lines may stand between.
+        The records, in a form that pyarrow reads; there may be blank lines between them.
     line : int
         The line in which the first record begins.
     rest : bytes
-        A record that begins in the text and does not end in it.
+        The last record, if it does not end in this text.
     next_line : int
         The line in which `rest` begins.
     begins : int64 array or None
-        The line in which each record begins; None: every line that is not blank is a record.
+        The line in which each record begins; None: each line that is not blank is a record.
     """
 
     text: bytes
@@ -112,7 +112,7 @@ class Records(NamedTuple):
         return not self.text or self.text.isspace()
 
     def lines(self, rows: int | None = None) -> NDArray[np.int64]:
-        """Return the line in which each record begins, if there may be this many `rows`."""
+        """Return the line in which each record begins; fast if there is one record per line."""
         if self.begins is not None:
             return self.begins
         if rows == self.next_line - self.line:
@@ -122,7 +122,7 @@ class Records(NamedTuple):
 
 
 def whole_records(path: Place, layout: Layout, text: bytes, line: int) -> Records:
-    """Find the whole records of lines of which the first, number `line`, begins a record.
+    """Split lines into complete records; the first line, number `line`, begins a record.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def whole_records(path: Place, layout: Layout, text: bytes, line: int) -> Record
 
 
 def _not_blank(text: bytes, ends: NDArray[np.int64], lines: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return those of some lines that hold more than their end."""
+    """Return the given lines that are not empty."""
     buf = np.frombuffer(text, np.uint8)
     begins = np.concatenate([[0], ends + 1])[lines]
     size = ends[lines] - begins
@@ -158,9 +158,9 @@ def _not_blank(text: bytes, ends: NDArray[np.int64], lines: NDArray[np.int64]) -
 
 
 def _alternating_quotes(text: bytes, layout: Layout) -> NDArray[np.int64] | None:
-    """Return the positions of quotes, or None unless every other one opens a field.
+    """Return the positions of all quotes if they alternately open and close fields, else None.
 
-    The quotes between them close a field, or stand doubled.
+    A doubled quote within a field counts as one that closes and one that opens.
     """
     buf, delimiter = np.frombuffer(text, np.uint8), ord(layout.delimiter)
     quotes = np.flatnonzero(buf == QUOTE)
@@ -169,13 +169,13 @@ def _alternating_quotes(text: bytes, layout: Layout) -> NDArray[np.int64] | None
     after = buf[np.minimum(closing + 1, len(buf) - 1)]
     opens = (opening == 0) | (before == delimiter) | (before == NEWLINE) | (before == QUOTE)
     closes = (after == delimiter) | (after == NEWLINE) | (after == RETURN) | (after == QUOTE)
-    # A quote that follows a quote must be the doubled one, not the first of the next field.
+    # A quote that follows a quote must be its double, not the first of the next field.
     opens[1:] &= (before[1:] != QUOTE) | (opening[1:] == closing[: len(opening) - 1] + 1)
     return quotes if opens.all() and closes.all() else None
 
 
 def _without_blanks_at_quotes(text: bytes, layout: Layout) -> bytes:
-    """Return a text without blanks between delimiters and the quotes of fields."""
+    """Return the text without blanks between delimiters and quoted fields."""
     mark = re.escape(layout.delimiter.encode())
     blanks = rb"[ \t]*" if layout.delimiter != "\t" else b" *"
     field = rb"(?m)(^|" + mark + rb")" + blanks + rb"(" + _QUOTED + rb")" + blanks
@@ -183,7 +183,7 @@ def _without_blanks_at_quotes(text: bytes, layout: Layout) -> bytes:
 
 
 def _ends_by_fields(path: Place, layout: Layout, text: bytes, line: int) -> NDArray[np.bool_]:
-    """Say of each line whether a record ends there, where quotes stand within unquoted fields.
+    """Return for each line whether a record ends there, if unquoted fields contain quotes.
 
     Raises
     ------
@@ -208,10 +208,10 @@ def _ends_by_fields(path: Place, layout: Layout, text: bytes, line: int) -> NDAr
     return np.asarray(blotted[np.frombuffer(text, np.uint8) == NEWLINE] == NEWLINE)
 
 
-# -- what pyarrow does not read as it stands -------------------------------------------------------
+# -- text that pyarrow cannot read unchanged -------------------------------------------------------
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
 _QUOTED = rb'"[^"]*(?:""[^"]*)*(?:"|\Z)'
-"""A field in quotes, perhaps one that goes on behind the text."""
+"""Matches a quoted field, even one that does not end in the text."""
 _BLANKS = re.compile(rb"(?m)((?:^|(?<=[ \t]))" + _QUOTED + rb")|[ \t]*(\r?\n)[ \t]*|[ \t]+")
 _ARFF_COMMENT = re.compile(rb"(?m)^[ \t]*%.*$")
 _ARFF_FIELD = re.compile(
@@ -220,7 +220,7 @@ _ARFF_FIELD = re.compile(
 
 
 def _plain_csv(text: bytes, layout: Layout) -> bytes:
-    """Return lines as CSV in UTF-8 whose quotes stand directly behind a delimiter."""
+    """Return lines as CSV in UTF-8, with quotes directly behind delimiters."""
     text = _as_utf8(text)
     if b"\r" in text and text.count(b"\r") != text.count(b"\r\n"):
         text = _LONE_RETURN.sub(b" ", text)
@@ -234,7 +234,7 @@ def _plain_csv(text: bytes, layout: Layout) -> bytes:
 
 
 def _as_utf8(text: bytes) -> bytes:
-    """Return lines as UTF-8; a line that is not UTF-8 is taken as Latin-1."""
+    """Return lines as UTF-8; lines that are not UTF-8 are decoded as Latin-1."""
     try:
         if not text.isascii():
             text.decode()
@@ -244,14 +244,14 @@ def _as_utf8(text: bytes) -> bytes:
 
 
 def _requoted(match: re.Match[bytes]) -> bytes:
-    """Return a quoted field of ARFF as CSV quotes it."""
+    """Return a quoted ARFF field with the quotes of CSV."""
     content = match[2] if match[2] is not None else match[3]
     content = re.sub(rb"\\(.)", rb"\1", content).replace(b'"', b'""')
     return b'%b"%b"' % (match[1], content)
 
 
 def _single_blanks(text: bytes) -> bytes:
-    """Return lines with one space for each run of spaces and tabs, and none at their ends."""
+    """Return lines with one space for each run of spaces and tabs, and no spaces at the ends."""
     if b'"' in text:
         return _BLANKS.sub(lambda m: m[1] or (b"\n" if m[2] else b" "), text).lstrip(b" ")
     text = text.replace(b"\r\n", b"\n").replace(b"\t", b" ")
@@ -263,14 +263,14 @@ def _single_blanks(text: bytes) -> bytes:
 # -- fields ----------------------------------------------------------------------------------------
 @dataclass
 class Fields:
-    """Consecutive rows of a text as columns of an Arrow table.
+    """Consecutive rows of a text file as columns of an Arrow table.
 
     Attributes
     ----------
     path : Place
     layout : Layout
     table : pyarrow.Table
-        Its columns are named by their positions in the file.
+        Columns are named by their positions in the file.
     lines : RowLines
         The line in which each row begins.
     """
@@ -292,12 +292,12 @@ class Fields:
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
     def places(self, f: int) -> Callable[[int], str]:
-        """Return what names a column's field of a row for a person; it keeps the lines alone."""
+        """Return a function that names the field of the i-th row in column `f`, for errors."""
         return field_places(self.path, self.layout, self.lines, f)
 
 
 def field_places(path: Place, layout: Layout, lines: RowLines, f: int) -> Callable[[int], str]:
-    """Return what names the field of a row in column `f` for a person."""
+    """Return a function that names the field of the i-th row in column `f`, for errors."""
     name = f" ({layout.names[f]!r})" if layout.names else ""
     return partial(_field_place, path, lines, f"column {f + 1}{name}")
 
@@ -307,29 +307,29 @@ def _field_place(path: Place, lines: RowLines, column: str, row: int) -> str:
 
 
 class NotOfType(Exception):
-    """A field does not have the type that was requested."""
+    """Raised if a field does not have the requested type."""
 
 
 def read_fields(
     path: Place, layout: Layout, found: Records, types: dict[int, Any], nulls: Iterable[str] = ()
 ) -> Fields:
-    """Read the columns `types` of records.
+    """Parse records with pyarrow, and return the columns in `types`.
 
     Parameters
     ----------
     path, layout
     found : Records
     types : dict of int to pyarrow.DataType
-        The type of each column that is wanted. Texts are never null.
+        The type of each column to read. Texts are never null.
     nulls : iterable of str
-        What is null in columns of numbers.
+        Texts that are null in number columns.
 
     Raises
     ------
     NotOfType
-        If a field does not have the type that was requested.
+        If a field does not have the requested type.
     InputError
-        Naming file and line, if a row has another number of fields.
+        Naming file and line, if a row has a wrong number of fields.
     """
     names = [str(f) for f in range(layout.columns)]
     blank: list[int] = []
@@ -380,7 +380,7 @@ def read_fields(
 
 
 class Reached:
-    """What of a delimited file was taken so far: the line reached, and a record that is begun.
+    """Position in a delimited file: the current line, and the record that has begun there.
 
     Parameters
     ----------
@@ -392,19 +392,19 @@ class Reached:
         self._path, self.line, self.rest = path, layout.body_line, b""
 
     def take(self, rest: bytes, line: int, begun: int) -> None:
-        """Go on behind a piece, where a record is begun, and `begun` bytes of a line behind it.
+        """Move to `line`, where the record `rest` begins; `begun` bytes of a line follow it.
 
         Raises
         ------
         InputError
-            If what is begun is too long for a record.
+            If the record that has begun is too long.
         """
         self.line, self.rest = line, rest
         if len(rest) + begun > base.LONGEST_RECORD:
             raise too_long(self._path, self.line)
 
     def finish(self) -> None:
-        """InputError if a record is begun that does not end."""
+        """Raise InputError if the last record of the file does not end."""
         if self.rest.strip():
             raise InputError(
                 f"{self._path}, line {self.line}: a quoted field is opened and never closed."
@@ -412,17 +412,17 @@ class Reached:
 
 
 LOOK_BYTES = 1 << 20
-"""Look at this much of a file for what its columns hold; an eighth of a piece takes 10 ms."""
+"""Judge the types of columns by this much of a file: an eighth of a piece takes 10 ms."""
 
 
 def first_fields(source: Source, layout: Layout, most: int | None = None) -> Fields | None:
-    """Return the first rows of a delimited file as texts; None if it has no row.
+    """Return the first rows of a delimited file as texts; None if the file has no row.
 
     Parameters
     ----------
     source, layout
     most : int, optional
-        Bytes of the rows. Default: those of a piece.
+        Read rows of at most this many bytes. Default: a piece.
 
     Raises
     ------

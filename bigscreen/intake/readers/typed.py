@@ -1,4 +1,4 @@
-"""What readers of tables share: the columns that were chosen, and the codes of texts."""
+"""Base of readers of tables: column roles and types, and the encoders of text columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bigscreen.intake.readers.columns import TableColumns
 
 
 class TypedReader(Reader):
-    """A reader of columns of numbers, texts and dates.
+    """Base class of readers of tables with columns of numbers, texts and dates.
 
     Parameters
     ----------
@@ -28,9 +28,9 @@ class TypedReader(Reader):
     names : list of str or None
         Names of all columns of the source.
     kinds : mapping of int to Kind
-        What columns of X hold; the others hold numbers.
+        Types of features; features without an entry hold numbers.
     missing : Missing
-        What says that a value is missing, and whether features may be.
+        Marks of missing values, and whether features may be missing.
     closed : bool
         Whether a text that is not among given categories is an error.
     """
@@ -55,7 +55,7 @@ class TypedReader(Reader):
         self._restart()
 
     def _restart(self) -> None:
-        """Forget the texts that were read."""
+        """Reset the encoders: forget all categories that were learnt."""
         missing = self._missing
         texts = {j: kind.how for j, kind in self._kinds.items() if kind.name == TEXT.name}
         self._coders: dict[int, Any] = {
@@ -67,7 +67,7 @@ class TypedReader(Reader):
         self.unseen = {j: 0 for j, known in texts.items() if known is not None}
 
     def _set_codes(self, X: Any, texts: dict[int, Any], skip: int = 0) -> None:
-        """Give the texts of all rows but the first `skip` the codes that they have in X."""
+        """Encode the texts of each column; write the codes to X, without the first `skip` rows."""
         for j, found in texts.items():
             codes = self._coders[j].encode(found)
             if j in self.unseen:
