@@ -1,1 +1,1 @@
-"""The closing pass: P, D and the gap over all rows, independent of the solver."""
+"""Closing passes: certificates (P, D and their gap over all rows) computed without the solver."""

@@ -1,7 +1,8 @@
-"""The closing pass of a point beside a dual point whose w(alpha) is known, as of a fit before.
+"""Certificates that reuse a known dual point and its w(alpha), for example of an earlier fit.
 
-A row that is at the same side under both, for certain, moves P and D by what it moved w(alpha) by:
-a look at its float32 score is enough. All others are summed from float64 columns.
+If a row is certainly on the same side at the known dual point and at the new point, its float32
+score is enough: its contribution to P and D follows from w(alpha). All other rows are summed from
+float64 columns.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ from bigscreen.problems.recipes import Problem
 
 @dataclass(frozen=True)
 class Known:
-    """A dual point of a C-SVC on landmarks, and its w(alpha).
+    """A known dual point of a C-SVC on landmarks, and its w(alpha).
 
     Parameters
     ----------
     alpha : float64 (n,)
     w_alpha : float64 (r,) or, with a constant, (r + 1,)
     largest : float
-        Largest absolute value among ``sum s_i alpha_i c_i``, the sums over columns behind it.
+        Largest absolute entry of ``sum s_i alpha_i c_i``, the sum over columns that w_alpha comes
+        from.
     astray : float
         How far rounding can have moved w_alpha.
     certified_in : str
-        Precision of the columns that it was summed from.
+        Precision of the columns that w_alpha was summed from.
     """
 
     alpha: FloatArray
@@ -50,13 +52,13 @@ class Known:
 
 @dataclass
 class _Sums(Added):
-    """What rows add; sums of shards are added in their order.
+    """Sums over rows for an incremental certificate; sums of shards are added in shard order.
 
-    Of rows that are summed from float64 columns: ``primal``, ``dual``, what P and D hold of them
-    beyond what they move w(alpha) by; ``losses``, ``reach`` and ``rows``; ``moved``, what w(alpha)
-    is moved by, over columns. ``support``: rows whose alpha is not 0. ``far``: how far float32
-    moves the score of any row of a sample, by shard. ``scores`` and ``alpha``, (places, values) of
-    rows that a ledger lists, by shard.
+    Over rows with float64 columns: ``primal`` and ``dual``, their contributions to P and D apart
+    from the change of w(alpha); ``losses``, ``reach`` and ``rows``; ``moved``, the change of
+    w(alpha) as a sum over columns. Over all rows: ``support``, the number of rows whose alpha is
+    not 0; by shard ``far``, the largest error of a sampled row's float32 score; ``scores``; and
+    ``alpha``, (places, values) of rows that a ledger lists.
     """
 
     moved: FloatArray
@@ -73,7 +75,7 @@ class _Sums(Added):
 
 @dataclass(frozen=True)
 class _ShardSums:
-    """Runs anywhere: one shard's part; an item is (shard, alpha, the known one)."""
+    """Fleet program: the sums of one shard; an item is (shard, alpha, known alpha)."""
 
     design: Design
     problem: Problem
@@ -106,7 +108,7 @@ class _ShardSums:
         return sums
 
     def _far(self, X: NDArray[np.float32], scores: FloatArray, start: int) -> float:
-        """How far float32 moves the score of any row of a chunk's sample, the longest among it."""
+        """The largest error of a float32 score among a chunk's sampled rows and its longest row."""
         design, step = self.design, stride(self.design.data.n_rows)
         longest = int(np.argmax(design.data.sqnorms(start, start + len(scores))))
         drawn = np.append(np.arange(-start % step, len(scores), step), longest)
@@ -122,7 +124,7 @@ class _ShardSums:
         now: FloatArray,
         before: FloatArray,
     ) -> None:
-        """Add rows with these float64 columns, whose alpha was another or may be off its side."""
+        """Add rows by their float64 columns: rows whose alpha changed or may be off its side."""
         losses, signed = dual.losses(scores), dual.sign * (now - before)
         sums.primal += float(np.sum(losses - before * dual.gradient(scores)))
         sums.dual += float(np.sum(now - before))
@@ -134,7 +136,7 @@ class _ShardSums:
 
 
 class Beside:
-    """Certifies points of a C-SVC beside a known one.
+    """Computes certificates of points of a C-SVC from a known dual point and its w(alpha).
 
     Parameters
     ----------
@@ -150,19 +152,19 @@ class Beside:
         self._last: _Looked | None = None
 
     def scores(self, point: Point) -> FloatArray:
-        """The scores of all rows (n,) that a certificate of this point comes from."""
+        """The scores of all rows (n,) from which this point's certificate is computed."""
         return np.concatenate(self._look(point).sums.scores)
 
     def certificate(self, point: Point) -> Certificate | None:
-        """That of a point, which has an alpha; None where rounding leaves too little of its gap.
+        """The certificate of a point with an alpha; None if rounding is too large for its gap.
 
-        With ``w0`` the known w(alpha) and ``alpha0`` its alpha, rows at their side under both have
-        the loss ``alpha0 G``, and so
+        With ``w0`` the known w(alpha) and ``alpha0`` its alpha, a row that is on the same side at
+        both points has the loss ``alpha0 G``, and so
 
-            P = 1/2 ||w||^2 - <w, w0> + sum alpha0 + sum over the others (loss - alpha0 G),
-            D = sum alpha - 1/2 ||w0 + sum over the others s (alpha - alpha0) phi||^2.
+            P = 1/2 ||w||^2 - <w, w0> + sum alpha0 + sum over other rows (loss - alpha0 G),
+            D = sum alpha - 1/2 ||w0 + sum over other rows s (alpha - alpha0) phi||^2.
 
-        What rounding has moved w0 by moves P and D alike: their difference by no more than its
+        A rounding error of w0 moves P and D equally: their difference changes by at most its
         product with w - w(alpha).
         """
         looked = self._look(point)
@@ -171,7 +173,7 @@ class Beside:
         return self._concluded(point, looked.sums)
 
     def _look(self, point: Point) -> _Looked:
-        """The pass over all rows of a point; the last one is kept."""
+        """Run the pass over all rows for a point, or return the last pass if it was for its w."""
         if self._last is None or self._last.w is not point.w:
             design, data, before = self.design, self.design.data, self.known.alpha
             assert point.alpha is not None
@@ -188,7 +190,7 @@ class Beside:
         return self._last
 
     def _concluded(self, point: Point, sums: _Sums) -> Certificate | None:
-        """The certificate of the sums of a pass."""
+        """The certificate of a point from the sums of its pass."""
         design, known, w = self.design, self.known, point.w
         data, frame = design.data, SumLayout.of(self.problem, design.data)
         x, w_alpha = w, known.w_alpha + with_constant(design, sums.moved, frame.constant)
@@ -198,7 +200,7 @@ class Beside:
         along, half_alpha = float(x @ known.w_alpha), 0.5 * float(w_alpha @ w_alpha)
         primal, dual = half - along + total + sums.primal, total + sums.dual - half_alpha
         apart = float(np.linalg.norm(x - w_alpha))
-        # How far rounding can have moved them.
+        # How far rounding can have moved P and D.
         coef, widest = design.coef(w), frame.largest(design.column_bound)
         size = float(np.sum(np.abs(coef))) + abs(point.intercept)
         entry = design.score_error(coef, np.float64) + score_sum_error(design.width, widest, size)
@@ -208,7 +210,7 @@ class Beside:
             known.largest + float(np.max(np.abs(sums.moved)))
         )
         ordered = [UNIT_ROUNDOFF * products * design.coef_size(each) for each in (w, own_w_alpha)]
-        # (Rows are summed by tiles, tiles and shards one after the other.)
+        # (The number of additions: rows within tiles, then tiles, then shards.)
         summed = half + abs(along) + total + sums.losses + half_alpha + sums.reach * widest
         common = UNIT_ROUNDOFF * (sums.rows + data.n_shards + 64) * summed
         astray = known.astray + design.feature_error(np.float64) * sums.reach
@@ -243,7 +245,7 @@ class Beside:
 
 
 class _Looked(NamedTuple):
-    """A pass over all rows: of which w, the margin, and the sums."""
+    """The result of a pass over all rows: its w, its margin and its sums."""
 
     w: FloatArray
     margin: float

@@ -1,22 +1,22 @@
-"""What a certificate is: P, D and their gap over ALL rows, and how far rounding can move them.
+"""Certificates: P, D and their gap over ALL rows, and how far rounding can have moved them.
 
 Weak duality holds for every w, every multiplier mu and every feasible alpha:
 
     D(alpha) <= D* = P* <= P(w, mu),    gap = P(w, mu) - D(alpha).
 
-So whatever a solver, a screening rule or a lazy pass left out, two numbers that are summed over all
-rows prove how far the machine is from the best one. There are two kinds of point:
+So whatever a solver, a screening rule or a lazy pass left out, these two numbers, summed over all
+rows, prove how far the machine is from the optimal one. There are two kinds of point:
 
-* alpha with its own ``w(alpha) = sum_i s_i alpha_i phi_i``. The scores u of w(alpha) say everything
-  (``||w||^2 = sum s alpha u``), wherever they come from: tiles of a kernel matrix or entries at
-  hand (`certify.scores`), scores that a path keeps, columns in memory. `prove`, below, is the only
-  place where they become a certificate.
-* w and alpha apart from each other, as a smoothed Newton leaves them. P needs scores of w, D the
-  vector ``sum s alpha c`` over columns: `certify.explicit`, and `certify.beside` next to a dual
-  point whose w(alpha) is known already.
+* *paired*: alpha with its own ``w(alpha) = sum_i s_i alpha_i phi_i``. The scores u of w(alpha) are
+  enough (``||w||^2 = sum s alpha u``), wherever they come from: tiles of a kernel matrix or entries
+  in memory (`certify.scores`), scores that a path keeps, columns in memory. `prove` is the only
+  function that makes a certificate of them.
+* *separate*: w and an alpha whose w(alpha) is another vector, as a smoothed Newton method leaves
+  them. P needs the scores of w, D the vector ``sum s alpha c`` over columns: `certify.explicit`,
+  and `certify.beside` if a dual point and its w(alpha) are known already.
 
-A score comes with a *band*: how far it may be from the exact one. What bands do to the gap is less
-than what they do to P and D: a row that is certainly where its gradient wants it moves both alike.
+A score comes with a *band*: how far it may be from the exact score. Bands move the gap less than P
+and D: a row whose alpha is certainly the best one for its gradient moves P and D equally.
 `hides_gap` says whether rounding could account for a gap; closing passes compute rows or columns
 again, in float64, until it could not.
 """
@@ -46,20 +46,20 @@ from bigscreen.problems.violation import unit, violation
 from bigscreen.screening.dynamic import farthest
 
 SUM_ERROR = 16 * 2.0**-53
-"""Relative error of the sums of `prove`, as a part of their terms' sizes: four roundings of a term,
-two of a compensated sum, and the rounding of the boxes, which tells where all rows are at an end.
+"""Bound on the error of the sums of `prove`, relative to the sizes of their terms: four roundings
+of a term, two of a compensated sum, and those of the boxes, which matter if all rows are at an end.
 """
 
 
 def hides_gap(rounding: float, gap: float, share: float) -> bool:
-    """Whether rounding can account for more than this share of a gap."""
+    """Whether rounding can account for more than a fraction ``share`` of a gap."""
     return rounding > share * max(gap, 0.0)
 
 
 class Rounding(NamedTuple):
-    """How far rounding can have moved the gap, P and D.
+    """Bounds on the rounding errors of the gap, P and D.
 
-    ``sums``: the part of the gap's that float64 sums have done, whatever was summed.
+    ``sums``: the part of the gap's bound that comes from float64 summation alone.
     """
 
     gap: float
@@ -71,7 +71,7 @@ class Rounding(NamedTuple):
 def certified(
     primal: float, dual: float, gap: float, rounding: Rounding, **how: Any
 ) -> Certificate:
-    """The certificate of these numbers; ``how`` holds the fields that say how it came about."""
+    """Make a certificate of these numbers; ``how`` holds its fields other than the numbers."""
     return Certificate(
         primal=primal,
         dual=dual,
@@ -85,7 +85,7 @@ def certified(
 
 
 class Norm(NamedTuple):
-    """``||w(alpha)||^2`` where w itself is known, and a bound on its error."""
+    """``||w(alpha)||^2`` computed from w itself, and a bound on its error."""
 
     square: float
     error: float
@@ -93,7 +93,7 @@ class Norm(NamedTuple):
 
 @dataclass(frozen=True)
 class Proof:
-    """What the scores of w(alpha) prove.
+    """P, D and the gap of a paired point, from the scores of its w(alpha).
 
     Attributes
     ----------
@@ -102,10 +102,10 @@ class Proof:
     w_sq : float
         ``||w(alpha)||^2``.
     primal, dual, gap : float
-        ``P(w(alpha), mu)``, D(alpha) and the Frank-Wolfe gap; ``primal`` is the sum of the others.
+        ``P(w(alpha), mu)``, D(alpha) and the Frank-Wolfe gap; ``primal = dual + gap``.
     rounding : Rounding
     doubts : float64 (rows,)
-        How far each row's band can have moved the gap.
+        How far the error of each row's score can have moved the gap.
     """
 
     mu: Mu
@@ -130,14 +130,14 @@ def prove(
     Parameters
     ----------
     dual : Dual
-        Of all rows, without a curve.
+        The dual of all rows, without a curve.
     alpha, scores : float64 (rows,)
     bands : float64 (rows,), or one number for all
         How far each score may be from the exact one.
     norm : Norm or None
         None: ``||w||^2`` follows from the scores.
     parts : Arrays or None
-        The dual as compiled loops take it, where it is known.
+        ``arrays(dual)``, if the caller has it already.
     """
     assert dual.curve is None
     parts = arrays(dual) if parts is None else parts
@@ -155,7 +155,7 @@ def prove(
     _sum(parts, mu, *given, doubts, sums, bounds)
     gap, linear, w_sq = sums[:3].tolist()
     doubt, primal_doubt, dual_doubt, terms = bounds.tolist()
-    # What alpha lacks of the coupling's totals counts as rounding.
+    # The difference between ``sum t alpha`` and the coupling's total counts as rounding.
     missing = float(np.abs(mu) @ np.abs(parts.total - sums[3:]))
     summed = SUM_ERROR * terms + missing
     if norm is not None:
@@ -176,7 +176,7 @@ def prove(
 
 @dataclass(frozen=True)
 class Pair:
-    """P(w, mu) and D(alpha) of a w and an alpha that are apart, by ``||w - w(alpha)||``."""
+    """P(w, mu) and D(alpha) of a separate point; ``apart`` is the distance ``||w - w(alpha)||``."""
 
     primal: float
     dual: float
@@ -190,14 +190,14 @@ class Pair:
 
     @property
     def radius(self) -> float:
-        """How far from w the optimal w* can be."""
+        """An upper bound on the distance from w to the optimal w*."""
         rounding = self.rounding.gap
         return farthest(max(self.gap, 0.0) + rounding, self.apart, rounding)
 
     def dual_point(
         self, coef: FloatArray, offset: float, listed: list[tuple[NDArray[np.int64], FloatArray]]
     ) -> DualPoint:
-        """The dual point that a ledger keeps; ``listed``: (places, alpha) of rows, by shard."""
+        """Make the dual point that a ledger keeps; ``listed``: (places, alpha) of rows by shard."""
         places, alpha = (np.concatenate(part) for part in zip(*listed, strict=True))
         return DualPoint(coef, offset, self.apart, places, alpha)
 
@@ -205,10 +205,10 @@ class Pair:
 def stationary(
     dual: Dual, alpha: FloatArray, scores: FloatArray, bands: FloatArray
 ) -> tuple[float, float]:
-    """How far the KKT conditions are from holding, and how far rounding can have moved that.
+    """The violation of the KKT conditions, and a bound on its rounding error.
 
-    It is all that can be said of a kernel that is not positive semidefinite: its dual is not
-    concave, and no gap bounds anything.
+    It replaces the gap for a kernel that is not positive semidefinite, whose dual is not concave:
+    the gap bounds nothing then.
     """
     band = float(np.max(bands[dual.reach > 0], initial=0.0))
     return violation(dual, alpha, scores), 2.0 * unit(dual) * band
@@ -225,10 +225,10 @@ def _sum(
     sums: FloatArray,
     bounds: FloatArray,
 ) -> None:
-    """Add up, with compensation, what rows have of the sums.
+    """Sum every row's contributions, with compensated addition.
 
-    ``sums``: the gap, ``p alpha - e |alpha|``, ``s alpha u`` and, by group, ``t alpha``.
-    ``bounds``: what bands can do to the gap, P and D, and the sizes of all terms.
+    Adds to ``sums``: the gap, ``p alpha - e |alpha|``, ``s alpha u`` and, by group, ``t alpha``.
+    Adds to ``bounds``: how far bands can move the gap, P and D, and the sizes of all terms.
     """
     sign, lin, lo, hi, t, tube, group, _ = parts
     lost = np.zeros(len(sums))
@@ -251,7 +251,7 @@ def _sum(
         high = _best(G + band, lo[i], hi[i], e) - a
         doubts[i] = max(abs(low), abs(high)) * band
         bounds[0] += doubts[i]
-        # dP / du is alpha / 2 less the best alpha, dD / du is alpha / 2.
+        # With s = 1: dP / du is alpha / 2 less the best alpha, dD / du is alpha / 2.
         bounds[1] += max(abs(low + 0.5 * a), abs(high + 0.5 * a)) * band
         bounds[2] += 0.5 * abs(a) * band
         loss = left + abs(G * a - e * abs(a))
@@ -260,7 +260,7 @@ def _sum(
 
 @njit(cache=True, nogil=True)
 def _best(G: float, lo: float, hi: float, tube: float) -> float:
-    """Where alpha is best at this gradient."""
+    """The alpha in the box that maximises ``G alpha - tube |alpha|``."""
     if G > tube:
         return hi
     if G < -tube:
@@ -270,7 +270,7 @@ def _best(G: float, lo: float, hi: float, tube: float) -> float:
 
 @njit(cache=True, nogil=True)
 def _add(sums: FloatArray, lost: FloatArray, k: Any, term: float) -> None:
-    """Add a term to a sum; what the addition rounds off goes into the next one (Kahan 1965)."""
+    """Add a term to ``sums[k]`` with Kahan's (1965) compensation for the rounding, in ``lost``."""
     part = term - lost[k]
     total = sums[k] + part
     lost[k] = (total - sums[k]) - part

@@ -1,8 +1,8 @@
-"""One shard's part of a closing pass over columns: what rows add to P, to D and to ``w(alpha)``.
+"""The sums of a closing pass over columns: each row's contributions to P, D and ``w(alpha)``.
 
-Rows come tile by tile: their columns, their scores, the alpha that is read off them, and the vector
+Rows come tile by tile: their columns, their scores, the alpha read off the scores, and the vector
 ``sum s alpha [c, border]``. In float32, rows near their hinge point are summed from float64 columns
-instead, and rows of a sample are looked at in both precisions (`certify.sample`).
+instead, and sampled rows are compared in both precisions (`certify.sample`).
 """
 
 from __future__ import annotations
@@ -29,19 +29,21 @@ from bigscreen.problems.recipes import CSvc, Problem
 
 @dataclass(frozen=True)
 class ColumnTuning:
-    """When columns of a closing pass become float64, and how many rows are summed at once.
+    """When a closing pass uses float64 columns, and how many rows it sums at once.
 
-    ``coarse_share``: make all columns float64 if float32 ones can have moved the gap by more than
-    this share of it (unless float64 sums have moved it by half as much).
-    ``sample_factor``: no score is farther from its float64 value than this many times the farthest
-    of the sample's rows.
-    ``near_gap``: below this relative gap rows near their hinge point get float64 columns; nothing
-    hangs on them for wider ones. ``digits_gap``: below this one all rows that are part of a sum do
-    (float64 for all rows takes .4 of the time, but proves gaps of 3e-10 where this proves 4e-11).
-    ``side_share``: share of its box that alpha may be off its side by and count as there, as a
-    mixture of equal ones is.
-    ``block_rows``: rows that are added up before the rest: a sum's bound counts these, no more.
-    ``looked_rows``: rows of the sample looked at together: a large factor is read once for them.
+    ``coarse_share``: repeat the pass with float64 columns if rounding can account for more than
+    this fraction of the gap (unless half of it comes from float64 summation alone).
+    ``sample_factor``: the largest error of a float32 score is taken to be this multiple of the
+    largest error among the sampled rows.
+    ``near_gap``: use float64 columns for rows near their hinge point if the relative gap is below
+    this; wider gaps do not need them. ``digits_gap``: use float64 columns for all rows with a
+    nonzero alpha if the relative gap is below this. (Float64 for all rows takes .4 of the time, but
+    proves gaps of 3e-10 where this proves 4e-11.)
+    ``side_share``: alpha counts as at its side if it is off by at most this fraction of its box (a
+    mixture of equal alphas is off by rounding).
+    ``block_rows``: sum blocks of this many rows separately, so that rounding grows with the block.
+    ``looked_rows``: compare this many sampled rows together, so that a large factor of the
+    landmarks is read once for all of them.
     """
 
     coarse_share: float = 0.5
@@ -57,7 +59,7 @@ TUNING = ColumnTuning()
 
 
 class Added:
-    """A dataclass whose records are added field by field."""
+    """A dataclass whose instances are added field by field."""
 
     def __add__(self, other: Self) -> Self:
         names = (each.name for each in fields(cast("Any", self)))
@@ -66,15 +68,16 @@ class Added:
 
 @dataclass
 class Sums(Added):
-    """What rows add to a closing pass; sums of shards are added in the order of the shards.
+    """Sums over rows of a closing pass; sums of shards are added in shard order.
 
-    ``loss``: P's losses, which an error e of every score moves by ``steep e + bend e^2 / 2``.
-    ``rows``, ``support``: rows, and those whose alpha is not 0. ``left``: what an error of every
-    score moves the gap by where rows are not exact. By part of a mixture ``sizes``, its
-    ``sum |alpha|``; ``values``, the sums of its `Terms`; ``vectors`` (parts, terms, m + extras),
-    its ``sum s alpha [c, border]``. By shard ``kinks`` of P near the multiplier of every group; the
-    ``scores`` of all rows, in the end float32 if they are kept; ``alpha``, in the end (places,
-    values) of rows that a ledger lists.
+    ``loss``: the sum of losses; an error e of every score moves it by ``steep e + bend e^2 / 2``.
+    ``rows``, ``support``: the number of rows, and of rows whose alpha is not 0. ``left``: how far
+    the gap moves per unit of error in the scores of rows without float64 columns.
+    For each part of a mixture: ``sizes``, its ``sum |alpha|``; ``values``, the sums of its `Terms`;
+    ``vectors`` (parts, terms, m + extras), its ``sum s alpha [c, border]``.
+    By shard: ``kinks``, the breakpoints of P near the multiplier of each group; ``scores`` of all
+    rows, float32 once the shard is finished; ``alpha``, then (places, values) of rows that a ledger
+    lists.
     """
 
     sizes: FloatArray
@@ -93,9 +96,9 @@ class Sums(Added):
 
 
 class Tile(NamedTuple):
-    """Rows of a shard: their places, their columns, and the columns that alpha is read off.
+    """A tile of a shard's rows: their places, their columns, and the columns that give alpha.
 
-    ``exact`` gives float64 columns of some of them; None: there are no better ones.
+    ``exact`` computes float64 columns of chosen rows; None: the columns are exact already.
     """
 
     rows: slice
@@ -106,13 +109,13 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class ColumnPass:
-    """Runs anywhere: one shard's part of the certificate of a point.
+    """Fleet program: the sums of one shard for the certificate of a point.
 
-    ``solved`` has the columns that alpha is read off, ``summed`` the columns that are summed, with
-    entries of ``dtype``; ``source`` is the kernel design behind stored features. ``coef`` and
-    ``true_coef`` are the point's coefficients of the summed columns and of the kernel's. Rows no
-    farther than ``margin`` from their hinge point get float64 columns (0: none); ``digits``: so do
-    all rows that are part of a sum. ``keep``: keep what a ledger is made of.
+    ``solved`` has the columns that give alpha, ``summed`` the columns that are summed, with entries
+    of ``dtype``; ``source`` is the kernel design behind stored features. ``coef`` and ``true_coef``
+    are the point's coefficients for the summed columns and for the kernel design's. Rows within
+    ``margin`` of their hinge point get float64 columns (0: none); with ``digits`` all rows with a
+    nonzero alpha get them, too. ``keep``: keep the scores that a ledger is made of.
     """
 
     solved: Design
@@ -146,23 +149,23 @@ class ColumnPass:
         return total
 
     def __call__(self, item: tuple[int, NDArray[Any] | None]) -> Sums:
-        """Sums of shard ``item[0]``; ``item[1]``: its own alpha, its sides, or None: read off."""
+        """The sums of shard ``item[0]``; ``item[1]``: its alpha, its sides, or None (read off)."""
         return SeveralPasses((self,))((item,))[0]
 
     @property
     def alike(self) -> Any:
-        """Equal for passes over the same columns, which can be one pass."""
+        """A key that is equal for passes over the same columns, which can be one pass."""
         source = None if self.source is None else self.source.same
         return self.solved.same, self.summed.same, source, self.dtype
 
     @staticmethod
     def together(passes: Iterable[ColumnPass]) -> SeveralPasses:
-        """Passes over the same columns as one pass, whose items are theirs together."""
+        """Join passes over the same columns into one pass; its items are tuples of their items."""
         return SeveralPasses(tuple(passes))
 
     @property
     def true(self) -> Design | None:
-        """The design whose float64 columns rows are compared with; None: those are summed."""
+        """The design of exact float64 columns for comparison; None if these are summed already."""
         return None if self.dtype is np.float64 else self.source or self.solved
 
     @property
@@ -177,19 +180,19 @@ class ColumnPass:
 
     @property
     def block(self) -> int:
-        """Rows of a tile that are summed by themselves."""
-        # (Of sparse rows that would cost more than they have entries.)
+        """How many rows are summed as one block."""
+        # (For sparse rows small blocks would cost more than the rows have entries.)
         sparse = self.summed.kernel is None and self.summed.data.is_sparse
         return COLUMN_ROWS if sparse else self.tuning.block_rows
 
     @property
     def constant(self) -> float:
-        """What a penalised offset adds to every score."""
+        """The part of every score that comes from a penalised offset."""
         return self.point.intercept if self.frame.constant else 0.0
 
     @property
     def nothing(self) -> Sums:
-        """The sums of no rows."""
+        """Sums over an empty set of rows."""
         frame, parts = self.frame, len(self.weights)
         return Sums(
             sizes=np.zeros(parts),
@@ -207,14 +210,15 @@ class ColumnPass:
     def add(
         self, sums: Sums, dual: Dual, tile: Tile, given: NDArray[Any] | None, out: FloatArray
     ) -> NDArray[np.int64]:
-        """Add a tile's rows; returns which of them were summed from float64 columns.
+        """Add a tile's rows to ``sums``; return the rows that got float64 columns.
 
-        ``dual``, ``given``: of the tile's rows. ``out`` receives the alpha that is read off.
+        ``dual``: the dual of the tile's rows. ``given``: their alpha or their sides, or None.
+        ``out`` receives the alpha that was used.
         """
         scores = np.empty(len(out))
         column_scores(tile.columns, self.coef, self.constant, scores)
         parts = self._parts(dual, given, tile.read, scores if tile.read is tile.columns else None)
-        out[:] = 0.0  # where nothing was read off yet
+        out[:] = 0.0  # a point without readings has alpha = 0
         weight = np.array(self.weights)
         for each, share in zip(parts, weight / weight.sum(), strict=False):
             out += share * each
@@ -236,7 +240,10 @@ class ColumnPass:
         return near
 
     def finished(self, sums: Sums, dual: Dual, start: int) -> Sums:
-        """A shard's sums with what follows from all its scores; ``start``: of the shard's rows."""
+        """Complete a shard's sums with breakpoints, kept scores and the ledger's alpha.
+
+        ``start`` is the number of the shard's first row.
+        """
         (scores,), (alpha,) = sums.scores, sums.alpha
         if self.frame.kinked:
             sums.kinks = [Kinks.near(dual, scores, np.atleast_1d(self.mu))]
@@ -250,7 +257,7 @@ class ColumnPass:
     def _parts(
         self, dual: Dual, given: NDArray[Any] | None, read: Any, known: FloatArray | None
     ) -> list[FloatArray]:
-        """Alpha of every part of the mixture; ``known``: scores at w, if they are of ``read``."""
+        """The alpha of each part of the mixture; ``known``: the scores of w from ``read``."""
         if given is not None and given.dtype == np.float64:
             return [given]
         parts = list(self._readings(dual, read, known))
@@ -271,7 +278,7 @@ class ColumnPass:
         losses = dual.losses(scores, self.mu)
         sums.loss += losses.sum()
         if dual.curve is None:
-            # (Where rows near their hinge point are known, no other loss of 0 can be another.)
+            # (Rows near their hinge point are in ``near``: any other loss of 0 is certainly 0.)
             moving = losses > 0 if self.margin else np.ones(len(dual), np.bool_)
             moving[near] = True
             sums.steep += dual.reach[moving].sum()
@@ -288,7 +295,10 @@ class ColumnPass:
         exact: tuple[NDArray[np.int64], FloatArray],
         parts: Iterable[FloatArray],
     ) -> None:
-        """Add the vectors of alpha's parts; ``exact``: rows with other columns, and these."""
+        """Add ``sum s alpha [c, border]`` of each part of alpha's mixture.
+
+        ``exact``: rows with float64 columns, and these columns.
+        """
         near, instead = exact
         used, border = np.zeros(len(dual), np.bool_), self.frame.border(dual)
         for k, alpha in enumerate(parts):
@@ -312,7 +322,7 @@ class SeveralPasses:
     passes: tuple[ColumnPass, ...]
 
     def __call__(self, items: tuple[tuple[int, NDArray[Any] | None], ...]) -> list[Sums]:
-        """The sums of one shard, of every point in their order."""
+        """The sums of one shard, one for each point in their order."""
         first = self.passes[0]
         data = first.summed.data
         start, stop = data.shard(items[0][0])
@@ -339,17 +349,17 @@ class SeveralPasses:
         return [each.finished(found, dual, start) for each, found, dual in ended]
 
     def _duals(self, start: int, stop: int) -> list[Dual]:
-        """The dual of these rows in every pass; labels and weights are read once."""
+        """The dual of these rows in each pass; labels and weights are read once."""
         stores = {id(data): data for data in (each.summed.data for each in self.passes)}
         read = {key: (own.y(start, stop), own.weights(start, stop)) for key, own in stores.items()}
         return [each.problem.dual(*read[id(each.summed.data)]) for each in self.passes]
 
     def _tiles(self, X: Any, start: int, a: int, b: int, looked: _Looked | None) -> Iterator[Tile]:
-        """The tiles of a chunk X, the rows from a to b of the shard that begins at ``start``."""
+        """The tiles of a chunk X: rows a to b of the shard whose first row is ``start``."""
         first = self.passes[0]
         solved, summed, true = first.solved, first.summed, first.true
-        # Alpha is read off the very columns that the solver read it off: any alpha in the box is as
-        # good, but at a small h another reading is another alpha.
+        # Alpha is read off the columns that the solver used. Any alpha in the box gives a valid
+        # bound, but with a small h tiny differences of the columns give a quite different alpha.
         same = summed is solved and first.dtype is np.float32
         other = X if summed is solved else solved.data.X(start + a, start + b)
         for c, d in row_ranges(b - a, summed.tile(COLUMN_ROWS)):
@@ -362,12 +372,12 @@ class SeveralPasses:
             yield Tile(slice(a + c, a + d), columns, read, exact)
 
     def _looked(self, X: Any, start: int, a: int, b: int) -> _Looked | None:
-        """Pick the rows of a chunk whose columns are compared with float64 ones.
+        """Pick the rows of a chunk whose columns are compared with float64 columns.
 
-        None without a kernel: float32 features are the user's own numbers then.
+        None without a kernel: float32 features are then the user's own numbers, without error.
 
-        A float32 product may round an entry by its place among the rows: what has been summed is
-        known of the very columns only.
+        A float32 product can round an entry differently at another place among the rows, so the
+        comparison needs the columns that were summed themselves.
         """
         true, summed = self.passes[0].true, self.passes[0].summed
         if true is None or true.kernel is None:
@@ -375,7 +385,7 @@ class SeveralPasses:
         data, begin, stop = true.data, start + a, start + b
         chunk = X if true is summed else data.X(begin, stop)
         drawn = np.arange(-begin % stride(data.n_rows), stop - begin, stride(data.n_rows))
-        # (Errors grow with rows' lengths: no row is to be out of sight.)
+        # (Errors grow with the length of a row, so the longest row is compared, too.)
         some = np.append(drawn, int(np.argmax(data.sqnorms(begin, stop))))
         counted = np.arange(len(some)) < len(drawn)
         dtype = summed.data.layout.dtype if summed.kernel is None else np.float32
@@ -389,7 +399,7 @@ class SeveralPasses:
         read: tuple[FloatArray, NDArray[np.bool_]],
         sums: list[Sums],
     ) -> None:
-        """Add some rows to the samples of all points."""
+        """Compare picked rows in both precisions and add them to every point's sample."""
         true, (alpha, exact) = self.passes[0].true, read
         assert true is not None
         own = joined(true.data.is_sparse, [part.own for part in rows])
@@ -404,11 +414,11 @@ class SeveralPasses:
 
 
 class _Looked(NamedTuple):
-    """Rows of a chunk that are to be looked at.
+    """Rows of a chunk whose columns are compared in float32 and float64.
 
-    ``places``: where the rows are in the shard; ``drawn``: whether they are in the sample;
-    ``chunk``: all rows of the chunk, as the kernel design has them; ``own``: the rows to be looked
-    at; ``columns``: the columns that were summed for them.
+    ``places``: the positions of the rows in the shard; ``drawn``: whether each is in the random
+    sample; ``chunk``: all rows of the chunk in the kernel design; ``own``: the compared rows;
+    ``columns``: the columns that were summed for them.
     """
 
     places: NDArray[np.int64]
@@ -418,19 +428,19 @@ class _Looked(NamedTuple):
     columns: NDArray[Any]
 
     def remember(self, columns: Any, start: int, stop: int) -> None:
-        """Keep what was summed for those among these rows of the shard."""
+        """Keep the summed columns of compared rows among the shard's rows ``start`` to ``stop``."""
         here = (self.places >= start) & (self.places < stop)
         if here.any():
             self.columns[here] = columns[self.places[here] - start]
 
 
 def _columns(design: Design, X: Any, dtype: type, passing: str) -> Any:
-    """Columns as compiled loops take them, until the next; raw features are their own."""
+    """The columns of rows for compiled loops, valid until the next call."""
     return as_rows(X if design.kernel is None else design.columns(X, dtype, passing))
 
 
 def _float64(true: Design, used: Design, rows: Any, some: NDArray[np.int64]) -> FloatArray:
-    """Float64 columns, as ``used`` has them, of some rows of the kernel design ``true``."""
+    """Float64 columns of chosen rows, computed by the kernel design ``true`` in ``used``'s form."""
     if not len(some):
         return np.empty((0, used.width))
     columns = true.columns(rows[some], np.float64)
@@ -439,6 +449,6 @@ def _float64(true: Design, used: Design, rows: Any, some: NDArray[np.int64]) -> 
 
 @njit(cache=True, nogil=True)
 def column_scores(columns: Any, coef: FloatArray, intercept: float, out: FloatArray) -> None:
-    """Write down scores of rows by their columns."""
+    """Compute scores of rows from their columns into ``out``."""
     for i in range(len(out)):
         out[i] = row_dot(columns, i, coef) + intercept

@@ -1,7 +1,7 @@
-"""The closing pass of the exact kernel machine: P, D and the gap of an alpha over ALL rows.
+"""The closing pass of an exact kernel machine: P, D and the gap of an alpha over ALL rows.
 
-What a solver keeps is what is to be proved: the scores of all rows come from the support rows anew
-(`certify.scores`). Rows whose float32 entries could account for the gap are computed again, in
+The solver's own scores are not used: the scores of all rows are computed again from the support
+rows (`certify.scores`). Rows whose float32 error could account for the gap are computed again in
 float64.
 """
 
@@ -37,13 +37,14 @@ from bigscreen.problems.recipes import Problem
 
 @dataclass(frozen=True)
 class ExactTuning:
-    """When to compute scores again in float64, and when to carry them over from another w.
+    """When to compute scores again in float64, and when to reuse the scores of another w.
 
-    ``mended_share``: compute rows again until rounding could account for no more of the gap.
+    ``mended_share``: compute rows again until rounding can account for at most this fraction of
+    the gap.
     ``moved_share``: compute the support rows again if independent errors are likely to move P and D
-    together by more than this share of the gap.
-    ``carried_factor``: carry scores over if the rows that changed are this many times fewer than
-    the support rows (changes take float64 entries, at twice the time).
+    together by more than this fraction of the gap.
+    ``carried_factor``: reuse the scores of another w if the rows whose alpha changed are this many
+    times fewer than the support rows (changes take float64 entries, at twice the time).
     """
 
     mended_share: float = 0.05
@@ -68,29 +69,28 @@ def close_exact(
     Parameters
     ----------
     design, problem, point
-        What was solved, and where the solver stands: ``point.alpha`` (n,) is all that is used of
-        it, made feasible where rounding, or an early end, has left it beside (`certified_alpha`).
+        The rows, the problem, and the solver's iterate. Only ``point.alpha`` (n,) is used of it,
+        made feasible if rounding, or an early end, has left it infeasible (`certified_alpha`).
     fleet : Fleet
         Runs one task a shard; the result does not depend on how many workers it has.
     certify : {"float32", "float64"}
         Precision of the kernel's entries; sums are float64 either way. In float32 the entries of
-        few rows are shared with the solver, and rows whose rounding could tell in the
-        gap are computed again in float64; entries that float32 would make coarse
-        (``Kernel.precision``) are float64 whatever is asked for. In float64 nothing is shared with
-        the solver.
+        few rows are shared with the solver, and rows whose rounding could matter to the gap are
+        computed again in float64; entries for which float32 is too coarse (``Kernel.precision``)
+        are float64 in any case. In float64 nothing is shared with the solver.
     keep : bool
-        Keep what a ledger of the rows is made of, too, as ``evidence``.
+        Keep the scores that a ledger of the rows is made of, as ``evidence``.
 
     Returns
     -------
     Certificate
         ``intercept`` is the offset that is certified, ``multiplier`` the best one for this w.
-        ``rounding_bound`` is what the rounding of rows and entries can have moved the gap by,
-        ``primal_rounding`` and ``dual_rounding`` P and D each (a row that is certainly at its
-        bound moves both alike; if that is likely to be more than the gap, the support rows are
-        computed again). Errors of entries are taken as random: see `Kernel.entry_error`.
-        Of a kernel that is not positive semidefinite nothing is proved: ``violation`` says how far
-        the KKT conditions are from holding, and there is no gap.
+        ``rounding_bound`` says how far rounding of rows and entries can have moved the gap,
+        ``primal_rounding`` and ``dual_rounding`` how far P and D each (a row that is certainly at
+        its bound moves both equally; if that is likely to be more than the gap, the support rows
+        are computed again). Errors of entries are taken as random: see `Kernel.entry_error`.
+        For a kernel that is not positive semidefinite nothing is proved: there is no gap, and
+        ``violation`` is the violation of the KKT conditions.
     """
     return scored(design, problem, point, fleet, certify, tuning=tuning).certificate(keep)
 
@@ -105,11 +105,11 @@ def scored(
     near: Proved | None = None,
     tuning: ExactTuning = TUNING,
 ) -> ScoredRows:
-    """The scores that `close_exact` certifies from.
+    """Compute the scores from which `close_exact` makes its certificate.
 
-    ``every``: score rows whose box holds nothing but 0, too, which no gap needs. ``near``, with
-    ``every``: a proved w; if this w differs from a multiple of it in few rows, the scores of that
-    multiple are carried over and the difference is added.
+    ``every``: also score rows whose box holds nothing but 0, which the gap does not need. ``near``,
+    with ``every``: a w whose scores are proved; if this w differs from a multiple of it in few
+    rows, the scores of that multiple are reused and the difference is added.
     """
     data, kernel = design.data, design.kernel
     assert kernel is not None and point.alpha is not None
@@ -141,11 +141,12 @@ def scored(
 
 
 def certified_alpha(design: Design, dual: Dual, alpha: FloatArray) -> FloatArray:
-    """The alpha (n,) that is certified and published for a solver's: feasible, and near to it.
+    """The feasible alpha (n,) near a solver's alpha that is certified and published.
 
-    Rows at a bound stay there if the others can make the coupling hold. Where an inner product was
-    taken from another origin than 0, the coefficients add up to 0 to the last bit: what they were
-    off by would count with all of the origin's length in the machine for rows where they are.
+    Rows at a bound stay there if the others can make the coupling hold. If a linear kernel's inner
+    products were taken from an origin other than 0, the coefficients are made to add up to 0
+    exactly: the published machine uses the rows as they are, and there an error of their sum would
+    be multiplied by the length of the origin.
     """
     alpha = np.clip(alpha, dual.lo, dual.hi)
     if dual.coupling is None:
@@ -166,10 +167,10 @@ def certified_alpha(design: Design, dual: Dual, alpha: FloatArray) -> FloatArray
 
 @dataclass
 class ScoredRows:
-    """The rows of an alpha's certificate: its scores, and which of them are in doubt.
+    """The scores of all rows at a feasible alpha, with bounds on their errors.
 
-    ``alpha`` is feasible. ``scores``, ``bands``: without an offset, and how far each may be from
-    the exact one; ``exact``: whether a score comes from float64 entries.
+    ``scores``: without an offset; ``bands``: how far each may be from the exact score; ``exact``:
+    whether a score comes from float64 entries.
     """
 
     problem: Problem
@@ -185,13 +186,13 @@ class ScoredRows:
         self._proof: Proof | None = None
 
     def take(self, source: ScoreSource, rows: NDArray[np.int64]) -> None:
-        """Take over the scores of these rows, ascending."""
+        """Set the scores of these rows, in ascending order, from a source."""
         self.scores[rows], self.bands[rows], self.exact[rows] = source(rows)
         self._proof = None
 
     def mend(self, exact: ScoreSource) -> None:
-        """Compute rows again until rounding is a small part of the gap, by a source of float64."""
-        # A gap that grows smaller as its scores are mended leaves less to doubt.
+        """Compute rows again in float64 until rounding is a small part of the gap."""
+        # (More exact scores can make the gap smaller, so that more rows matter.)
         while len(rows := self.doubtful()):
             self.take(exact, rows)
         if len(rows := self.moving()):
@@ -199,7 +200,7 @@ class ScoredRows:
 
     @property
     def proof(self) -> Proof:
-        """What the scores as they are prove."""
+        """P, D and the gap from the present scores."""
         if self._proof is None:
             given = self.dual, self.alpha, self.scores, self.bands
             self._proof = prove(*given, parts=self._parts)
@@ -211,11 +212,11 @@ class ScoredRows:
 
     @property
     def proved(self) -> Proved:
-        """What another w near this one can be certified from, if these are all rows' scores."""
+        """The scores as a starting point for another w near this one; all rows must be scored."""
         return Proved(self.dual.sign * self.alpha, self.scores, self.bands, self.exact)
 
     def doubtful(self) -> NDArray[np.int64]:
-        """The fewest rows without which rounding is a small part of the gap, ascending."""
+        """The fewest rows to recompute so that rounding is a small part of the gap, ascending."""
         share = self.tuning.mended_share
         if not self.definite:
             worst, _ = stationary(self.dual, self.alpha, self.scores, self.bands)
@@ -225,15 +226,15 @@ class ScoredRows:
         if not hides_gap(float(np.sum(doubts)), gap, share):
             return np.empty(0, np.int64)
         order = np.argsort(-doubts, kind="stable")
-        beyond = np.cumsum(doubts[order][::-1])[::-1]  # what is left without those before
+        beyond = np.cumsum(doubts[order][::-1])[::-1]  # the sum of this doubt and all smaller ones
         rows = order[beyond > share * gap]
         return np.sort(rows[doubts[rows] > 0])
 
     def moving(self) -> NDArray[np.int64]:
-        """The support rows whose float32 scores move P and D together by more than the gap.
+        """The support rows, if errors of their scores are likely to move P and D beyond the gap.
 
-        ``1/2 ||w||^2`` is in both. Errors of rows are independent, or nearly so: their bounds add
-        up as squares do. (Where ||w|| is tiny beside alpha, as in a nu-SVC, this is soon.)
+        Both contain ``1/2 ||w||^2``. Errors of rows are nearly independent, so that their bounds
+        add up in squares. (It happens early if ||w|| is tiny compared with alpha, as in a nu-SVC.)
         """
         part = np.where(self.exact, 0.0, self.alpha * self.bands)
         both = 0.5 * float(np.linalg.norm(part))
@@ -242,7 +243,7 @@ class ScoredRows:
         return np.flatnonzero(part)
 
     def certificate(self, keep: bool = False) -> Certificate:
-        """The certificate; ``keep``: with what a ledger is made of."""
+        """The certificate of the scores; ``keep``: with the evidence that a ledger is made of."""
         proof, dual, alpha = self.proof, self.dual, self.alpha
         primal, gap, rounding = proof.primal, proof.gap, proof.rounding
         offset, left, evidence = self.problem.offset(proof.mu), None, None

@@ -1,9 +1,9 @@
-"""The closing pass over columns: P(w, mu) and D(alpha) of a w and an alpha that are apart.
+"""The closing pass over columns: a certificate of a w and of an alpha read off its scores.
 
-A smoothed solver leaves w and reads alpha off its scores. One pass over all rows computes every
-score again (`certify.columns`); alpha is made feasible by scaling parts of its sums; the multiplier
-moves to the best one nearby (`certify.offset`); and what float32 columns have put into P and D is
-estimated from rows that are seen in float64 as well (`certify.sample`).
+A smoothed solver leaves w, and alpha follows from the scores of w, so that w(alpha) is not w. One
+pass over all rows computes every score again (`certify.columns`); alpha is made feasible by scaling
+parts of its sums; the multiplier moves to the best one nearby (`certify.offset`); and the error of
+float32 columns in P and D is estimated from sampled rows in float64 (`certify.sample`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bigscreen.problems.point import Certificate, Point, Reading, SumLayout
 from bigscreen.problems.recipes import Problem
 
 UNIT_ROUNDOFF = 2.0**-53
-"""What a float64 operation rounds its result by at most, as a part of it."""
+"""Largest relative rounding error of one float64 operation."""
 
 
 def close(
@@ -38,13 +38,13 @@ def close(
     keep: bool = False,
     tuning: ColumnTuning = TUNING,
 ) -> Certificate:
-    """Certify a point over all rows.
+    """Certify a point over all rows by a pass over the design's columns.
 
     Parameters
     ----------
     design, problem, point
-        What was solved, and where the solver stands; its multiplier moves to the best one nearby
-        for its w, the middle of all that are.
+        The rows, the problem, and the solver's iterate. The multiplier of the point moves to the
+        middle of the interval of best multipliers for its w, if that interval is nearby.
     fleet : Fleet
         Runs one task a shard; the result does not depend on how many workers it has.
     certify : {"float32", "float64"}
@@ -53,7 +53,7 @@ def close(
         The kernel design behind a design of stored features, with the same rows: float64
         certifies its exact columns in place of the features stored in float32.
     keep : bool
-        Keep what a ledger of the rows is made of, too, as ``evidence``.
+        Keep the scores that a ledger of the rows is made of, as ``evidence``.
     """
     program = _program(design, problem, point, certify, source, keep, tuning)
     sums = program.total(fleet)
@@ -73,7 +73,7 @@ def close(
     gap = float(primal - dual)
     rounding = _rounding(program, sums, alpha, offsets, (primal, dual))
     coarse = hides_gap(rounding.gap, gap, tuning.coarse_share)
-    # (If half of the rounding is that of float64 sums, float64 columns prove no more.)
+    # (If half of the rounding comes from float64 summation, float64 columns prove no more.)
     coarse &= rounding.gap > rounding.sums / tuning.coarse_share
     coarse |= gap < tuning.digits_gap * abs(primal) and not program.digits
     if certify == "float32" and coarse and sums.sample.rows:
@@ -93,27 +93,28 @@ def close(
 
 
 def score_doubt(design: Design, coef: FloatArray) -> float:
-    """How far float32 columns move a score, if errors are independent (maths.md 4)."""
+    """Bound on a score's error from float32 columns, if errors are independent (maths.md 4)."""
     size, root = float(np.sum(np.abs(coef))), float(np.linalg.norm(coef))
     return design.score_error(coef) * root / size if size > 0 else 0.0
 
 
 def score_sum_error(width: int, largest: float, size: float) -> float:
-    """Bound the rounding of a score's float64 sum, a product for each entry up to ``largest``.
+    """Bound on the rounding of a score's float64 sum over ``width`` columns (maths.md 4).
 
-    ``size``: ``sum |coef|``, offsets included (maths.md 4).
+    ``largest``: the largest absolute entry of a column. ``size``: ``sum |coef|``, offsets included.
     """
     return UNIT_ROUNDOFF * (2.0 * float(np.sqrt(width)) + 2.0) * largest * size
 
 
 @dataclass(frozen=True)
 class FeasibleAlpha:
-    """The dual point of the sums, made feasible: ``D = linear - 1/2 ||w||^2 - 1/2 constant^2``.
+    """The feasible dual point of a pass's sums: ``D = linear - 1/2 ||w||^2 - 1/2 constant^2``.
 
-    ``size``: ``sum |alpha|``, at most. ``largest_sum``: of the sums over columns that w follows
-    from. ``scaled``: the part by which a coupling has made any alpha smaller. ``as_read``: whether
-    rows' own sums are of this alpha, as no part of the mixture fell away and no row in the zone was
-    given more.
+    ``w``: w(alpha). ``size``: an upper bound on ``sum |alpha|``. ``largest_sum``: the largest
+    absolute entry of ``sum s alpha c``, from which w follows. ``scaled``: the largest relative
+    reduction of any alpha by the coupling. ``as_read``: whether alpha is the one that the rows were
+    summed with, apart from that scaling: no part of the mixture was dropped, and no row in the
+    smoothing band was raised.
     """
 
     linear: float
@@ -126,9 +127,9 @@ class FeasibleAlpha:
 
     @classmethod
     def of(cls, program: ColumnPass, sums: Sums) -> FeasibleAlpha | None:
-        """Scale every part of the mixture to the coupling's totals; None if none can meet them.
+        """Scale each part of the mixture to the coupling's totals; None if no part can meet them.
 
-        Each part is made feasible by itself: so is their mixture.
+        If all parts are feasible, so is their mixture.
         """
         frame, summed = program.frame, program.summed
         scales = [frame.scales(vector) for vector in sums.vectors]
@@ -156,7 +157,7 @@ class FeasibleAlpha:
 
     @property
     def square(self) -> float:
-        """``||w(alpha)||^2``, the constant left out."""
+        """``||w(alpha)||^2`` without the constant."""
         return float(self.w @ self.w)
 
     def apart(self, program: ColumnPass) -> float:
@@ -168,10 +169,11 @@ class FeasibleAlpha:
 
 @dataclass(frozen=True)
 class BestOffsets:
-    """The multipliers near the point's own that are ``best`` for its w, one a group.
+    """The ``best`` multipliers for a point's w, one a group, near the point's own.
 
-    ``changes``: what P changes by from ``before`` to them; ``passed``: the weight of the kinks on
-    the way. All multipliers that are best lie between the two ``ends`` (2, groups).
+    ``before``: the point's own multipliers. ``changes``: the change of P, by group, from ``before``
+    to ``best``. ``passed``: the total weight of breakpoints in between. ``ends`` (2, groups): an
+    interval that holds all best multipliers.
     """
 
     before: Sequence[float]
@@ -182,7 +184,7 @@ class BestOffsets:
 
     @classmethod
     def of(cls, program: ColumnPass, sums: Sums) -> BestOffsets:
-        """The best multipliers by the kinks that shards have handed over."""
+        """Find the best multipliers from the breakpoints that the shards have returned."""
         frame, before = program.frame, _multiplier(program.point, program.frame)
         best, changes, passed = list(before), [], 0.0
         ends = np.array([[-np.inf, np.inf]] * frame.groups or [[0.0, 0.0]]).T
@@ -196,12 +198,12 @@ class BestOffsets:
 
     @property
     def shift(self) -> float:
-        """How far any multiplier has moved."""
+        """The largest change of any group's multiplier."""
         return float(np.max(np.abs(np.subtract(self.best, self.before)), initial=0.0))
 
     @property
     def largest(self) -> float:
-        """The largest multiplier on the way."""
+        """The largest absolute multiplier before or after the change."""
         return float(np.max(np.abs([*self.before, *self.best]), initial=0.0))
 
 
@@ -218,7 +220,7 @@ def _program(
     keep: bool,
     tuning: ColumnTuning,
 ) -> ColumnPass:
-    """The pass over a shard's rows, in the precision that the point's gap needs."""
+    """The pass over the rows, in the precision that the point's gap needs."""
     wide = certify == "float64"
     summed = source if wide and source is not None else design
     true, frame = source or design, SumLayout.of(problem, summed.data)
@@ -240,17 +242,17 @@ def _program(
         mu=np.array(multiplier) if frame.groups > 1 else float(sum(multiplier)),
         keep=keep,
         margin=margin,
-        # Rows that are out for certain add nothing: float32 scores are enough of them.
+        # Rows that certainly have alpha = 0 and no loss add nothing: float32 is enough for them.
         digits=margin > 0 and point.gap < tuning.digits_gap * abs(point.primal),
         tuning=tuning,
     )
 
 
 def _with_middle(point: Point) -> Point:
-    """The point with the middle of the box as its alpha, scaled to the coupling's total.
+    """The point with an alpha in the middle of every box, to be scaled to the coupling's total.
 
-    What w = 0 reads off where every p is 0, as it is in all problems whose total is not 0: of any
-    other w the rows in the zone can have too little room.
+    It is the alpha that w = 0 implies if every p is 0, as in all problems whose total is not 0.
+    With any other w the rows in the smoothing band can have too little room.
     """
     middle = Reading(np.zeros_like(point.coef), 0.0, 1.0)
     if len(point.readings) == 1 and not np.any(point.readings[0].coef):
@@ -265,25 +267,24 @@ def _rounding(
     offsets: BestOffsets,
     values: tuple[float, float],
 ) -> Rounding:
-    """How far rounding can have moved the gap, P and D, which are ``values``.
+    """Bounds on the rounding errors of the gap, P and D; ``values``: P and D.
 
-    Sums alone first. Features ARE their computed columns, the same numbers in P and D; the machine
-    that is published has the coefficients themselves, with which scores are summed, and
-    ``length_errors`` says what has become of ``||w||^2``. Then what float32 columns have done, by
-    the sample.
+    First the errors of summation: P and D are summed from the same computed columns, the published
+    machine has the same coefficients, and ``length_errors`` bounds the error of ``||w||^2``. Then
+    the errors of float32 columns, estimated from the sample.
     """
     primal, dual = values
     summed, frame, point, data = program.summed, program.frame, program.point, program.summed.data
     half_w_sq, half_alpha_sq = 0.5 * float(point.w @ point.w), 0.5 * alpha.square
     largest = frame.largest(summed.column_bound)
     tile = min(summed.tile(COLUMN_ROWS), data.chunk_rows)
-    # (Exact rows and others are summed in blocks of their own.)
+    # (Rows with float64 columns and the other rows are summed in separate blocks.)
     blocks = tile // program.block + 2
     additions = program.block + blocks + 2 * (data.shard_rows // tile + 1) + data.n_shards
     size = float(np.sum(np.abs(program.coef))) + (abs(program.constant) + offsets.largest)
     error = score_sum_error(summed.width, largest, size)
     own = (sums.steep + 0.5 * sums.bend * error) * error
-    # What cancels in P (a nu-SVC's rho) was rounded by itself.
+    # (Terms that cancel in P, such as a nu-SVC's rho, count with their own size.)
     terms = abs(sums.loss) + half_w_sq + float(frame.total @ np.abs(offsets.before))
     own += UNIT_ROUNDOFF * additions * (abs(primal) + terms + sums.steep)
     along = float(np.sum(np.abs(summed.coef(alpha.w)))) + abs(alpha.constant)
@@ -296,16 +297,16 @@ def _rounding(
     lengths = true.length_errors(np.stack([point.w, alpha.w], axis=1))
     own, other = own + 0.5 * float(lengths[0]), other + 0.5 * float(lengths[1])
     together = own + other
-    # What was summed are float32 numbers; the machine that is published has float64 ones.
+    # The summed columns are float32 numbers; the published machine has float64 ones.
     n, sample = data.n_rows, sums.sample
     seen_primal, seen_dual = sample.bounds(n, alpha.w, alpha.scaled)
-    # A kink that the multiplier has passed turns round what its row's error does to P.
+    # If the multiplier has passed a row's breakpoint, the row's error moves P the other way.
     crossed = 2.0 * offsets.passed * sample.far
     of_primal, of_dual = own + seen_primal + crossed, other + seen_dual
     of_gap, reach = of_primal + of_dual, program.tuning.sample_factor * sample.far
     if alpha.as_read and program.margin - offsets.shift >= reach > 0:
-        # All rows that are not at their side for certain were exact: the rest moves P and D alike,
-        # but for what the total makes of alpha.
+        # Every row that is not certainly on its side had float64 columns. The other rows move P
+        # and D equally, apart from the scaling of alpha to the coupling's total.
         left = sums.left + alpha.scaled * alpha.size
         rest = sample.of_gap(n, point.w - alpha.w, alpha.scaled) + left * reach
         of_gap = min(of_gap, together + rest)
@@ -315,15 +316,15 @@ def _rounding(
 def _evidence(
     program: ColumnPass, sums: Sums, pair: Pair, alpha: FeasibleAlpha, offsets: BestOffsets
 ) -> Evidence:
-    """What a ledger is made of."""
+    """The scores, with bounds on their errors, that a ledger is made of."""
     summed, frame, coef = program.summed, program.frame, program.coef
     largest = frame.largest(summed.column_bound)
     size = float(np.sum(np.abs(coef))) + (abs(program.constant) + offsets.largest)
-    # Of the published machine: float64 columns, which a sample of the rows has been seen with.
+    # The scores of the published machine have float64 columns; the sample bounds the difference.
     slack = summed.score_error(coef, np.float64)
     slack += program.tuning.sample_factor * sums.sample.far
     scores = np.concatenate(sums.scores)
-    sums.scores.clear()  # as large as anything that a fit holds
+    sums.scores.clear()  # (they are among the largest arrays of a fit)
     found = Evidence(
         scores,
         float(score_sum_error(summed.width, largest, size) + slack),

@@ -1,4 +1,4 @@
-"""Which rows a certificate decides: the ledger, from the scores that the closing pass summed."""
+"""Makes the ledger: which rows a certificate decides, from the scores of the closing pass."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from bigscreen.problems.dual import Dual, Mu
 from bigscreen.problems.recipes import Problem
 
 SINGLE = 2.0**-24
-"""What a score is rounded by that is kept in float32."""
+"""Relative error of a score that is kept in float32."""
 
 
 SNAPPED = 2.0**-45
-"""Part of its box that an alpha may be off its end by and count as there: the rounding of a mix of
-several."""
+"""An alpha counts as at the end of its box if it is off by at most this fraction of the box: a
+mixture of several alphas is off by rounding."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a closing pass knows of the rows, of which a ledger is made once the fit has ended.
+    """The scores of a closing pass and their error bounds, from which a ledger is made.
 
     Parameters
     ----------
     scores : float32 or float64 (n,)
-        Of the certified w, without a multiplier.
+        Scores of the certified w, without a multiplier.
     slack : float64 (n,), or one number for all
-        How far each may be from the exact one.
+        How far each score may be from the exact score.
     radius : float
-        Of the ball around w that holds w*.
+        Radius of the ball around w that holds w*.
     mu : (low, high) or None
-        Between them lie the multipliers that are best for the scores as they are, of each group.
-        None: without a coupling, and where the scores of all rows say it.
+        An interval that holds the best multipliers for these scores, by group. None: there is no
+        coupling, or the interval follows from the scores of all rows.
     dual : DualPoint or None
-        Of all rows in their order, where a ledger can hold it.
+        The dual point of all rows in their order, if a ledger can hold it.
     shortened : bool
-        Whether the scores have been rounded to float32, which comes on top of the slack.
+        Whether the scores have been rounded to float32, an error in addition to the slack.
     """
 
     scores: NDArray[Any]
@@ -58,10 +58,10 @@ class Evidence:
 
 
 def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
-    """What is certain of each row as long as w is no more than the radius away (maths.md 2.7).
+    """Make the ledger: what is proved of each row while w* is in the ball around w (maths.md 2.7).
 
-    A score moves by at most ``r ||phi_i||``. With a coupling the multiplier moves by at most what
-    the score does that moves most: it is an order statistic of numbers that move as scores do.
+    A score moves by at most ``r ||phi_i||``. With a coupling the multiplier moves by at most the
+    largest move of any score, since it is an order statistic of numbers that move as scores do.
     """
     data, norms = design.data, _norms(design, problem)
     slack: FloatArray = np.atleast_1d(evidence.slack)
@@ -69,7 +69,7 @@ def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
     highest = max(np.max(evidence.scores, initial=0.0), -np.min(evidence.scores, initial=0.0))
     most = float(np.max(norms)), float(np.max(slack)) + part * float(highest)
     if evidence.mu is None:
-        # Of few rows only when somebody asks: it takes a tenth of a fit of 200.
+        # (For few rows it is computed on first use: it takes a tenth of a fit to 200 rows.)
         rows = design.dual(problem), evidence.scores, norms, slack
         later = partial(_margins, *rows, most, evidence.radius)
         return Ledger(later if design.square is not None else later(), evidence.radius)
@@ -85,9 +85,9 @@ def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
 
 
 def listed(dual: Dual, scores: NDArray[Any], alpha: FloatArray) -> NDArray[np.bool_]:
-    """Rows whose alpha is not what the side of their score says (rows,), as `Ledger` has sides.
+    """Whether each row's alpha differs from the one that the side of its score implies (rows,).
 
-    ``scores`` are those that a ledger is made of.
+    ``scores`` are the scores that the ledger is made of; `Ledger` records the sides.
     """
     _, used = _distances(dual, scores.astype(np.float64), 0.0)
     off: NDArray[np.bool_] = np.abs(alpha - np.where(used, dual.hi, 0.0)) > SNAPPED * dual.hi
@@ -103,7 +103,7 @@ def _margins(
     radius: float,
     mu: tuple[Mu, Mu] | None = None,
 ) -> NDArray[np.float16]:
-    """A ledger's margins of rows (rows,); ``most``: the largest norm and slack of all rows."""
+    """The ledger's margins of rows (rows,); ``most``: the largest norm and slack of all rows."""
     length, doubt = norms, slack
     middle: Mu = 0.0
     if dual.coupling is not None:
@@ -119,7 +119,7 @@ def _margins(
 
 
 def in_float32(scores: FloatArray) -> NDArray[np.float32]:
-    """Scores as a ledger has them: infinite, and their rows open, where float32 holds none such."""
+    """Scores rounded to float32; too large ones become infinite, and their rows open."""
     with np.errstate(over="ignore"):
         return scores.astype(np.float32)
 
@@ -127,7 +127,7 @@ def in_float32(scores: FloatArray) -> NDArray[np.float32]:
 def _norms(design: Design, problem: Problem) -> FloatArray:
     """Upper bounds of ``||phi_i||``, the constant's part included: (n,), or (1,) for all rows.
 
-    No row is read for them.
+    Most kernels need no row for it.
     """
     data, kernel = design.data, design.kernel
     if kernel is None or (design.exact and isinstance(kernel, Linear)):
@@ -144,17 +144,16 @@ def _norms(design: Design, problem: Problem) -> FloatArray:
 
 
 def _distances(dual: Dual, scores: FloatArray, mu: Mu) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """How far each row's gradient is from its next kink, and whether alpha is not 0 on its side.
+    """The distance of each gradient from its hinge point, and whether alpha is nonzero on its side.
 
-    ``mu``: the multiplier of every row.
-    Where alpha has no end on that side (squared losses) the distance is 0, as nothing is decided;
-    of a row that cannot move it is infinite.
+    ``mu``: the multiplier of each row. If the box has no end on that side (squared losses) the
+    distance is 0, as nothing is decided; if the box is a single point, it is infinite.
     """
     gradient = dual.lin - dual.sign * scores
     if dual.coupling is not None:
         gradient -= dual.coupling * mu
     tube = np.zeros(1) if dual.tube is None else dual.tube
-    # A gradient is rounded as the terms that it is summed from are.
+    # The rounding error of a gradient is relative to the terms that it is summed from.
     noise = 2.0**-50 * (np.abs(dual.lin) + np.abs(scores) + np.abs(mu) + tube)
     over, under = gradient > tube, gradient < -tube
     end = np.where(over, dual.hi, np.where(under, dual.lo, 0.0))

@@ -1,8 +1,8 @@
-"""The best multiplier near a point's own, from one pass: P as a function of it is piecewise linear.
+"""The best multiplier for a point's w, found near the point's own multiplier in one pass.
 
-A smoothed solver leaves a multiplier anywhere in the interval that is best for its w, or a little
-beside it. Every shard hands over the kinks of P nearest to it, and the middle of the best interval
-follows from them, and P there.
+P is piecewise linear in the multiplier. A smoothed solver leaves a multiplier in the interval that
+minimises P, or close to it. Every shard returns the breakpoints of P nearest to that multiplier;
+the middle of the interval, and P there, follow from the breakpoints.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 
 MOST_KINKS = 256
-"""Kinks that a shard hands over on either side, of every group."""
+"""A shard returns at most this many breakpoints on either side of the multiplier, by group."""
 
 
 @dataclass(frozen=True)
 class Kinks:
-    """Where P has kinks as a function of one multiplier, near one of its values.
+    """The breakpoints of P as a function of one multiplier, near one value of the multiplier.
 
-    ``values``, ``weights``: all kinks from ``low`` to ``high``; ``left``, ``right``: the weight of
-    those on either side beyond these. ``most``: the largest that ``sum t alpha`` can be.
+    ``values``, ``weights``: all breakpoints from ``low`` to ``high``, and the change of P's slope
+    at each. ``left``, ``right``: the total weight of breakpoints below ``low`` and above ``high``.
+    ``most``: the largest possible ``sum t alpha``.
     """
 
     values: FloatArray
@@ -38,7 +39,7 @@ class Kinks:
 
     @classmethod
     def near(cls, dual: Dual, scores: FloatArray, mu: FloatArray) -> list[Kinks]:
-        """Those of some rows, one record a group, near ``mu`` (groups,)."""
+        """The breakpoints of rows near ``mu`` (groups,): one instance for each group."""
         assert dual.coupling is not None
         values, weights, group = dual.breakpoints(scores)
         most = np.maximum(dual.coupling * dual.hi, dual.coupling * dual.lo)
@@ -68,7 +69,7 @@ class Kinks:
 
     @classmethod
     def joined(cls, parts: Iterable[Kinks]) -> Kinks:
-        """Those of all shards, as far out as every shard tells."""
+        """The breakpoints of all shards together, in the interval that every shard covers."""
         parts = list(parts)
         low, high = max(part.low for part in parts), min(part.high for part in parts)
         values = np.concatenate([part.values for part in parts])
@@ -81,10 +82,10 @@ class Kinks:
         return cls(values[keep], weights[keep], low, high, left, right, most)
 
     def best(self, at: float, total: float, far: float) -> tuple[float, float, float]:
-        """The middle of the best interval, what P changes by from ``at`` to it, the kinks' weight.
+        """The middle of the best interval, the change of P from ``at`` to it, and a weight.
 
-        The weight is that of the kinks within ``far`` of the way. Where the interval is farther out
-        than is known: as far as is.
+        The weight is the total weight of breakpoints between the two, or within ``far`` of either.
+        If the best interval lies outside the known breakpoints, the result is the last known one.
         """
         values, weights = self._all()
         threshold = self.most - total
@@ -98,7 +99,10 @@ class Kinks:
         return found, slope * (found - at) + turns, float(np.sum(weights[near]))
 
     def ends(self, total: float) -> tuple[float, float]:
-        """Between them lie all best values, however weights are rounded; infinite out of sight."""
+        """An interval that holds all best multipliers, even if weights are rounded.
+
+        An end outside the known breakpoints is infinite.
+        """
         values, weights = self._all()
         threshold, doubt = self.most - total, 1e-9 * float(np.sum(weights))
         low = order_statistic(values, weights, threshold - doubt)
@@ -106,6 +110,6 @@ class Kinks:
         return (low if low > self.low else -np.inf, high if high < self.high else np.inf)
 
     def _all(self) -> tuple[FloatArray, FloatArray]:
-        """The kinks and their weights; what lies out of sight counts as one on either side."""
+        """Values and weights, with one breakpoint at either end for all those farther out."""
         values = np.concatenate([[self.low], self.values, [self.high]])
         return values, np.concatenate([[self.left], self.weights, [self.right]])

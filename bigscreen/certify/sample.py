@@ -1,8 +1,8 @@
-"""What float32 columns have put into P and D, seen on rows whose columns are computed in float64.
+"""Estimates the error of P and D from float32 columns, by sampled rows in float64.
 
-A bound for all rows, ``n C ||beta||_1 eps``, is thousands of times what happens. Of a sample of
-rows the very differences are known; their mean and its standard error say what those of all rows
-add up to.
+A worst-case bound for all rows, ``n C ||beta||_1 eps``, is thousands of times the actual error. On
+a sample of rows the exact differences are computed; their mean and its standard error estimate the
+sum over all rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class SampleTuning:
     slack : float
         Widen estimates by this factor for the rounding of the float64 columns themselves.
     order : float
-        Bound the error of a float64 sum by this multiple of what two orders of it differ by.
+        Bound the error of a float64 sum by this multiple of the difference between two orders of
+        summation.
     """
 
     rows: int = 2048
@@ -52,15 +53,15 @@ class Sample:
     Parameters
     ----------
     rows : float
-        Their number.
+        Number of sampled rows.
     primal : float64 (2,)
-        What each moves P by: the sum, and that of the squares.
+        The sum, and the sum of squares, of the rows' differences in P.
     order : float64 (2,)
-        What float64 itself has put into P and D.
+        The sizes of float64's own errors in P and D.
     far : float
-        The farthest that any score is moved.
+        The largest difference of any score.
     parts : tuple of (float32 (rows, r), float64 (rows,))
-        How far the features of some rows are moved, and ``s alpha``: 0 where nothing is.
+        The differences of the rows' features, and ``s alpha`` (0 for rows with float64 columns).
     """
 
     rows: float
@@ -83,11 +84,11 @@ class Sample:
         )
 
     def bounds(self, n: int, w_alpha: FloatArray, scaled: float) -> tuple[float, float]:
-        """How far P and D of n rows can be from those that were summed.
+        """Bounds on the errors of P and D over n rows.
 
-        With ``Delta`` what w(alpha) is moved by, D is moved by
-        ``-<w(alpha), Delta> - 1/2 ||Delta||^2``. ``scaled``: the part by which an alpha can differ
-        from the one that was seen.
+        If ``Delta`` is the error of w(alpha), the error of D is
+        ``-<w(alpha), Delta> - 1/2 ||Delta||^2``. ``scaled``: the largest relative difference
+        between the certified alpha and the alpha of the sampled rows.
         """
         if not self.rows:
             return 0.0, 0.0
@@ -95,11 +96,11 @@ class Sample:
         return own + self._total(self.primal, n), other + self._across(n, w_alpha, scaled)
 
     def of_gap(self, n: int, apart: FloatArray, scaled: float) -> float:
-        """How far the gap can be from what was summed where rows off their side are exact.
+        """Bound on the error of the gap if all rows that may be off their side are in float64.
 
-        A row at its side moves P by ``-alpha s <w, d>``, d what its feature is moved by, and D by
-        ``-alpha s <w(alpha), d>``: together by what lies between w and w(alpha), which ``apart``
-        (r,) is.
+        An error d of its feature moves a row's part of P by ``-alpha s <w, d>``, and of D by
+        ``-alpha s <w(alpha), d>``, if the row is on its side. Their difference depends only on
+        ``apart = w - w(alpha)`` (r,).
         """
         if not self.rows:
             return 0.0
@@ -107,13 +108,12 @@ class Sample:
         return self._across(n, apart, scaled) + own
 
     def _across(self, n: int, way: FloatArray, scaled: float) -> float:
-        """At least ``|<way, Delta>| + 1/2 ||Delta||^2``.
+        """An upper bound on ``|<way, Delta>| + 1/2 ||Delta||^2``, with Delta the error of w(alpha).
 
-        Delta is what the sample makes of it and an error e, of which ``<way, e>`` and
-        ``<Delta, e>`` are known by their standard errors. ``||e||`` is about the root of e's mean
-        square, and more by a standard error in the one direction that has most of it: no more than
-        the Frobenius norm of e's moment (a Gaussian's norm is that close to its mean: Cirelson
-        et al. 1976).
+        Delta is its estimate from the sample plus a sampling error e. ``<way, e>`` and
+        ``<Delta, e>`` are bounded by their standard errors. ``||e||`` is close to the root of e's
+        mean square: a Gaussian's norm exceeds its mean by at most a few standard deviations in the
+        direction of largest variance (Cirelson et al. 1976), here bounded by a Frobenius norm.
         """
         scale, (moved, most) = n / self.rows, self._moved
         seen = scale * moved.sum(axis=0)
@@ -128,7 +128,7 @@ class Sample:
 
     @cached_property
     def _moved(self) -> tuple[FloatArray, float]:
-        """What each row moves w(alpha) by (rows, r), and at least their largest singular value."""
+        """Each row's error in w(alpha) (rows, r), and a bound on their largest singular value."""
         moved = np.concatenate([signed[:, None] * off for off, signed in self.parts])
         unit = float(np.max(np.abs(moved), initial=0.0)) or 1.0  # for float32 products to have bits
         small = (moved / unit).astype(np.float32)
@@ -140,21 +140,22 @@ class Sample:
         return SAMPLE.slack * n * float(mean + SAMPLE.sigmas * self._deviation(sums, n))
 
     def _deviation(self, sums: FloatArray, n: int) -> float:
-        """The standard error of the mean of n rows, of numbers with this sum and sum of squares."""
+        """The standard error of a sample mean for n rows; ``sums``: sum and sum of squares."""
         spread = max(sums[1] / self.rows - (sums[0] / self.rows) ** 2, 0.0)
         return float(np.sqrt(spread * (1.0 - self.rows / n) / self.rows))
 
 
 def stride(n: int) -> int:
-    """The distance between two sampled rows of n."""
+    """The distance between two sampled rows in a data set of n rows."""
     return max(1, n // SAMPLE.rows)
 
 
 class Looked(NamedTuple):
-    """Some rows looked at: their float64 columns, features of these, and those summed.
+    """Rows in both precisions: their float64 columns and features, and the features summed.
 
-    ``drawn``: whether they are in the sample (others tell only how far a score is moved);
-    ``moved``: how far the features of those that are are moved.
+    ``columns``, ``own``: the float64 columns and features. ``features``: the features that were
+    summed. ``drawn``: whether each row is in the random sample (the other rows only contribute to
+    the largest error of a score). ``moved``: the errors of the features of rows in the sample.
     """
 
     columns: NDArray[Any]
@@ -167,17 +168,17 @@ class Looked(NamedTuple):
     def at(
         cls, true: Design, used: Design, rows: Any, summed: NDArray[Any], drawn: NDArray[np.bool_]
     ) -> Looked:
-        """These rows of ``true``, and the columns of ``used`` that were summed for them.
+        """Compute float64 columns of ``rows``, for comparison with the ``summed`` columns.
 
-        ``true``, ``used``: the kernel design, and what was summed: the same, or that of its stored
-        features.
+        ``true``: the kernel design. ``used``: the design that was summed, which is ``true`` or the
+        design of its stored features.
         """
         known = summed.astype(np.float64)
         columns = true.columns(rows, np.float64)
         own = true.features_of(columns)
         if used is not true:
             return cls(columns, own, known, drawn, (own - known)[drawn].astype(np.float32))
-        # (Of what is so small float32 digits are enough.)
+        # (The differences are so small that float32 digits are enough for them.)
         moved = true.features_of((columns - known).astype(np.float32))
         return cls(columns, own, own - moved, drawn, moved[drawn])
 
@@ -190,21 +191,21 @@ def seen(
     mu: Mu,
     exact: NDArray[np.bool_],
 ) -> Sample:
-    """The sample's sums of some rows.
+    """Compare rows in both precisions and sum their differences in P, D and the features.
 
     Parameters
     ----------
     looked, dual, alpha
-        Of these rows.
+        The compared rows, their dual and their alpha.
     point : (w, its coefficients of the kernel design's columns, constant)
     mu : the multiplier of P
-    exact : rows of which float64 columns were summed
+    exact : bool (rows,), whether float64 columns of the row were summed
     """
     w, coef, constant = point
     columns, own, features, drawn, off = looked
     scores = features @ w + constant
     true_scores = own @ w + constant
-    # The machine that is published sums (K T) w as K (T w): where terms cancel that tells.
+    # The published machine sums (K T) w as K (T w), which differs if terms cancel.
     order = np.abs(columns @ coef - own @ w)
     far = float(np.max(np.abs(true_scores - scores) + order, initial=0.0))
     summed = np.where(exact, true_scores, scores)

@@ -1,7 +1,8 @@
-"""Where scores of ``w(alpha) = sum_j s_j alpha_j phi_j`` come from, and how far each may be off.
+"""Scores of ``w(alpha) = sum_j s_j alpha_j phi_j`` for exact kernels, with bounds on their errors.
 
-Alpha is an exact kernel machine: w is never written down. A source computes the scores of rows that
-it is asked for, with their bands; `certify.exact` asks, and asks again in float64 where it must.
+An exact kernel machine is given by alpha; the vector w is never computed. A `ScoreSource` computes
+the scores of requested rows and their bands (error bounds); `certify.exact` requests rows in
+float32, and again in float64 if their bands are too wide.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from bigscreen.numerics.multiples import ULPS
 from bigscreen.numerics.rows import FloatArray
 
 SCORE_ERROR = 2.0**-51
-"""What the float64 sum of a score is off, as a part of its terms' size times their number's root:
-partial sums err at random."""
+"""Rounding error of a score's float64 sum, relative to the size of its terms times the root of
+their number: partial sums err at random."""
 
 
 class Scored(NamedTuple):
-    """Scores of rows, how far each may be from the exact one, and which no entry can better.
+    """Scores of rows, how far each may be from the exact score, and whether it is in float64.
 
-    ``exact``: whether entries were float64, for all rows or for each.
+    ``exact``: whether the entries were float64, one value for all rows or one for each.
     """
 
     scores: FloatArray
@@ -39,10 +40,10 @@ class Scored(NamedTuple):
 
 
 class ScoreSource(Protocol):
-    """Where a closing pass gets scores from."""
+    """A source of scores for a closing pass."""
 
     def __call__(self, rows: NDArray[np.int64]) -> Scored:
-        """Scores of these rows, ascending, without an offset that is not penalised."""
+        """Compute the scores of these rows (ascending), without an unpenalised offset."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class KernelTiles:
 
     @property
     def wide(self) -> KernelTiles:
-        """The source of float64 entries."""
+        """A source of the same kind with float64 entries."""
         return replace(self, program=replace(self.program, dtype=np.float64))
 
     def __call__(self, rows: NDArray[np.int64]) -> Scored:
@@ -73,7 +74,7 @@ class KernelTiles:
 
 @dataclass(frozen=True)
 class EntriesAtHand:
-    """Scores from the entries between few rows that solver and closing pass share."""
+    """Scores from kernel entries in memory that solver and closing pass share (few rows)."""
 
     program: ScoreProgram
     square: Square
@@ -91,7 +92,7 @@ class EntriesAtHand:
 
 
 class Proved(NamedTuple):
-    """A w whose scores over ALL rows a closing pass has computed, for another near it.
+    """A w and its scores over ALL rows, from which the scores of a nearby w can be updated.
 
     ``coef``, float64 (n,): ``s alpha``. ``scores``, ``bands`` and ``exact`` (n,): see `Scored`.
     """
@@ -104,7 +105,7 @@ class Proved(NamedTuple):
 
 @dataclass(frozen=True)
 class Carried:
-    """Scores of a w near a proved one: those of its multiple, and those of the rows that differ.
+    """Scores of a w near a proved w: a multiple of the proved scores plus those of the change.
 
     The change is summed from float64 entries, so that bands do not grow from one w to the next.
     """
@@ -125,9 +126,9 @@ class Carried:
         whole: KernelTiles,
         design: Design,
     ) -> Carried:
-        """The scores of a w, ``coef`` (n,), that differs from the multiple in these rows.
+        """The scores of a w, ``coef`` (n,), that differs from the multiple in the rows ``moved``.
 
-        What its other coefficients are off of the multiple counts as if more rows had changed.
+        Rounding differences in the other coefficients count as if more rows had changed.
         """
         program = ScoreProgram.of(design, coef - factor * near.coef, np.float64, moved)
         off = 2 * ULPS * whole.program.noise.size / (SCORE_ERROR * float(np.sqrt(len(moved))))
@@ -146,7 +147,7 @@ class Carried:
 
 
 def kept_bands(design: Design, coef: FloatArray, scores: FloatArray) -> FloatArray:
-    """How far the precision of entries can have moved each score (n,) of ``sum_j coef_j phi_j``.
+    """Bounds on the errors of scores (n,) of ``sum_j coef_j phi_j`` from the entries' precision.
 
     The constant's part is left out.
     """
@@ -161,11 +162,11 @@ def kept_bands(design: Design, coef: FloatArray, scores: FloatArray) -> FloatArr
 
 
 class Noise(NamedTuple):
-    """What rounding can do to a score, as far as it is the same for all rows.
+    """Properties of the support rows that bound the rounding error of a score.
 
     ``spread``: one weight a support row; independent errors of entries add up to the root of
-    ``sum_j spread_j k_ij^2``. ``longest``, ``size``: of the support's features the greatest norm,
-    and ``sum_j |coef_j| ||phi_j||``.
+    ``sum_j spread_j k_ij^2``. ``longest``: the largest ``||phi_j||`` of a support row. ``size``:
+    ``sum_j |coef_j| ||phi_j||``.
     """
 
     spread: FloatArray
@@ -175,7 +176,7 @@ class Noise(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoreProgram:
-    """Runs anywhere: scores of some rows of a shard, and how far rounding can have moved each."""
+    """Fleet program: scores of rows of one shard, and bounds on their rounding errors."""
 
     data: Rows
     kernel: Kernel
@@ -188,10 +189,10 @@ class ScoreProgram:
     def of(
         cls, design: Design, coef: FloatArray, dtype: type, ids: NDArray[np.int64] | None = None
     ) -> ScoreProgram:
-        """The scores of ``sum_j coef_j phi_j``, coef (n,); ``ids``: rows where it is not 0."""
+        """A program for ``sum_j coef_j phi_j``, coef (n,); ``ids``: the rows with coef not 0."""
         data, kernel = design.data, design.kernel
         assert kernel is not None
-        # (The diagonal of a kernel that is not positive semidefinite says nothing of its entries.)
+        # (The diagonal of a kernel that is not positive semidefinite does not bound its entries.)
         square = design.square if kernel.psd else None
         ids = np.flatnonzero(coef) if ids is None else ids
         weights = coef[ids]
@@ -214,10 +215,10 @@ class ScoreProgram:
     def with_constant(
         self, scores: FloatArray, bands: FloatArray, constant: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Scores and bands with the part of the constant, if there is one."""
+        """Scores and bands with the constant's part added, if there is a constant."""
         if not constant:
             return scores, bands
-        # Of large coefficients that cancel, the sum has fewer digits than they.
+        # If large coefficients cancel, their sum has fewer correct digits.
         rough = SCORE_ERROR * float(np.sqrt(len(self.coef)) * np.abs(self.coef).sum())
         return scores + self.coef.sum(), bands + rough
 
@@ -235,15 +236,15 @@ class ScoreProgram:
 
     def scored(self, rows: Operand) -> tuple[FloatArray, FloatArray]:
         """(score, band) of these rows."""
-        # Entries of one sign: the sum that the errors follow comes with the scores.
+        # (If no entry is negative, the sum that bounds the errors is computed with the scores.)
         columns = [self.coef, self.noise.spread] if self._summed(rows) else [self.coef]
         values = self.kernel.dots(rows, self.support, np.stack(columns, axis=1), self.dtype)
         return values[:, 0], self.banded(rows, values[:, 0], values[:, -1])
 
     def banded(self, rows: Operand, scores: FloatArray, weight: FloatArray) -> FloatArray:
-        """How far rounding can have moved the scores of these rows.
+        """Bounds on the rounding errors of these rows' scores.
 
-        ``weight``: the sums ``sum_j spread_j k_ij``, which are used where they bound the errors.
+        ``weight``: the sums ``sum_j spread_j k_ij``, which are used if they bound the errors.
         """
         norms = phi_norms(self.kernel, rows)
         if not self._summed(rows):
@@ -256,7 +257,7 @@ class ScoreProgram:
     def bands(
         self, scores: FloatArray, sqnorms: FloatArray, norms: FloatArray, weight: FloatArray
     ) -> FloatArray:
-        """How far rounding can have moved scores; ``weight >= sum_j spread_j k_ij``."""
+        """Bounds on the rounding errors of scores; ``weight >= sum_j spread_j k_ij``."""
         noise = self.noise
         relative = self._relative(sqnorms)
         if relative is None:
@@ -264,11 +265,11 @@ class ScoreProgram:
             error = self.kernel.entry_error(sqnorms, longest, self.data.n_features)
             band = error * np.sqrt(noise.spread.sum())
         else:
-            # What the entries of a row have in common moves its score as a whole.
+            # An error that all entries of a row share moves its score as a whole.
             band = relative * (np.abs(scores) + np.sqrt(norms * noise.longest * weight))
         if self.wide:
             band = FLOAT64 * band
-        # The float64 sum itself, whose partial sums err at random.
+        # The rounding of the float64 sum itself, whose partial sums err at random.
         rough: FloatArray = SCORE_ERROR * np.sqrt(len(self.coef)) * norms * noise.size
         return band + rough
 

@@ -1,4 +1,4 @@
-"""One dual record for every machine, the recipes that make it, points and certificates."""
+"""The optimisation problems: their common dual form, solver iterates and certificates."""
 
 from bigscreen.problems.recipes import (
     CSvc,

@@ -1,4 +1,4 @@
-"""One record for every support vector machine, its objectives, gap and multipliers.
+"""The dual form that all support vector machines share: objectives, gap and multipliers.
 
 Every problem is written as (maths.md 1: ``s`` sign, ``p`` lin, ``e`` tube, ``q`` curve)
 
@@ -9,14 +9,16 @@ Every problem is written as (maths.md 1: ``s`` sign, ``p`` lin, ``e`` tube, ``q`
 
 with ``w(alpha) = sum_i s_i alpha_i phi_i`` and the reduced gradient
 ``G_i = p_i - s_i u_i - t_i mu_g``, ``u_i = <w, phi_i>`` the score, ``mu`` the multiplier.
-The tube is that of a regression that forgives small errors: one variable a row, the difference of
-the two that textbooks have (at the optimum one of them is 0), and ``lo_i <= 0 <= hi_i``. The loss
-of a row is ``max over a in the box of G_i a - e_i |a| - q_i a^2 / 2``; the primal is
-``P(w, mu) = 1/2 ||w||^2 + mu . total + sum of losses``. A curve makes squared losses: a row that
-counts has no bound then but 0, and its loss is ``max(0, G_i - e_i)^2 / (2 q_i)`` above the tube.
+The tube ``e_i`` is the half-width within which a regression forgives an error. Textbooks have two
+dual variables for each row of a regression; here one variable is their difference (at the optimum
+one of the two is 0), and ``lo_i <= 0 <= hi_i``. The loss of a row is
+``max over a in the box of G_i a - e_i |a| - q_i a^2 / 2``; the primal is
+``P(w, mu) = 1/2 ||w||^2 + mu . total + sum of losses``. A curve ``q_i > 0`` makes squared losses:
+the box of a row with a weight then ends at 0 or at infinity, and the row's loss is
+``max(0, G_i - e_i)^2 / (2 q_i)`` above the tube.
 
-Problems know no screening rule and no solver: a rule hands in intervals of scores, ``decide``
-turns them into variables that are certainly where they are.
+This module knows no screening rule and no solver: a rule computes intervals of scores, and
+``Dual.decide`` finds the dual variables that these intervals fix at one end of their box.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ from bigscreen.numerics.rows import FloatArray
 AT_LO, AT_HI, FREE, AT_ZERO = np.int8(0), np.int8(1), np.int8(2), np.int8(3)
 
 Mu = float | FloatArray
-"""A multiplier: a float, or with groups one for each, float64 (groups,)."""
+"""The multiplier of the coupling: a float, or float64 (groups,) if rows have groups."""
 
 Statistic = Callable[[FloatArray, FloatArray, float], float]
-"""Of values, their weights and a threshold."""
+"""A function of values, their weights and a threshold, such as a weighted order statistic."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,14 @@ class Dual:
     coupling : float64 array or None
         ``t`` (+-1) of the equality constraint ``sum t_i alpha_i = total``; None: there is none.
     total : float, or float64 (groups,)
-        Right-hand side of the coupling, of all rows of the problem (not of a part of them).
+        Right-hand side of the coupling over all rows of the problem, even if this object holds
+        only a part of them.
     group : int8 array or None
-        The group of every row, where each group has a coupling of its own; None: one group.
+        The group of every row, if each group has a coupling of its own; None: one group.
     tube : float64 array or None
         ``e``, not negative; None: all 0.
     curve : float64 array or None
-        ``q``, positive; None: all 0. With it every end of a box is 0 or infinite.
+        ``q``, positive; None: all 0. With a curve every end of a box is 0 or infinite.
     """
 
     sign: FloatArray
@@ -74,7 +77,7 @@ class Dual:
         return len(self.sign)
 
     def __getitem__(self, rows: Any) -> Dual:
-        """The part of these rows (a slice or an index array)."""
+        """The dual restricted to these rows (a slice or an index array)."""
         given = self.coupling, self.group, self.tube, self.curve
         coupling, group, tube, curve = (None if each is None else each[rows] for each in given)
         box = self.lo[rows], self.hi[rows]
@@ -82,21 +85,21 @@ class Dual:
 
     @property
     def ways(self) -> FloatArray:
-        """Which way a row's alpha moves what rows have in common: t; without a coupling s."""
+        """The sign of every row in a pair step (rows,): t with a coupling, s without one."""
         return self.sign if self.coupling is None else self.coupling
 
     @property
     def reach(self) -> FloatArray:
-        """How far alpha can be from 0 (rows,); with a curve for each unit of the gradient."""
+        """The largest ``|alpha|`` in the box (rows,); with a curve, ``|alpha|`` per unit of G."""
         if self.curve is None:
             return np.maximum(np.abs(self.lo), np.abs(self.hi))
-        # (Not 0 where the curve is too large for float64: such a row has a weight.)
+        # (A curve too large for float64 does not make this 0: its row has a weight.)
         with np.errstate(divide="ignore"):
             steep = np.maximum(1.0 / self.curve, np.finfo(np.float64).tiny)
         return np.where(self.hi > self.lo, steep, 0.0)
 
     def best(self, gradient: FloatArray) -> FloatArray:
-        """The alpha that makes the loss at these gradients, where there is a curve (rows,)."""
+        """The alpha that attains each row's squared loss at this gradient (rows,)."""
         assert self.curve is not None
         over: Any = np.abs(gradient) if self.tube is None else np.abs(gradient) - self.tube
         size = np.maximum(over, 0.0) / self.curve
@@ -118,7 +121,7 @@ class Dual:
         """The primal's loss of every row (the weighted hinge for a C-SVC)."""
         G = self.gradient(scores, mu)
         if self.curve is not None:
-            # (Half of what the linear part is: the best alpha is where both slopes are the same.)
+            # (At the best alpha the quadratic part is half of the linear part.)
             return self.bend(self.best(G))
         if self.tube is None:
             return np.maximum(self.hi * G, self.lo * G)
@@ -140,16 +143,16 @@ class Dual:
         return value if self.tube is None else value - self.tube * np.abs(alpha)
 
     def bend(self, alpha: FloatArray) -> FloatArray:
-        """Every row's ``q alpha^2 / 2``, where there is a curve (rows,)."""
+        """Every row's ``q alpha^2 / 2`` (rows,); the problem must have a curve."""
         assert self.curve is not None
         return 0.5 * self.curve * alpha**2
 
     def slacks(self, alpha: FloatArray, scores: FloatArray, mu: Mu = 0.0) -> FloatArray:
-        """Every row's part of the Frank-Wolfe gap (rows,), none of them negative."""
+        """Every row's part of the Frank-Wolfe gap (rows,), at least 0."""
         G = self.gradient(scores, mu)
         if self.curve is not None:
-            # What alpha leaves of G a - e |a| - q a^2 / 2, by the curve and by the slope at the
-            # best: no terms that cancel.
+            # G a - e |a| - q a^2 / 2 at the best a less its value at alpha, written with the
+            # curve and the slope at the best a, so that no terms cancel.
             best = self.best(G)
             tube: Any = 0.0 if self.tube is None else self.tube
             slope = G - self.curve * best
@@ -159,7 +162,7 @@ class Dual:
         if self.tube is None:
             up = np.maximum(G, 0.0) * (self.hi - alpha)
             return up + np.maximum(-G, 0.0) * (alpha - self.lo)
-        # The two variables whose difference alpha is, each with its own gradient and box.
+        # alpha is the difference of two variables, each with its own gradient and box.
         gap = np.zeros(len(self))
         pair = ((G - self.tube, self.hi, alpha), (-G - self.tube, -self.lo, -alpha))
         for gradient, most, part in pair:
@@ -177,15 +180,15 @@ class Dual:
     def breakpoints(
         self, scores: FloatArray
     ) -> tuple[FloatArray, FloatArray, NDArray[np.int8] | None]:
-        """Where the primal, as a function of mu, has its kinks.
+        """The breakpoints of P as a function of mu: the mu at which each row is at its hinge point.
 
         Returns
         -------
         values : float64 (rows,), or (2 rows,) with a tube
             ``v = (p -+ e - s u) / t``.
-        weights : float64, as many
+        weights : float64, one for each value
             ``|t| (hi - lo)``; with a tube ``|t| hi`` and ``|t| (-lo)``.
-        group : int8, as many, or None
+        group : int8, one for each value, or None
         """
         if self.coupling is None:
             raise ValueError("a problem without coupling has no multiplier")
@@ -200,7 +203,7 @@ class Dual:
 
     @property
     def threshold(self) -> Mu:
-        """Cumulative breakpoint weight at which the multiplier lies (maths.md 3)."""
+        """The cumulative weight of breakpoints at which the best multiplier lies (maths.md 3)."""
         if self.coupling is None:
             raise ValueError("a problem without coupling has no multiplier")
         most = np.maximum(self.coupling * self.hi, self.coupling * self.lo)
@@ -212,17 +215,19 @@ class Dual:
     def multiplier(self, scores: FloatArray) -> Mu:
         """The mu that minimises P(w, mu): a weighted order statistic of the breakpoints.
 
-        Where an interval of them does (equal class weights, say, and every alpha at its bound) it
-        is the middle, as LIBSVM has it: an end may predict one class for everything.
+        If a whole interval of mu minimises P (as with equal class weights and every alpha at its
+        bound), it is the middle of the interval, as in LIBSVM: an end of it may predict one class
+        for every row.
         """
         return self._each_group(middle, *self.breakpoints(scores))
 
     def multiplier_interval(self, lower: FloatArray, upper: FloatArray) -> tuple[Mu, Mu]:
-        """An interval that holds mu* when every optimal score lies in ``[lower, upper]``.
+        """An interval that holds every mu* if each optimal score lies in ``[lower, upper]``.
 
-        The breakpoint is monotone in the score, so its own interval follows from the score's, and
-        a weighted order statistic is monotone in its values. The two statistics are taken on
-        either side of the threshold so that rounding of the weights cannot exclude mu*.
+        A row's breakpoint is monotone in its score, so the interval of the score gives one of the
+        breakpoint, and a weighted order statistic is monotone in its values. The two statistics
+        are taken on either side of the threshold so that rounding of the weights cannot exclude
+        mu*.
         """
 
         def least(values: FloatArray, weights: FloatArray, threshold: float) -> float:
@@ -234,22 +239,23 @@ class Dual:
         return self._between(lower, upper, least, most)
 
     def middle_interval(self, lower: FloatArray, upper: FloatArray) -> tuple[Mu, Mu]:
-        """The same of what ``multiplier`` is at the optimal scores: one of the mu* there may be.
+        """An interval that holds ``multiplier`` of the optimal scores, which is only one mu*.
 
-        The middle of the two ends is monotone in the values as they are.
+        Each optimal score must lie in ``[lower, upper]``. The middle of all best multipliers is
+        monotone in the breakpoints, as the two ends are.
         """
         return self._between(lower, upper, middle, middle)
 
     def _between(
         self, lower: FloatArray, upper: FloatArray, least: Statistic, most: Statistic
     ) -> tuple[Mu, Mu]:
-        """Statistics of the least and the largest breakpoints of scores in an interval."""
+        """Bounds on the multiplier: ``least`` of the low breakpoints, ``most`` of the high ones."""
         one, weights, group = self.breakpoints(lower)
         other, _, _ = self.breakpoints(upper)
         low = self._each_group(least, np.minimum(one, other), weights, group)
         high = self._each_group(most, np.maximum(one, other), weights, group)
-        # A gradient with a multiplier is rounded twice: a row that stands at the multiplier itself
-        # must not be told from it by the last bit.
+        # A gradient with a multiplier is rounded twice: the last bit must not decide about a row
+        # whose breakpoint is the multiplier itself.
         size = max(_largest(one), _largest(other))
         size += 0.0 if self.tube is None else float(np.max(self.tube, initial=0.0))
         return low - 1e-15 * size, high + 1e-15 * size
@@ -264,7 +270,7 @@ class Dual:
         threshold = self.threshold
         if group is None:
             return statistic(values, weights, float(np.sum(threshold)))
-        # By numbers: a mask that picks at random costs ten times as much.
+        # (A Boolean mask with random entries costs ten times as much as an index array.)
         own = [np.flatnonzero(group == g) for g in range(np.size(self.total))]
         parts = zip(own, np.asarray(threshold), strict=True)
         return np.array([statistic(values[g], weights[g], float(at)) for g, at in parts])
@@ -272,13 +278,13 @@ class Dual:
     def decide(
         self, lower: FloatArray, upper: FloatArray, mu: tuple[Mu, Mu] = (0.0, 0.0)
     ) -> NDArray[np.int8]:
-        """Which variables are certain when the optimal scores lie in an interval.
+        """Find the dual variables that intervals of the optimal scores fix at an end or at 0.
 
         Returns
         -------
-        int8 array (rows,): ``AT_HI`` where G* > e for certain, ``AT_LO`` where G* < -e for
-        certain, ``AT_ZERO`` where -e < G* < e for certain, else ``FREE``, as rows are on their way
-        to an end that is not finite.
+        int8 array (rows,): ``AT_HI`` if G* > e for certain, ``AT_LO`` if G* < -e for certain,
+        ``AT_ZERO`` if -e < G* < e for certain, else ``FREE``. A row whose box has no finite end on
+        that side is ``FREE``.
         """
         one, other = self.sign * lower, self.sign * upper
         g_low, g_high = self.lin - np.maximum(one, other), self.lin - np.minimum(one, other)
@@ -295,20 +301,20 @@ class Dual:
         return np.where(under, AT_LO, decided)
 
     def settled(self, decided: NDArray[np.int8], alpha: FloatArray) -> FloatArray:
-        """alpha with every decided variable where it belongs (which may break the coupling)."""
+        """alpha with every decided variable set to its value (which may break the coupling)."""
         rest = np.where(decided == AT_ZERO, 0.0, alpha)
         return np.where(decided == AT_HI, self.hi, np.where(decided == AT_LO, self.lo, rest))
 
     def arrived(self, decided: NDArray[np.int8], alpha: FloatArray) -> NDArray[np.int8]:
-        """What is decided about variables that are where they belong already; else FREE."""
+        """The decisions for variables that have their decided value already; FREE for the rest."""
         return np.where(self.settled(decided, alpha) == alpha, decided, FREE)
 
     def feasible(self, alpha: FloatArray, fixed: NDArray[np.bool_] | None = None) -> FloatArray:
-        """An alpha of the whole problem near this one: within the box, the coupling kept.
+        """A feasible alpha of the whole problem near this one: in its box, with the right total.
 
-        What ``t alpha`` sums up to too much is taken from terms on that side of 0 in proportion,
-        and only what is left from all in proportion to their room; too little likewise. Rows of
-        ``fixed`` stay.
+        If ``sum t alpha`` is too large, the terms above 0 shrink in proportion to their size, and
+        if that is not enough, all terms in proportion to their room. A sum that is too small is
+        raised in the same way. Rows of ``fixed`` do not change.
 
         Raises
         ------
@@ -323,12 +329,12 @@ class Dual:
             own: Any = slice(None) if self.group is None else np.flatnonzero(self.group == g)
             excess, size = float(np.sum(x[own])) - total, float(np.sum(np.abs(x[own])))
             if abs(excess) <= 2.0**-50 * size:
-                continue  # what is at its bound stays there to the last bit
+                continue  # alpha at a bound stays there to the last bit
             if fixed is not None:
                 free = ~fixed if self.group is None else ~fixed & (self.group == g)
                 own = np.flatnonzero(free)
             way, t = (1.0 if excess > 0 else -1.0), self.coupling[own]
-            # Too little is too much of what has the other sign.
+            # A sum that is too small is, with signs turned, one that is too large.
             low = np.where(way * t > 0, self.lo[own], -self.hi[own])
             x[own], left = _lowered(way * x[own], low, abs(excess))
             x[own] *= way
@@ -338,10 +344,10 @@ class Dual:
         return np.clip(self.coupling * x, self.lo, self.hi) if moved else alpha
 
     def balanced(self, alpha: FloatArray) -> FloatArray:
-        """A feasible alpha as multiples of one power of two, so large that sums of them are exact.
+        """A feasible alpha rounded to multiples of a power of two, so that its sums are exact.
 
-        ``sum t alpha`` of every group is its total, rounded to such a multiple; 0 is 0.
-        alpha itself, where no row has the room.
+        ``sum t alpha`` of every group is its total rounded to a multiple; a variable at 0 stays 0.
+        Returns alpha itself if the rows have too little room in their boxes.
         """
         assert self.coupling is not None
         largest = float(np.max(np.abs(alpha), initial=0.0))
@@ -354,7 +360,7 @@ class Dual:
             down, up = x[own] - low[own], high[own] - x[own]
             left = total - float(np.sum(x[own]))
             room = np.minimum(up if left > 0 else down, abs(left))
-            # Rows far from both bounds first: no bound is met or left that need not be.
+            # Rows far from both bounds change first, so that few rows reach or leave a bound.
             order = np.argsort(-np.minimum(up, down), kind="stable")
             before = np.cumsum(room[order]) - room[order]
             step = np.empty(len(room))
@@ -367,10 +373,10 @@ class Dual:
 
 
 def _lowered(x: FloatArray, low: FloatArray, excess: float) -> tuple[FloatArray, float]:
-    """x brought down by this much in sum, as far as low lets it; what is left to do."""
+    """Lower x by ``excess`` in sum, no row below ``low``; return x and the excess that is left."""
     for end in (np.minimum(np.maximum(low, 0.0), x), low):
         room = float(np.sum(x - end))
-        # (Without a bound no share of the room is anything: 0 as a total needs none.)
+        # (Infinite room cannot be shared in proportion; a total of 0 does not need it.)
         if excess > 0 and 0 < room < np.inf:
             part = min(1.0, excess / room)
             x = x - part * (x - end)
@@ -379,7 +385,7 @@ def _lowered(x: FloatArray, low: FloatArray, excess: float) -> tuple[FloatArray,
 
 
 def _largest(values: FloatArray) -> float:
-    """The largest of the sizes that are finite (0: there is none)."""
+    """The largest absolute value among the finite values, or 0 if there is none."""
     if not len(values):
         return 0.0
     ends = abs(float(np.min(values))), abs(float(np.max(values)))
@@ -391,10 +397,11 @@ def _largest(values: FloatArray) -> float:
 def sensitivity(
     dual: Dual, alpha: FloatArray, gradient: FloatArray, slack: FloatArray | float
 ) -> FloatArray:
-    """By how much of an error of its score each row moves the gap, at most (rows,).
+    """The largest change of the gap per unit of error in each row's score (rows,).
 
-    A row that is certainly where its gradient wants it moves P and D alike; another by how far it
-    is from the farthest place that a gradient within ``slack`` may want.
+    A row whose alpha is certainly the best one for its gradient moves P and D equally. Any other
+    row counts with the distance from its alpha to the farthest alpha that can be the best for a
+    gradient within ``slack``.
     """
     tube: Any = 0.0 if dual.tube is None else dual.tube
     above, below = gradient > slack + tube, gradient < -slack - tube

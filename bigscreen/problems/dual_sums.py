@@ -1,6 +1,7 @@
-"""The sums of a dual over a few rows, each in one compiled pass: multiplier, D, gap.
+"""Multiplier, D and gap of a dual over a few rows, each computed in one compiled loop.
 
-They are those of `Dual`, for problems so small that numpy's calls would take longer than the sums.
+The methods of `Dual` compute the same numbers with numpy, whose calls take longer than the sums
+themselves if a problem is small.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import Dual
 
 FEW = 4096
-"""Rows up to which these loops are meant to be used: their sums are plain ones."""
+"""Use the compiled loops of this module for at most this many rows: they sum one after another."""
 
 GRADIENT_ERROR = 2.0**-51
-"""What rounding moves a gradient by, as a part of the sizes of its terms."""
+"""Bound on the rounding error of a row's gradient, relative to the sizes of its terms."""
 
 
 class Arrays(NamedTuple):
-    """A ``Dual`` as compiled loops take it: every array there and contiguous, 0 for what is not."""
+    """The arrays of a `Dual` for compiled loops: contiguous, zeros if the `Dual` has None."""
 
     sign: FloatArray
     lin: FloatArray
@@ -32,11 +33,11 @@ class Arrays(NamedTuple):
     tube: FloatArray
     group: NDArray[np.int8]
     total: FloatArray
-    """Of every group; empty without a coupling."""
+    """The coupling's total of every group; empty without a coupling."""
 
 
 def arrays(dual: Dual) -> Arrays:
-    """What compiled loops take for this dual."""
+    """The arrays of a dual as compiled loops take them."""
     n = len(dual)
     coupled = dual.coupling is not None
     return Arrays(
@@ -52,7 +53,7 @@ def arrays(dual: Dual) -> Arrays:
 
 
 def plain(values: FloatArray) -> FloatArray:
-    """Contiguous and writeable: for any other array all loops would be compiled again."""
+    """A contiguous, writeable float64 array: loops are compiled again for any other kind."""
     found = np.ascontiguousarray(values, np.float64)
     return found if found.flags.writeable else found.copy()
 
@@ -66,10 +67,10 @@ def measure(
     errors: tuple[FloatArray, FloatArray, float],
     scores: FloatArray,
 ) -> tuple[float, FloatArray, float, float]:
-    """D(alpha), the best multiplier of every group (none without a coupling), the gap, its doubt.
+    """Compute D(alpha), the best multiplier of every group, the gap and the gap's error bound.
 
-    The doubt is what errors of the scores can have moved the gap by; see `look` and
-    `gap_and_doubt`.
+    The array of multipliers is empty without a coupling. The error bound says how far errors of
+    the scores can have moved the gap; see `look` and `gap_and_doubt`.
     """
     value = look(parts, alpha, F, r, scores)
     if len(scores) <= FEW:
@@ -105,7 +106,7 @@ def multipliers(parts: Arrays, scores: FloatArray) -> FloatArray:
 
 @njit(cache=True, nogil=True)
 def _middle(values: FloatArray, weights: FloatArray, threshold: float) -> float:
-    """As `order_statistic.middle`."""
+    """The middle of the minimising multipliers: `order_statistic.middle`, compiled."""
     total = 0.0
     for weight in weights:
         total += weight
@@ -129,7 +130,7 @@ def _middle(values: FloatArray, weights: FloatArray, threshold: float) -> float:
 def _statistics(
     values: FloatArray, weights: FloatArray, threshold: float, level: float
 ) -> tuple[float, float]:
-    """The statistics on either side of the threshold; one of them where they are the same."""
+    """The weighted order statistics at ``threshold - level`` and ``threshold + level``."""
     low = _statistic(values, weights, threshold - level)
     if np.isfinite(low):
         below = 0.0
@@ -143,16 +144,16 @@ def _statistics(
 
 @njit(cache=True, nogil=True)
 def _statistic(values: FloatArray, weights: FloatArray, threshold: float) -> float:
-    """`order_statistic`, by halving: what lies on the wrong side of a value goes."""
+    """A weighted order statistic by quickselect: `order_statistic`, compiled."""
     if threshold <= 0.0:
         return -np.inf
     v, w = values.copy(), weights.copy()
     first, last, below, found = 0, len(v), 0.0, np.inf
     while first < last:
-        # The middle one of three, which makes no order of the values a bad one but by design.
+        # The median of three as pivot: only an adversarial order of the values is slow.
         a, b, c = v[first], v[(first + last) // 2], v[last - 1]
         pivot = max(min(a, b), min(max(a, b), c))
-        # Smaller values first, then those that are equal.
+        # Three-way partition: smaller values, equal values, larger values.
         lower, i, upper, less, same = first, first, last, 0.0, 0.0
         while i < upper:
             if v[i] < pivot:
@@ -169,7 +170,7 @@ def _statistic(values: FloatArray, weights: FloatArray, threshold: float) -> flo
                 same += w[i]
                 i += 1
         if below + less >= threshold:
-            # (Should another order of the sum not reach it, it is this one.)
+            # (If rounding in another order of the sum misses the threshold, the pivot is it.)
             last, found = lower, pivot
         elif below + less + same >= threshold:
             return pivot
@@ -182,7 +183,7 @@ def _statistic(values: FloatArray, weights: FloatArray, threshold: float) -> flo
 def look(
     parts: Arrays, alpha: FloatArray, F: FloatArray, r: FloatArray, scores: FloatArray
 ) -> float:
-    """Scores of rows from their F (``r F = p - s u``), which are written down, and D(alpha)."""
+    """Write the scores that follow from F (``r F = p - s u``) into ``scores``; return D(alpha)."""
     sign, lin, _, _, _, tube, _, _ = parts
     linear, square = 0.0, 0.0
     for i in range(len(alpha)):
@@ -202,9 +203,9 @@ def gap_and_doubt(
     errors: FloatArray,
     spread: float,
 ) -> tuple[float, float]:
-    """The Frank-Wolfe gap, and what errors ``relative |u| + errors spread`` of scores do to it.
+    """The Frank-Wolfe gap, and how far errors ``relative |u| + errors spread`` of scores move it.
 
-    That is `sensitivity` times the errors, over all rows.
+    The error bound of the gap is the sum of `dual.sensitivity` times the errors over all rows.
     """
     sign, lin, lo, hi, t, tube, group, _ = parts
     gap, doubt = 0.0, 0.0
@@ -216,7 +217,7 @@ def gap_and_doubt(
         if e == 0.0:
             gap += max(G, 0.0) * up + max(-G, 0.0) * down
         else:
-            # The two variables whose difference alpha is, each with its own gradient and box.
+            # alpha is the difference of two variables, each with its own gradient and box.
             more, less = max(a, 0.0), max(-a, 0.0)
             gap += max(G - e, 0.0) * (hi[i] - more) + max(e - G, 0.0) * more
             gap += max(-G - e, 0.0) * (-lo[i] - less) + max(e + G, 0.0) * less
@@ -234,7 +235,7 @@ def gap_and_doubt(
 
 @njit(nogil=True, cache=True)
 def slack(G: float, lo: float, hi: float, tube: float, alpha: float) -> float:
-    """A row's part of the gap (see ``Dual.slacks``)."""
+    """One row's part of the Frank-Wolfe gap, as in ``Dual.slacks``."""
     if tube == 0.0:
         return G * (hi - alpha) if G > 0 else -G * (alpha - lo)
     up, down = max(alpha, 0.0), max(-alpha, 0.0)

@@ -1,4 +1,4 @@
-"""Points that solvers hand to ``check``, and certificates of what is proved about them."""
+"""Solver iterates (`Point`), and certificates of their optimality gap (`Certificate`)."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from bigscreen.problems.dual import Dual, Mu
 from bigscreen.problems.recipes import Problem
 
 HOPELESS = 0.9
-"""Part of a gap that is asked for from which rounding leaves none to prove it with."""
+"""If rounding exceeds this fraction of the requested gap, no gap can prove it any more."""
 
 NUMBERS = ("primal", "dual", "gap", "relative_gap", "rounding_bound")
-"""Fields of a certificate without which it proves nothing."""
+"""Fields of a certificate that must be finite: otherwise the certificate proves nothing."""
 
 EACH = ("primal_rounding", "dual_rounding")
-"""Fields that say how far rounding can have moved P and D, each by itself."""
+"""Fields of a certificate that bound the rounding errors of P and of D."""
 
 MET = 1e-13
-"""A total missed by less than this part of it is met: the sums' own rounding."""
+"""Relative rounding error up to which a sum counts as equal to the coupling's total."""
 
 
 def relative(gap: float, primal: float) -> float:
-    """``gap / |P|``; where P is 0, 1 unless the gap is 0 as well."""
+    """The relative gap ``gap / |P|``; if P is 0, it is 1 for a positive gap and else 0."""
     return gap / abs(primal) if primal != 0 else float(gap > 0)
 
 
 def reached(record: Mapping[str, Any]) -> float:
-    """What ``tol`` is compared with, of a certificate or a path's point as JSON has it.
+    """The number of a certificate's JSON record that is compared with ``tol``.
 
-    The relative gap, or where no gap means anything the violation of the KKT conditions;
-    nan if there is neither; so ask ``reached(record) <= tol``, which no nan meets.
+    It is the relative gap, or the violation of the KKT conditions if a gap bounds nothing, or nan
+    if the record has neither: ``reached(record) <= tol`` is False then. ``record`` may also be
+    that of a path's point.
     """
     found = record.get("violation")
     found = record["relative_gap"] if found is None else found
@@ -44,10 +45,10 @@ def reached(record: Mapping[str, Any]) -> float:
 
 
 def met(record: Mapping[str, Any], tol: float) -> bool:
-    """Whether a certificate or a path's point, as JSON has it, proves the gap that was asked for.
+    """Whether a certificate's JSON record proves the relative gap ``tol``, rounding included.
 
-    It does so whatever rounding has done to it. Where no gap means anything: whether the violation
-    is met.
+    If a gap bounds nothing: whether the violation is at most ``tol``. ``record`` may also be that
+    of a path's point.
     """
     if record.get("violation") is not None:
         return reached(record) <= tol
@@ -58,7 +59,7 @@ def met(record: Mapping[str, Any], tol: float) -> bool:
 
 
 def settled(record: Mapping[str, Any], tol: float) -> bool:
-    """Whether there is nothing left to solve for: see `enough`."""
+    """Whether further solving would prove no smaller gap than this record has: see `enough`."""
     if record.get("violation") is not None or record["gap"] is None:
         return met(record, tol)
     return bool(record["gap"] <= enough(_rounding(record), record["primal"], tol))
@@ -69,7 +70,7 @@ def _rounding(record: Mapping[str, Any]) -> float:
 
 
 def worst(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """The largest relative gap and KKT violation of points' records, None where one has none."""
+    """The largest relative gap and KKT violation of several records; None if a record lacks it."""
     found: dict[str, float | None] = {}
     for name in ("relative_gap", "violation"):
         numbers = [record[name] for record in records if record.get(name) is not None]
@@ -78,26 +79,26 @@ def worst(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 
 def proves(gap: float, rounding: float, primal: float, tol: float) -> bool:
-    """Whether the relative gap is at most tol, whatever rounding has done to it.
+    """Whether the relative gap is at most tol even if rounding has hidden ``rounding`` of it.
 
-    Where P is 0 to the last bit, and so are all its terms, no gap is small beside it: none is left.
+    If P and all its terms are exactly 0, only a gap of 0 is small relative to P.
     """
     return gap + rounding <= tol * abs(primal) or (primal == 0 and gap <= 0)
 
 
 def enough(rounding: float, primal: float, tol: float) -> float:
-    """The gap that proves tol.
+    """The largest gap that proves the relative gap tol: ``tol |P|`` less the rounding.
 
-    Where rounding leaves no space for one, tol itself: a smaller gap would prove no more.
+    If rounding leaves no room for such a gap, it is ``tol |P|``: a smaller gap would prove no more.
     """
     asked = tol * abs(primal)
     return asked - rounding if rounding < HOPELESS * asked else asked
 
 
 def read_off(dual: Dual, gradient: FloatArray, h: float) -> FloatArray:
-    """The smoothed loss's own alpha (rows,): how steep it is at these gradients.
+    """The alpha that the smoothed loss implies (rows,): its slope at these gradients.
 
-    A squared loss needs no smoothing, and has none.
+    ``h`` is the half-width of the smoothing. A squared loss is smooth already: h is not used.
     """
     if dual.curve is not None:
         return dual.best(gradient)
@@ -109,12 +110,12 @@ def read_off(dual: Dual, gradient: FloatArray, h: float) -> FloatArray:
 
 @dataclass(frozen=True)
 class Reading:
-    """A dual point read off the scores of some w: the smoothed loss's own alpha.
+    """A dual point given by a w: the alpha that the smoothed loss implies at the scores of w.
 
-    ``alpha = lo + (hi - lo) clip((G + h) / (2 h), 0, 1)`` with G the gradient at the scores
-    ``columns . coef + intercept`` and ``multiplier`` (one a group; empty: its part is in the
-    scores already, or there is no coupling), ``h = smoothing``; ``weight`` is its part in a
-    mixture.
+    ``alpha = lo + (hi - lo) clip((G + h) / (2 h), 0, 1)``, with ``h = smoothing`` and G the
+    gradient at the scores ``columns . coef + intercept`` and at ``multiplier`` (one number a
+    group; empty if it is part of the scores already, or without a coupling). ``weight`` is the
+    weight of this alpha in a mixture of several.
     """
 
     coef: FloatArray
@@ -128,7 +129,7 @@ class Reading:
         return read_off(dual, dual.gradient(scores, np.array(self.multiplier)), self.smoothing)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, bit for bit."""
+        """The reading as JSON values, without rounding."""
         return {**vars(self), "coef": self.coef.tolist()}
 
     @classmethod
@@ -140,14 +141,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class Point:
-    """Where a solver stands: everything a certificate or a checkpoint needs.
+    """An iterate of a solver: everything that a certificate or a checkpoint needs.
 
     Parameters
     ----------
     coef : float64 (m,)
         Coefficients of the design's columns: the score of a row is ``columns . coef + intercept``.
     w : float64 (r,)
-        The same in the space of features (``coef = T w``).
+        The weight vector in the space of features (``coef = T w``).
     intercept : float
         The offset (0 without one).
     primal, dual : float
@@ -155,26 +156,25 @@ class Point:
     paired : bool
         Whether ``w = w(alpha)`` for the alpha behind ``dual``.
     readings : tuple of Reading
-        The mixture of readings that alpha is (Newton); of none where alpha is 0.
+        If alpha is a mixture of readings (Newton), these readings; empty if alpha is 0.
     alpha : float64 (n,) or None
-        The dual point, where it is held in memory (coordinate descent).
+        The dual point, if it is held in memory (coordinate descent).
     rounding : float
-        Bound on what rounding can have put into ``primal - dual``.
+        Bound on the rounding error of ``primal - dual``.
     multiplier : tuple of float
-        ``mu``, one a group, where there is a coupling and ``intercept`` does not say it (a nu-SVC).
+        ``mu``, one a group, if there is a coupling and ``intercept`` does not say it (a nu-SVC).
     apart : float or None
-        ``||w - w(alpha)||``, the constant's coefficients included, where w is not w(alpha) and it
-        is known. It may be off by ``sqrt(rounding)``: what rounding has moved w(alpha) by, whose
-        square is in D.
+        ``||w - w(alpha)||``, the constant's coefficients included, if w is not w(alpha) and the
+        distance is known. Its error can be ``sqrt(rounding)``: the distance by which rounding has
+        moved w(alpha), whose square is in D.
     violation : float
-        How far the KKT conditions are from holding (``dual_violation``), from solvers that are
-        stopped by it; nan from others.
+        The violation of the KKT conditions, from solvers that stop by it; nan from others.
     held : bool
-        Whether P is that of rows held to the side they were on, where they may no longer be: no
-        more than P itself, which only a closing pass tells.
+        Whether far rows were held at their side without reading them: then ``primal`` is a lower
+        bound of P, and only a closing pass computes P.
     sides : int8 (n,) or None
-        Where alpha of each row is instead of where it would be read off: at an end or at 0
-        (``AT_HI``, ...); ``FREE`` where it is read off. None: all are read off.
+        For each row the value that alpha has instead of its reading: an end of its box or 0
+        (``AT_HI``, ...); ``FREE`` if alpha is read off the scores. None: all are read off.
     """
 
     coef: FloatArray
@@ -199,11 +199,11 @@ class Point:
 
     @property
     def relative_gap(self) -> float:
-        """``gap / |P|``; 0 where both are 0."""
+        """``gap / |P|``; 0 if both are 0."""
         return relative(self.gap, self.primal)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, bit for bit; what has an entry a row in base64."""
+        """The point as JSON values, without rounding; arrays over the rows are in base64."""
         return {
             **vars(self),
             "coef": self.coef.tolist(),
@@ -236,45 +236,45 @@ def _text(rows: NDArray[Any] | None) -> str | None:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is proved about a point.
+    """A proof of how far a machine is from the optimum: P, D and their gap over all rows.
 
     Parameters
     ----------
     primal, dual, gap, relative_gap : float
-        P(w), D(alpha), their difference, and that over ``|P|``: P is at most ``gap`` above the
-        optimum P*. Of a one-class machine or a nu-SVC P* is ``-1/2 ||w*||^2``, below 0. Where P is
-        negative too, ``|P| <= |P*|``; where it is not yet, the gap is larger than P. So a small
-        relative gap is one relative to ``|P*|`` as well.
+        P(w), D(alpha), ``gap = P - D`` and ``gap / |P|``: P is at most ``gap`` above the optimum
+        P*. For a one-class machine or a nu-SVC P* is ``-1/2 ||w*||^2``, below 0. If P is negative
+        too, ``|P| <= |P*|``; if it is not yet, the gap is larger than P. So a small relative gap
+        is also small relative to ``|P*|``.
     rounding_bound, primal_rounding, dual_rounding : float
-        How far rounding can have moved the gap, P and D from those of the published machine on
-        the rows that were given. Models of before have the first alone.
+        How far the gap, P and D can be, by rounding, from the exact values of the published
+        machine on the given rows. Models that an older bigscreen wrote have the first alone.
     certified_in : str
         Precision of the columns: float32 or float64 (the sums are always float64). In float32 P
-        and D are summed from the very same numbers, so weak duality holds between them; how far
-        they are from those of the machine that is published is estimated from some rows' float64
-        columns (six standard errors), and where that is no small part of the gap the columns become
-        float64. An exact kernel machine has no columns: it is certified for the kernel itself, and
-        this is the precision of the entries that most scores came from.
+        and D are summed from the very same numbers, so weak duality holds between them. Their
+        distance from P and D of the published machine is estimated from float64 columns of a
+        sample of rows (six standard errors); if that is no small part of the gap, float64 columns
+        are used for all rows. An exact kernel machine has no columns: it is certified for the
+        kernel itself, and this is the precision of the entries that most scores came from.
     rows : int
-        Rows summed over: all of them.
+        Number of rows summed over: all of them.
     support : int
-        Rows with alpha away from 0.
+        Number of rows with a nonzero alpha.
     intercept : float or None
-        The offset of the certified machine where that is not the point's own.
+        The offset of the certified machine if it differs from the point's own.
     multiplier : tuple of float
         ``mu`` of P, one a group of the coupling; empty without a coupling.
     proved : bool
-        Whether the gap bounds anything. Not where the kernel is not positive semidefinite: ``dual``
-        is that of a stationary point then, and P and the gap are nan. Nor where any sum is no
-        finite number.
+        Whether the gap bounds anything. It is False if the kernel is not positive semidefinite
+        (``dual`` is then the value of a stationary point, and P and the gap are nan), or if any
+        sum is not finite.
     psd : bool
         Whether the kernel is positive semidefinite, as far as is known.
     violation : float or None
-        Where it is not: by how much the KKT conditions are violated, over all rows
-        (``m(alpha) - M(alpha)``, LIBSVM's measure), and ``rounding_bound`` is of that.
+        If the kernel is not: the violation of the KKT conditions over all rows
+        (``m(alpha) - M(alpha)``, LIBSVM's measure); ``rounding_bound`` then bounds its error.
     evidence : object or None
-        What a ledger of the rows is made of, from a closing pass that was to keep it; no part of
-        the record.
+        The scores from which a ledger of the rows is made, if the closing pass was to keep them;
+        not part of the JSON record.
     """
 
     primal: float
@@ -296,20 +296,20 @@ class Certificate:
 
     @property
     def reached(self) -> float:
-        """What ``tol`` is compared with: see `reached`."""
+        """The relative gap, or the KKT violation if a gap bounds nothing: see `reached`."""
         return self.relative_gap if self.violation is None else self.violation
 
     def proves(self, tol: float) -> bool:
-        """Whether the relative gap is at most tol, whatever rounding has done to it.
+        """Whether the relative gap is at most tol, rounding included.
 
-        Where no gap means anything: whether the violation is.
+        If a gap bounds nothing: whether the violation of the KKT conditions is at most tol.
         """
         if self.violation is not None:
             return self.violation <= tol
         return self.proved and proves(self.gap, self.rounding_bound, self.primal, tol)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values; None stands for numbers that there are not."""
+        """The fields as plain JSON values; None stands for a number that is not finite."""
         fields = {**vars(self), "multiplier": list(self.multiplier)}
         del fields["evidence"]
         return {**fields, **{name: _known(fields[name]) for name in NUMBERS}}
@@ -321,7 +321,7 @@ class Certificate:
         return cls(**{**saved, **numbers, "multiplier": tuple(saved["multiplier"])})
 
     def checked(self) -> Certificate:
-        """The certificate, which proves nothing if a number of it is none."""
+        """The certificate, with ``proved=False`` if a required number is not finite."""
         numbers = [getattr(self, name) for name in NUMBERS]
         return self if np.isfinite(numbers).all() else replace(self, proved=False)
 
@@ -332,19 +332,21 @@ def _known(number: float) -> float | None:
 
 @dataclass(frozen=True)
 class SumLayout:
-    """What rows have beside their columns, and the terms that their sums are kept in.
+    """The layout of sums over rows: border entries next to the columns, and separate terms.
 
-    A row enters as ``[c_i, border_i]`` and a machine has as many *extras*, the constant's
-    coefficient and the multipliers: ``G = p - s (c . coef + border . extras)``.
+    A row enters as ``[c_i, border_i]``: its columns and its *border*. The machine has one *extra*
+    for each border entry, the constant's coefficient and the multipliers, so that
+    ``G = p - s (c . coef + border . extras)``. Sums over alpha are kept in several *terms*, which
+    can be scaled separately to make alpha feasible.
 
     Parameters
     ----------
     constant : float
-        What is appended to phi (1 unless the problem scales it), 0 without it.
+        The constant appended to phi (1 unless the problem scales it); 0 if there is none.
     total : float64 (groups,)
         The coupling's right-hand sides; empty without a coupling.
     curved : bool
-        Whether losses are squared: then D has a part that is quadratic, row by row.
+        Whether losses are squared: then D has a quadratic part in each row's alpha.
     """
 
     constant: float
@@ -366,31 +368,34 @@ class SumLayout:
 
     @property
     def kinked(self) -> bool:
-        """Whether P has multipliers and, as a function of them, kinks."""
+        """Whether P is piecewise linear in a multiplier, with a breakpoint for each row."""
         return self.groups > 0 and not self.curved
 
     @property
     def extras(self) -> int:
-        """Numbers that a machine has beside w: the constant's coefficient, then the multipliers."""
+        """How many numbers a machine has next to w: the constant's coefficient and multipliers."""
         return self.first + self.groups
 
     @property
     def first(self) -> int:
-        """The place of the first multiplier among the extras."""
+        """The index of the first multiplier among the extras."""
         return int(self.constant != 0)
 
     def largest(self, bound: float) -> float:
-        """At least every entry of ``[c, border]`` where no entry of c is above this."""
+        """An upper bound on the entries of ``[c, border]``, from one on the entries of c."""
         return max(bound, self.constant, 1.0)
 
     @property
     def buckets(self) -> int:
-        """Terms of a sum that are scaled down: by group, ``t alpha > 0`` before the rest."""
+        """How many terms can be scaled down: two a group (``t alpha > 0``, the rest), or one."""
         return 2 * self.groups or 1
 
     @property
     def lifts(self) -> int:
-        """Terms that are scaled up from 0: only a total away from 0 can be missed from below."""
+        """How many terms can be scaled up from 0: one a group if any total is not 0.
+
+        A sum can only be too small for a total that is not 0.
+        """
         return self.groups if np.any(self.total) else 0
 
     @property
@@ -398,7 +403,7 @@ class SumLayout:
         return self.buckets + self.lifts
 
     def value(self, scales: FloatArray, sums: FloatArray) -> float:
-        """D less ``1/2 ||w||^2`` of `Terms.sums`, every term multiplied by its scale."""
+        """``D + 1/2 ||w||^2`` from `Terms.sums`, every term multiplied by its scale."""
         linear = float(scales @ sums[: self.terms])
         return linear - float(scales**2 @ sums[self.terms :]) if self.curved else linear
 
@@ -408,7 +413,7 @@ class SumLayout:
         return mu if self.groups > 1 else float(np.sum(mu))
 
     def border(self, dual: Dual) -> FloatArray:
-        """What rows have beside their columns: float64 (rows, extras)."""
+        """The border entries of rows, next to their columns: float64 (rows, extras)."""
         out = np.zeros((len(dual), self.extras))
         if self.constant:
             out[:, 0] = self.constant
@@ -419,42 +424,44 @@ class SumLayout:
         return out
 
     def bucket(self, dual: Dual, alpha: FloatArray) -> NDArray[np.int8]:
-        """The term of every row: int8 (rows,), below ``buckets``."""
+        """The index of the term that each row's alpha is summed in: int8 (rows,)."""
         if dual.coupling is None:
             return np.zeros(len(dual), np.int8)
         down = (dual.coupling * alpha < 0).astype(np.int8)
         return down if dual.group is None else 2 * dual.group + down
 
     def rise(self, dual: Dual, alpha: FloatArray) -> FloatArray:
-        """By how much alpha moves where its ``t alpha`` rises to the end of the box."""
+        """The change of alpha that raises its ``t alpha`` to the end of the box (rows,)."""
         assert dual.coupling is not None
         t = dual.coupling
         return t * np.maximum(t * dual.lo, t * dual.hi) - alpha
 
     def scales(self, v: FloatArray) -> FloatArray | None:
-        """What each term has to be multiplied by for the coupling to hold.
+        """The factor for each term that makes alpha satisfy the coupling.
 
-        Too much is taken from the terms ``t alpha > 0`` in proportion; too little from those
-        below 0, and what is missing then is given to the rows in the zone, where it costs least.
+        If ``sum t alpha`` is too large, the terms with ``t alpha > 0`` shrink. If it is too small,
+        the terms below 0 shrink; if that is not enough, rows in the smoothing band are raised,
+        where it costs least.
 
         Parameters
         ----------
         v : float64 (terms, columns + extras)
-            ``sum s alpha [c, border]`` of the buckets, then the same of ``rise`` over the zone.
+            ``sum s alpha [c, border]`` of the buckets, then ``sum s rise [c, border]`` over the
+            rows in the smoothing band.
 
         Returns
         -------
-        float64 (terms,), or None where the rows in the zone have not enough room.
+        float64 (terms,), or None if the rows in the band have too little room.
         """
         out = np.concatenate([np.ones(self.buckets), np.zeros(self.lifts)])
         for g, total in enumerate(self.total):
             at = v.shape[1] - self.groups + g
-            # No term of either has the other sign, but a sum that rows left again is rounded.
+            # No term has the other sign, but rounding can leave one if rows are subtracted again.
             more, less = max(v[2 * g, at], 0.0), max(-v[2 * g + 1, at], 0.0)
             if abs(more - less - total) <= MET * total:
                 continue
             if more - less >= total:
-                # (Without anything above 0 there is no excess: both are 0.)
+                # (If nothing is above 0 there is no excess: both sides are 0.)
                 out[2 * g] = min(1.0, (total + less) / more) if more > 0 else 1.0
             elif more >= total:
                 out[2 * g + 1] = (more - total) / less
@@ -468,7 +475,7 @@ class SumLayout:
 
 
 class Terms:
-    """The alpha of some rows as the terms of a layout.
+    """The alpha of rows, split into the terms of a `SumLayout`.
 
     Parameters
     ----------
@@ -492,7 +499,7 @@ class Terms:
         if frame.curved:
             lin.append(by_term(bucket, dual.bend(alpha), frame.terms))
         self.sums = np.concatenate(lin)
-        """D's linear part by term (terms,), and where there is one its quadratic part after it."""
+        """D's linear part by term (terms,), then its quadratic part if losses are squared."""
 
     def add(self, rows: slice, columns: Any, border: FloatArray, v: FloatArray) -> None:
         """Add ``sum s alpha [c, border]`` of these rows to the terms v."""
@@ -502,7 +509,7 @@ class Terms:
 
 def by_term(term: NDArray[Any], values: FloatArray, terms: int) -> FloatArray:
     """Sums of the rows' values by term (terms,)."""
-    # (Of no rows numpy makes integers.)
+    # (For an empty input np.bincount returns integers.)
     return np.bincount(term, values, terms).astype(np.float64)
 
 
@@ -510,7 +517,7 @@ def by_term(term: NDArray[Any], values: FloatArray, terms: int) -> FloatArray:
 def add_rows(
     columns: Any, border: FloatArray, coef: FloatArray, term: NDArray[np.integer], v: FloatArray
 ) -> None:
-    """``v[term_i] += coef_i [c_i, border_i]``, columns dense or CSR; a coefficient 0 is skipped."""
+    """Add ``coef_i [c_i, border_i]`` to ``v[term_i]``; columns are dense or CSR."""
     for i in range(len(coef)):
         if coef[i] != 0.0:
             _add_row(columns, border, coef, i, v[term[i]])
@@ -525,7 +532,7 @@ def add_in_blocks(
     rows: int,
     v: FloatArray,
 ) -> None:
-    """`add_rows` that sums so many rows by themselves: a long sum rounds more than short ones."""
+    """`add_rows` in blocks of ``rows`` rows: a sum of short sums rounds less than a long one."""
     block, used = np.zeros(v.shape), 0
     for i in range(len(coef)):
         if coef[i] != 0.0:

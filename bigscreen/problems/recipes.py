@@ -1,4 +1,4 @@
-"""The problems: recipes that make the ``Dual`` of any part of the rows.
+"""The optimisation problems: C-SVC, nu-SVC, regressions, one-class; each makes its `Dual`.
 
 | recipe | s | p | e | box | coupling |
 |---|---|---|---|---|---|
@@ -40,39 +40,39 @@ INTERCEPTS = ("none", "constant", "true")
 
 
 class Problem(Protocol):
-    """What solvers, closing passes and paths ask of a problem."""
+    """An optimisation problem, as solvers, closing passes and paths see it."""
 
     @property
     def intercept(self) -> str:
-        """What makes the offset, in a word.
+        """How the problem gets its offset: "none", "constant" or "true".
 
-        "none"; "constant": a 1 is appended to every phi; "true": there is a coupling, whose
-        multiplier is (or gives) the offset.
+        "constant": a 1 is appended to every phi; "true": there is a coupling, whose multiplier is
+        (or gives) the offset.
         """
 
     @property
     def intercept_scaling(self) -> float:
-        """What is appended in place of the 1."""
+        """The constant that is appended to every phi instead of a 1."""
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
         """The dual of rows with these labels (codes) or targets, and these sample weights.
 
         ``scale`` multiplies the box: a subsample of one row in k is solved with scale k. The
-        coupling's total stays that of all rows.
+        coupling's total does not change with the rows.
         """
 
     def offset(self, mu: Mu) -> float:
         """The decision function's offset at this multiplier (0 without a coupling)."""
 
     def at(self, value: float) -> Self:
-        """The same problem at another value of its parameter (C, or nu): a point of a path."""
+        """The problem with another value of its parameter (C, or nu): a point of a path."""
 
     def factor(self, other: Self) -> float | None:
-        """``C / C of other`` where the boxes of both differ by just this factor, else None."""
+        """``C / C of other`` if the boxes of both differ by exactly this factor, else None."""
 
 
 class _Offset:
-    """The offset is the multiplier itself: scores enter G as ``p - s (u + mu)``, ``s = t``."""
+    """Problems whose offset is the multiplier: scores enter G as ``p - s (u + mu)``, ``s = t``."""
 
     intercept: str
     intercept_scaling = 1.0
@@ -141,7 +141,7 @@ class CSvc(_Penalised):
 
 @dataclass(frozen=True)
 class SquaredSvc(CSvc):
-    """The C-SVC with squared losses: ``C c max(0, 1 - y u)^2``; parameters as `CSvc` has them."""
+    """The C-SVC with squared losses ``C c max(0, 1 - y u)^2``; parameters as for `CSvc`."""
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
         """See ``Problem``; ``y`` are label codes."""
@@ -223,11 +223,12 @@ class Quantile(_Penalised):
 
 @dataclass(frozen=True, eq=False)
 class Sublinear(_Penalised):
-    """Any sublinear phi: ``1/2 ||w||^2 + C sum c_i phi(a_i u_i + b_i)``, Wang et al. (2014).
+    """The problem of any sublinear loss phi: ``1/2 ||w||^2 + C sum c_i phi(a_i u_i + b_i)``.
 
-    Every sublinear function of one number is ``phi(z) = max(lower z, upper z)`` (their lemma 2).
-    The hinge is ``a = -y, b = 1, [0, 1]``; LAD ``a = -1, b = y, [-1, 1]``; weights in either are
-    weights of the rows. ``y`` of ``dual`` are the rows' NUMBERS, by which a and b are looked up.
+    Wang et al. (2014), lemma 2: every sublinear function of one number is
+    ``phi(z) = max(lower z, upper z)``. The hinge is ``a = -y, b = 1, [0, 1]``; LAD is
+    ``a = -1, b = y, [-1, 1]``; weights in either are weights of the rows. The argument ``y`` of
+    ``dual`` holds the rows' NUMBERS, by which a and b are looked up.
 
     Parameters
     ----------
@@ -270,12 +271,13 @@ class Sublinear(_Penalised):
         a, b = self.a[rows], self.b[rows]
         size = np.abs(a)
         box = self.C * scale * weights * size
-        # The variable is |a| times theirs, which leaves a sign of +-1; a = 0 costs a constant.
+        # The variable is |a| times that of the paper, so that the sign is +-1. A row with a = 0
+        # has a constant loss.
         lin = np.divide(b, size, out=np.zeros(len(b)), where=size > 0)
         return Dual(np.where(a > 0, -1.0, 1.0), lin, self.lower * box, self.upper * box)
 
     def factor(self, other: Self) -> float | None:
-        """``C / C of other`` where both are made of the same arrays."""
+        """``C / C of other`` if both problems are made of the same arrays, else None."""
         same = all(getattr(self, k) is getattr(other, k) for k in ("a", "b"))
         bounds = (self.lower, self.upper, self.intercept)
         same = same and bounds == (other.lower, other.upper, other.intercept)
@@ -283,7 +285,7 @@ class Sublinear(_Penalised):
 
 
 def refuse_uncommon(problem: Problem) -> None:
-    """Refuse what the solvers of exact kernel machines and of paths do not know.
+    """Refuse problems that the solvers of exact kernel machines and of paths cannot solve.
 
     Raises
     ------
@@ -318,18 +320,18 @@ def rows_weights(
 
 
 def _residual(y: NDArray[Any], lo: FloatArray, hi: FloatArray, intercept: str) -> Dual:
-    """A loss of ``y - u``."""
+    """The dual of a regression: its loss is a function of ``y - u``."""
     one = constant(1.0, len(y))
     coupling = one if intercept == "true" else None
     return Dual(one, np.asarray(y, dtype=np.float64), lo, hi, coupling)
 
 
 def _squared(dual: Dual) -> Dual:
-    """The same with squared losses.
+    """The dual with squared losses in place of linear ones.
 
-    What was the box's end is half of what alpha may grow by for each unit of the gradient.
+    Twice the old end of a row's box is the growth of alpha per unit of the gradient.
     """
-    # (0 or infinite where the weight is next to everything or nothing: see `Dual.reach`.)
+    # (It overflows or vanishes for extreme weights: see `Dual.reach`.)
     with np.errstate(over="ignore"):
         steep = 2.0 * dual.hi
         curve = np.divide(1.0, steep, out=np.ones(len(dual)), where=steep > 0)
@@ -344,7 +346,7 @@ def constant(value: float, n: int) -> FloatArray:
 
 
 _ROUNDED = 1 + 1e-12
-"""A last digit of the sums is not what makes a nu infeasible."""
+"""Factor for the rounding of sums of weights in the test whether a nu is feasible."""
 
 
 @dataclass(frozen=True)
@@ -354,7 +356,7 @@ class NuSvc:
     Parameters
     ----------
     nu : float
-        In (0, 1]: at least this share of the weight supports the margin.
+        In (0, 1]: at least this share of the weight belongs to support vectors.
     positive, code_weight
         As for ``CSvc``.
     mass : float
@@ -408,12 +410,12 @@ class NuSvc:
 
 @dataclass(frozen=True)
 class NuSvr:
-    """LIBSVM's nu-SVR: ``C sum c_i (nu epsilon + max(0, |y - u| - epsilon))``, epsilon found too.
+    """LIBSVM's nu-SVR: ``C sum c_i (nu epsilon + max(0, |y - u| - epsilon))`` over w and epsilon.
 
-    Every row is there twice, once for either side of the tube (`Mirrored`): ``alpha_i <= C c_i``,
-    and the two sides share ``sum alpha = C nu mass``, half of it each where the offset is
-    unpenalised. The multipliers (of the lower side, the upper side) are ``epsilon -+ b`` then, else
-    the one is epsilon.
+    Every row is there twice, once for either side of the tube (`Mirrored`), with
+    ``alpha_i <= C c_i``. With an unpenalised offset each side has ``sum alpha = C nu mass / 2``,
+    and the multipliers (of the lower side, the upper side) are ``epsilon -+ b``. Else both sides
+    together have ``sum alpha = C nu mass``, and the multiplier is epsilon.
 
     Parameters
     ----------
@@ -467,7 +469,7 @@ class OneClass:
     """The one-class machine: ``alpha_i <= c_i / (nu mass)``, ``sum alpha = 1``.
 
     Its decision function is ``<w, phi> - rho``, above 0 for rows like those it was fitted on, and
-    ``rho`` is minus the multiplier. Labels are not looked at.
+    ``rho`` is minus the multiplier. Labels are not used.
 
     Parameters
     ----------
@@ -487,7 +489,7 @@ class OneClass:
         _check_nu(self.nu, self.mass)
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
-        """See ``Problem``; of ``y`` only the length matters."""
+        """See ``Problem``; only the length of ``y`` matters."""
         one, zero = constant(1.0, len(y)), constant(0.0, len(y))
         return Dual(one, zero, zero, scale / (self.nu * self.mass) * weights, one, 1.0)
 
@@ -543,7 +545,7 @@ def check_feasible(nu: float, positive: float, negative: float, intercept: str, 
 
 
 def of_rows(problem: Problem, y: NDArray[Any], weights: FloatArray) -> Problem:
-    """The problem of these weights: what nu is a share of goes with them."""
+    """The problem for these rows alone: nu becomes a share of their weight."""
     if isinstance(problem, NuSvc):
         own = rows_weights(y, weights, problem.code_weight)
     elif isinstance(problem, OneClass):

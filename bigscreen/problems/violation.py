@@ -1,7 +1,7 @@
-"""How far the KKT conditions are from holding: LIBSVM's measure, ``m(alpha) - M(alpha)``.
+"""The violation of the KKT conditions, as LIBSVM measures it: ``m(alpha) - M(alpha)``.
 
-Of a kernel that is not positive semidefinite it is all that can be said of an alpha: the dual is
-not concave there, and no gap bounds anything.
+It takes the place of the gap for a kernel that is not positive semidefinite: the dual is not
+concave then, and the gap bounds nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from bigscreen.problems.dual import Dual
 
 
 def edges(dual: Dual, alpha: FloatArray, v: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """v on the way up and on the way down: they differ at alpha = 0 where there is a tube."""
+    """The one-sided gradients v for raising and for lowering ``t alpha`` (rows,) each.
+
+    They differ only for rows with alpha = 0 and a tube.
+    """
     if dual.tube is None:
         return v, v
     x = dual.ways * alpha
@@ -26,7 +29,10 @@ def edges(dual: Dual, alpha: FloatArray, v: FloatArray) -> tuple[FloatArray, Flo
 def extremes(
     dual: Dual, alpha: FloatArray, v: FloatArray, groups: int
 ) -> tuple[FloatArray, FloatArray]:
-    """Of every group the largest v of rows that can move up and the smallest of those down."""
+    """The largest v of rows that can be raised and the smallest v of rows that can be lowered.
+
+    One number for each group, float64 (groups,) each: LIBSVM's m(alpha) and M(alpha).
+    """
     t = dual.ways
     more, less = alpha < dual.hi, alpha > dual.lo
     up, down = edges(dual, alpha, v)
@@ -40,9 +46,10 @@ def extremes(
 
 
 def violation(dual: Dual, alpha: FloatArray, scores: FloatArray) -> float:
-    """The largest ``t_i G_i - t_j G_j`` of a pair that can move, within any group.
+    """The KKT violation of alpha: the largest ``t_i G_i - t_j G_j`` of a pair that can move.
 
-    Without a coupling the largest gradient of a row that can. In LIBSVM's scale, see ``unit``.
+    Both rows of a pair are in one group. Without a coupling it is the largest gradient of a row
+    that can move. The number is in LIBSVM's scale, see ``unit``.
     """
     v = (dual.lin - dual.sign * scores) / dual.ways
     highest, lowest = extremes(dual, alpha, v, int(np.size(dual.total)))
@@ -50,16 +57,17 @@ def violation(dual: Dual, alpha: FloatArray, scores: FloatArray) -> float:
 
 
 def apart(highest: FloatArray, lowest: FloatArray, coupled: bool) -> float:
-    """The violation that ``extremes`` make."""
+    """The violation, unscaled, from the ``extremes`` of every group."""
     found = highest - lowest if coupled else np.concatenate([highest, -lowest])
     # (Not Python's max: it would lose a nan.)
     return float(np.max(np.maximum(found, 0.0)))
 
 
 def unit(dual: Dual) -> float:
-    """What a violation is multiplied with for LIBSVM's scale.
+    """The factor that turns a violation into LIBSVM's scale.
 
-    Its boxes of nu-problems end at the weights, ours at their shares: scores are as much smaller.
+    LIBSVM's boxes of nu-problems end at the weights, the boxes here at the weights' shares of the
+    total; scores here are smaller by the same factor.
     """
     if dual.coupling is None or not np.any(dual.total) or not len(dual):
         return 1.0
