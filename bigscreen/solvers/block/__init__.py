@@ -1,1 +1,1 @@
-"""Blocks of rows of an exact kernel machine, its rows sharded."""
+"""The block solver: block decomposition of the exact kernel machine over sharded rows."""

@@ -1,4 +1,4 @@
-"""The block solver's coordinator: which rows make a block, their solution, and when it ends."""
+"""The block solver's coordinator: chooses blocks, solves them, and decides when to stop."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ SAVED = {
     "next": ("stay", "new", "v"),
     "survey": ("w_sq", "gap", "rounding", "highest", "lowest", "alive", "entries", "complete"),
 }
-"""What a checkpoint holds of the coordinator and its records, as it is."""
+"""Attributes of the coordinator ("") and of its records that a checkpoint saves."""
 
 NAMED = ("ups", "downs")
-"""The violators that the last survey has named."""
+"""Lists of violators in the last survey, which a checkpoint saves."""
 
 BLOCK = ("ids", "K", "capacity", "entries")
-"""The same of the block."""
+"""Attributes of `BlockGram` that a checkpoint saves."""
 
 
 class BlockRun(BlockRounds):
-    """Blocks of rows, one after the other."""
+    """A run of the block solver: its main loop, its starts, and its checkpoints."""
 
     def run(self, check: Check) -> Point:
-        """Go from block to block until ``check`` answers None; returns the last point."""
+        """Solve block after block until ``check`` returns None; return the last point."""
         while True:
             if self._gap_may_be_rounding(check.target):
                 self.mend()
@@ -65,7 +65,7 @@ class BlockRun(BlockRounds):
             if verdict is None:
                 return point
             if not verdict.restart and not self.fine and (verdict.doubted or self.stuck):
-                # check has seen this point and asks for more
+                # float32 entries cannot improve this point, and check wants a better one.
                 if self.mendable:
                     self.mend()
                 else:
@@ -76,15 +76,16 @@ class BlockRun(BlockRounds):
                 self.revive()
                 self.look()
             elif verdict.region is not None and self.screen(verdict.region):
-                self.look()  # the block that was chosen may have rows that are gone
+                self.look()  # the chosen block may contain screened rows
             if not self._finished(check.target):
                 self.take(self.solved())
 
     def _finished(self, target: float) -> bool:
-        """Go to the optimum of all rows that could move, if they are few; whether alpha has moved.
+        """Solve exactly for the rows that can still move, if few; return whether alpha moved.
 
-        For close targets alone: to 1e-6 blocks without it take .91 to 1.04 of the processor time
-        (ijcnn1, a9a, covtype), to 1e-9 1.0 to 1.5 times as long (and mnist 3-vs-5; one run each).
+        Only for small targets. Without this step a fit to 1e-6 takes .91 to 1.04 times the
+        processor time (ijcnn1, a9a, covtype), a fit to 1e-9 1.0 to 1.5 times (and mnist 3-vs-5; one
+        run each).
         """
         before, tuning = self.point().relative_gap, self.tuning.ending
         if target > tuning.close_target or before > self.end_at or not self.design.definite:
@@ -103,17 +104,16 @@ class BlockRun(BlockRounds):
 
     # -- float32 columns and their rounding ------------------------------------------------------
     def _gap_may_be_rounding(self, target: float) -> bool:
-        """Whether the gap meets the target, but float32 columns could account for as much."""
+        """Whether the gap meets the target, but float32 errors could exceed it."""
         point = self.point()
         met = self.mendable and point.relative_gap <= target
         return met and self.rounding_of_gap() > target * abs(point.primal)
 
     def mend(self) -> None:
-        """Compute the scores of rows near their kink again, from float64 entries.
+        """Recompute the scores of rows near their hinge point from float64 entries.
 
-        The end of a close solve costs little but for rounding: what float32 entries do to the
-        scores is a gap that no step can close. Rows that are certainly at their bound keep the
-        scores they have, as these do not tell in the gap.
+        Errors of float32 entries leave a gap that no step can close. Scores of rows that are
+        certainly at their bound are not recomputed, since their errors do not change the gap.
         """
         before, drift = self.survey.gap, self.mending.drift
         self.sharpen(NOBODY)
@@ -123,9 +123,9 @@ class BlockRun(BlockRounds):
         self.mending.times += 1
 
     def refine(self) -> None:
-        """Begin again where alpha is, with kernel entries computed in float64.
+        """Restart from the current alpha with kernel entries computed in float64.
 
-        The rounding of float32 entries ends in a gap that no step can close.
+        Errors of float32 entries leave a gap that no step can close.
         """
         alpha, spent = self.alpha, self.kernel_entries
         self.begin(fine=True)
@@ -134,18 +134,16 @@ class BlockRun(BlockRounds):
 
     # -- starts --------------------------------------------------------------------------------
     def open_cold(self) -> None:
-        """Begin at alpha = 0, with a block of random rows, or from what these rows tell of all.
+        """Start without a known alpha: at 0, or at an alpha read off a subsample's solution.
 
-        The random rows' problem, with boxes as much wider as they are fewer, has about the same w.
-        Where much of its support is at the bound, alpha of all rows can be read off their scores
-        (the smoothed loss's own dual point): many rounds are saved that would bring these rows in
-        a block at a time. Where hardly any is, alpha depends on every row by itself and 0 is the
-        better start, as it is for a regression, where a small error of w turns alpha of most rows
-        around.
+        The problem of a random subsample, with wider boxes in proportion, has approximately the
+        same w. If much of its support is at the bound, alpha of all rows is read off their scores
+        (as the dual point of the smoothed loss). That saves many rounds that would bring these rows
+        in block by block. If hardly any is, alpha depends on each single row, and 0 is the better
+        start. So it is for regression, where a small error of w flips alpha of most rows.
 
-        Where 0 is not feasible there is no such choice: the rows that the subsample's machine
-        finds the most wrong are put at their bound, or any where there is no subsample, until the
-        total is met.
+        If 0 is not feasible, the rows with the largest violations under the subsample's solution
+        (any rows, without a subsample) are put at their bounds until the coupling's total is met.
         """
         rng = np.random.default_rng(self.options.seed)
         dual = self.dual
@@ -170,7 +168,10 @@ class BlockRun(BlockRounds):
             self.open_at(start)
 
     def _read(self, scales: FloatArray) -> FloatArray | None:
-        """A reading of the first block's own solution, if it is good for one."""
+        """Solve the subsample, and read alpha of all rows off its scores; None if it is no use.
+
+        ``scales``: how much wider the box of each row of the subsample is made.
+        """
         self.enter()
         ids, dual = self.gram.ids, self.dual
         part = dual[ids]
@@ -204,14 +205,14 @@ class BlockRun(BlockRounds):
         return balanced(dual, scores, mu, h)
 
     def open_at(self, start: FloatArray) -> None:
-        """Take a feasible alpha over."""
+        """Start from a feasible alpha."""
         moved = np.flatnonzero(start != self.alpha)
         for a in range(0, len(moved), self.tuning.rows_per_round):
             ids = moved[a : a + self.tuning.rows_per_round]
             self.move(ids, start[ids], self.data.rows(ids), NOBODY)
         if not len(moved):
             self.look()
-        # The value that steps add to: D of the start itself.
+        # Steps add to `value`, which begins as the dual value of the start.
         self.value = self.dual.value(self.alpha, self.survey.w_sq)
         if self.dual.coupling is not None:
             self.mu = between(self.survey.lowest, self.survey.highest, self.mu)
@@ -232,17 +233,17 @@ class BlockRun(BlockRounds):
             far = apart(self.at, ids, self.next.v)
             usual = tuning.usual_distance * float(np.quantile(far, 0.75))
             self.steps(part, alpha, G, depth * min(usual, self.violation), left)
-        # Rows that leave 0 side by side: their columns, most of which are new, are so too.
         return Proposal(part, ids, self.gram.X, alpha, before, G, ids)
 
     def take(self, found: Proposal) -> None:
-        """Move rows to where a solve of them has ended, and choose the next block."""
+        """Apply the result of a solve to alpha, and choose the next block."""
         part, ids, X, alpha, before, G, watch, exact = found
         step = alpha - self.alpha[ids]
         self.value += 0.5 * float(step @ (before + G))
         if part.tube is not None:
             self.value -= float(part.tube @ (np.abs(alpha) - np.abs(self.alpha[ids])))
         changed = np.flatnonzero(step)
+        # Rows that were at 0 come last: their kernel columns are mostly new, so slots adjoin.
         changed = changed[np.argsort(self.alpha[ids[changed]] == 0, kind="stable")]
         self.still = len(changed) == 0
         if part.coupling is not None:
@@ -257,9 +258,10 @@ class BlockRun(BlockRounds):
 
     @property
     def _lonely(self) -> bool:
-        """Whether rows violate on one side of mu alone, and no free row could be their partner.
+        """Whether all violators are on one side of mu, with no free row to pair them with.
 
-        mu was that of the block: where all rows are at a bound, it may be an end of the others'.
+        mu is that of the block. If all its rows are at bounds, mu may be at the end of an interval
+        that other rows allow.
         """
         dual, ids = self.dual, self.gram.ids
         if dual.coupling is None or self.violation <= self.noise:
@@ -269,21 +271,24 @@ class BlockRun(BlockRounds):
         return len(both) == 0 and not free(dual[ids], self.alpha[ids]).any()
 
     def block_gradient(self) -> FloatArray:
-        """``p - s u`` of the block's rows (q,)."""
+        """Return the dual gradient ``p - s u`` of the block's rows (q,)."""
         return self.next.v * self.dual.ways[self.gram.ids]
 
     def steps(self, part: Dual, alpha: FloatArray, G: FloatArray, tol: float, most: int) -> int:
-        """Pair steps on a problem of the block's rows; alpha and G are updated."""
+        """Take at most ``most`` pair steps on a problem of the block's rows; update alpha and G.
+
+        Returns the number of steps.
+        """
         done, _ = smo(self.gram.rows, part, alpha, G, Limits(tol, most))
         self.effort.terms += done * len(alpha)
         return done
 
     def enter(self) -> None:
-        """Make the chosen block the one whose kernel matrix is at hand."""
+        """Fetch the new rows of the chosen block, and compute their part of its kernel matrix."""
         if len(self.next.new) or len(self.next.stay) < len(self.gram.ids):
             X = received(self.fleet, self.data, self.next.new)
             v, rows = self.next.v.copy(), len(self.next.stay) + len(self.next.new)
-            # What it grows to next, if not much more: growing copies.
+            # Room for the next growth, if it is not much more: growing copies the matrix.
             growing = self.tuning.max_growing_block
             most = growing if 2 * self.size > growing else self.size
             most = self.tuning.max_whole_block if rows > growing else most
@@ -292,12 +297,12 @@ class BlockRun(BlockRounds):
         self.next.stay, self.next.new = np.arange(len(self.gram.ids)), NOBODY
 
     def look(self) -> None:
-        """Survey the rows without a move, and choose a block of what there is now."""
+        """Survey the rows without a move, and choose the next block."""
         self.survey_again(self.gram.ids[self.next.stay])
         self.choose()
 
     def choose(self) -> None:
-        """The next block; it grows where more than half of it is free."""
+        """Choose the next block, a larger one if more than half of the last one is free."""
         held = Violators(self.gram.ids[self.next.stay], self.survey.watched)
         inside = free(self.dual[held.ids], self.alpha[held.ids])
         if np.count_nonzero(inside) > self.size // 2:
@@ -311,7 +316,7 @@ class BlockRun(BlockRounds):
 
     # -- checkpoints ---------------------------------------------------------------------------
     def save(self, folder: Path, meta: dict[str, Any]) -> None:
-        """Write a checkpoint: the shards' states and what the coordinator knows."""
+        """Write a checkpoint of the shards' states and of the coordinator."""
         state: dict[str, Any] = {
             name: getattr(getattr(self, part) if part else self, name)
             for part, names in SAVED.items()
@@ -325,7 +330,7 @@ class BlockRun(BlockRounds):
         self.fleet.save(folder, {**meta, **state})
 
     def restore(self, folder: Path, meta: dict[str, Any]) -> None:
-        """Go on from a checkpoint of ``save``, whose meta this is."""
+        """Continue from a checkpoint of ``save`` with this ``meta``."""
         if meta["fine"] and not self.fine:
             self.begin(True)
             self.fleet.load(folder)
@@ -333,7 +338,7 @@ class BlockRun(BlockRounds):
             record = getattr(self, part) if part else self
             for name in names:
                 setattr(record, name, meta.get(name, getattr(record, name, None)))
-        if "complete" in meta:  # not in those of before
+        if "complete" in meta:  # (older checkpoints lack it)
             for name in NAMED:
                 named = Violators(meta[f"{name}_ids"], meta[f"{name}_v"])
                 setattr(self.survey, name, named)
@@ -344,7 +349,7 @@ class BlockRun(BlockRounds):
 
     # -- what check is handed ------------------------------------------------------------------
     def point(self) -> Point:
-        """Where alpha stands; its gap is the Frank-Wolfe gap of the rows alive."""
+        """Return the current point; its gap is the Frank-Wolfe gap of the rows not screened."""
         none = np.empty(0)
         return Point(
             none,
@@ -360,7 +365,7 @@ class BlockRun(BlockRounds):
         )
 
     def stats(self) -> dict[str, Any]:
-        """What the last round did."""
+        """Counters of the run, and what the last round screened."""
         high, low = self.screening.counts
         return {
             "rows_visited": self.survey.alive,
@@ -382,5 +387,5 @@ class BlockRun(BlockRounds):
 
     @property
     def stuck(self) -> bool:
-        """Whether no step is left to make with these kernel entries."""
+        """Whether no further progress is possible at this precision of the kernel entries."""
         return self.still or self.violation <= self.noise

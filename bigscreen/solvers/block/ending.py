@@ -1,8 +1,9 @@
-"""The end of a close block solve: all rows that could still move at once, in float64.
+"""The end of a block solve to a small gap: solve for all rows that can still move, in float64.
 
-Where they are few, blocks that take turns until each is a tenth as far off cost more than the
-optimum itself: their scores are computed from float64 entries, and kept so while they move; their
-problem, all other rows fixed, is solved exactly (`face`); rows that then violate join them.
+If these rows are few, one exact solve costs less than blocks that take turns until the violation
+has fallen to a tenth again and again. Their scores are recomputed from float64 entries. Their
+problem, with all other rows fixed, is solved exactly (`face`). Rows that violate afterwards join
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bigscreen.solvers.block.working_set import free
 
 
 def open_rows(run: BlockRounds) -> NDArray[np.int64] | None:
-    """Rows that are free or violate, ascending, if all are known, few, and mostly free."""
+    """Find all rows that are free or violate, ascending; None if too many, or not mostly free."""
     if not run.survey.complete:
         return None
     tuning = run.tuning.ending
@@ -31,7 +32,7 @@ def open_rows(run: BlockRounds) -> NDArray[np.int64] | None:
 
 
 def face_optimum(run: BlockRounds, ids: NDArray[np.int64]) -> Proposal:
-    """Where these rows, all others fixed, are at their optimum."""
+    """Solve for these rows exactly, with all other rows fixed."""
     fine = run.fine
     if not fine:
         near = run.sharpen(ids, run.tuning.ending.join_distance * run.violation)
@@ -44,7 +45,7 @@ def face_optimum(run: BlockRounds, ids: NDArray[np.int64]) -> Proposal:
     run.gram.entries += gram.entries
     part, alpha = run.dual[ids], run.alpha[ids]
     faces = Faces(gram.K, part, alpha, G, run.mu, run.noise)
-    with blas_threads(1):  # bits are to be the same wherever the coordinator is
+    with blas_threads(1):  # one thread: the same bits on any machine
         faces.solve()
     end, watch = part.sign * faces.g, run.gram.ids[run.next.stay]
     return Proposal(part, ids, X, part.sign * faces.c + 0.0, G, end, watch, exact=not fine)

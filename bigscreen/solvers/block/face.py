@@ -1,10 +1,11 @@
-"""A small dual solved exactly in float64: free rows as equations, bounds one set after the other.
+"""Solve a small dual exactly in float64 by an active-set method.
 
-Rows strictly between their ends satisfy ``K_FF d = g_F``: one factor of all rows that can move, and
-for those that meet an end on the way a small system of their own rows of the inverse, as so many
-equations ``d_i = what is left to the end``. Then the step to that point, which no end forbids, as
-far as the dual rises, and the rows that want to leave their ends are let go; repeat. Rows that are
-repeated, or more than the rank, leave K_FF singular: a ridge makes steps of least length of it.
+A face of the box fixes some rows at their bounds (or, with a tube, at 0) and leaves the free rows F
+between them. On a face the optimum satisfies ``K_FF d = g_F``. One Cholesky factor of all rows that
+can move serves several faces: rows that would cross a bound get the equation ``d_i = the distance
+to the bound``, and a small system of their rows of the inverse enforces these. Then take the step
+as far as the dual rises, release the rows whose gradient points inwards, and repeat. Equal rows, or
+more rows than the rank, make K_FF singular: a ridge selects steps of minimal length.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ HELD = 0.25
 
 
 class Pieces(NamedTuple):
-    """Where every row may go without meeting a kink, and how steep the dual is on the way."""
+    """The interval of each row's coefficient on which the dual is smooth, and the slope there."""
 
     below: FloatArray
     above: FloatArray
@@ -47,20 +48,25 @@ class Pieces(NamedTuple):
 
 
 class Faces:
-    """Coefficients ``c = s alpha`` of some rows on their way to the optimum of all others fixed.
+    """The iterate of the active-set method: coefficients ``c = s alpha`` of some rows.
 
     Parameters
     ----------
     K : float64 (n, n)
-        Kernel entries, the constant's 1 added where there is one.
+        Kernel entries, plus 1 if a constant is appended to phi.
     part : Dual
-        Without a curve.
+        The dual of these rows, without a quadratic term of the loss.
     alpha, G : float64 (n,)
         A feasible alpha, and ``p - s u`` there.
     mu : float64 (groups,)
-        Multipliers to begin with.
+        Initial multipliers.
     noise : float
-        Slopes that rounding makes of none.
+        Slopes up to this count as 0: they may be rounding.
+
+    Attributes
+    ----------
+    c, g : float64 (n,)
+        The coefficients, and ``s G``.
     """
 
     def __init__(
@@ -82,7 +88,7 @@ class Faces:
         self.ways = None if part.coupling is None else s * part.coupling
 
     def pieces(self) -> Pieces:
-        """Those at c."""
+        """Return the smooth pieces that contain the current coefficients."""
         slope = self.g if self.ways is None else self.g - self.ways * self.mu[self.group]
         tube = self.part.tube
         if tube is None:
@@ -92,12 +98,12 @@ class Faces:
         return Pieces(below, above, np.where(up, slope - tube, slope + tube))
 
     def held(self, at: Pieces) -> NDArray[np.bool_]:
-        """Rows at an end that they do not want to leave."""
+        """Return which rows are at an end of their piece with a slope that points outwards."""
         stay = (self.c <= at.below) & (at.slope <= self.noise)
         return stay | ((self.c >= at.above) & (at.slope >= -self.noise))
 
     def solve(self) -> bool:
-        """Go to the optimum; whether that was it. D never falls."""
+        """Go to the optimum; return whether it was reached. The dual value never falls."""
         system, stiff = None, 0
         for _ in range(TURNS):
             at = self.pieces()
@@ -114,7 +120,7 @@ class Faces:
         return False
 
     def _stepped(self, system: System, at: Pieces, held: NDArray[np.bool_]) -> bool:
-        """Go as far as the dual rises on the way to a face's best point; whether it does."""
+        """Step towards the optimum of a face as far as the dual rises; return whether it rose."""
         found = system.step(self.c, at, held)
         if found is None:
             return False
@@ -130,14 +136,14 @@ class Faces:
         part = min(1.0, rise / bend) if bend > 0 else 1.0
         self.c = np.clip(self.c + part * step, at.below, at.above)
         if part == 1.0:
-            # At its end to the last bit.
+            # Put rows exactly at their bounds.
             self.c = np.where(ends < 0, at.below, np.where(ends > 0, at.above, self.c))
         self.g, self.mu = self.g - part * change, self.mu + part * mu
         return True
 
 
 class System:
-    """A factor of the rows that can move, and what it says of those that are held after all."""
+    """A Cholesky factor of the rows that can move, and solves with some of them held at bounds."""
 
     def __init__(self, rows: NDArray[np.int64], size: int, factor: Factor) -> None:
         self.rows, self.factor = rows, factor
@@ -151,7 +157,10 @@ class System:
 
     @classmethod
     def of(cls, faces: Faces, rows: NDArray[np.int64], ridge: float) -> System | None:
-        """That of these rows; None where a ridge, a part of the largest entry, makes no factor."""
+        """Factor the kernel matrix of these rows; None if it is not positive definite.
+
+        ``ridge`` times the largest diagonal entry is added to the diagonal.
+        """
         matrix = np.ascontiguousarray(faces.K[np.ix_(rows, rows)])
         matrix[np.diag_indices(len(rows))] += ridge * float(np.max(np.diagonal(matrix)))
         factor = factored(matrix)
@@ -167,7 +176,7 @@ class System:
         return found
 
     def serves(self, held: NDArray[np.bool_]) -> bool:
-        """Whether it has all rows that move, and not too many others."""
+        """Whether the factor contains all rows that are not held, and few that are."""
         inside = self.place >= 0
         few = np.count_nonzero(held & inside) <= HELD * len(self.rows)
         return bool(np.all(inside | held) and few)
@@ -175,10 +184,14 @@ class System:
     def step(
         self, c: FloatArray, at: Pieces, held: NDArray[np.bool_]
     ) -> tuple[FloatArray, FloatArray, NDArray[np.int8]] | None:
-        """To the best point with some rows held, and with those that would go too far at their end.
+        """Solve for the step to the optimum of a face, holding rows that would cross their ends.
 
-        Returns the step of all rows, that of the multipliers, and where rows end: -1 below, 1
-        above, 0 between; None where rows are held ever again.
+        Returns
+        -------
+        None if the rows to hold do not settle, else
+        step : float64 (n,), of all coefficients
+        mu : float64 (groups,), step of the multipliers
+        ends : int8 (n,), the end that each row reaches: -1 below, 1 above, 0 none
         """
         rows = self.rows
         free = self.factor.solve(at.slope[rows])
@@ -210,7 +223,7 @@ class System:
     def _with(
         self, free: FloatArray, fixed: NDArray[np.int64], target: FloatArray
     ) -> tuple[FloatArray, FloatArray] | None:
-        """The step with these rows' parts given, and the multipliers' step."""
+        """Solve with prescribed steps of the rows ``fixed``; return step and multiplier step."""
         k = len(self.ways)
         if not k + len(fixed):
             return free.copy(), np.empty(0)
@@ -225,7 +238,7 @@ class System:
         if singular:
             return None
         step, forces = free, np.zeros(k + len(fixed))
-        # Twice: what is off of the conditions is put right.
+        # The second pass corrects the rounding of the first.
         for _ in range(2):
             off = np.concatenate([self.ways @ step, step[fixed] - target[fixed]])
             more = dgetrs(factor, swaps, off)[0]

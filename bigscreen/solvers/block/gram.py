@@ -1,4 +1,4 @@
-"""The kernel matrix of the current block: entries of rows that stay are kept, where they are."""
+"""The kernel matrix of the current block, updated in place as rows leave and join."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ STRIP = 128
 
 
 class BlockGram:
-    """Rows of a block and the kernel entries between them.
+    """The rows of a block and the kernel entries between them.
 
     Parameters
     ----------
     kernel : Kernel
     constant : bool
-        Add 1 to every entry (an appended constant).
+        Add 1 to each entry, for a constant appended to phi.
     threads : int
     dtype : float32 or float64
-        Of the entries.
+        Type of the entries.
 
     Attributes
     ----------
     ids : int64 (n,)
-        The rows, in no order: a row keeps its place while it stays.
+        The rows of the block, unordered: a row keeps its place while it stays.
     X : their features
     room : array (at least n, at least n)
-        The matrix is its first n rows and columns. It is written in place, as fresh memory costs
-        as much as computing it.
+        The memory; the matrix is its first n rows and columns. It is updated in place, because new
+        memory costs as much as computing the entries.
     entries : int
         Kernel entries computed so far.
     """
@@ -51,24 +51,24 @@ class BlockGram:
 
     @property
     def K(self) -> NDArray[Any]:
-        """The matrix (n, n)."""
+        """The kernel matrix (n, n)."""
         n = len(self.ids)
         return self.room[:n, :n]
 
     @property
     def capacity(self) -> int:
-        """Rows that there is room for; where new rows come to stand depends on it."""
+        """Rows that the memory has room for; the places of new rows depend on it."""
         return len(self.room)
 
     @property
     def rows(self) -> NDArray[Any]:
-        """The matrix as compiled loops want it: C-contiguous, with columns that mean nothing."""
+        """The matrix with unused columns, which is C-contiguous, as compiled loops require."""
         return self.room[: len(self.ids)]
 
     def restore(
         self, X: Any, ids: NDArray[np.int64], K: NDArray[Any], capacity: int, entries: int
     ) -> None:
-        """Go on with a block that was saved; X: its rows' features."""
+        """Continue with a saved block; ``X``: its rows' features."""
         self.ids, self.X, self.entries = ids, X, int(entries)
         self.room = np.empty((int(capacity),) * 2, self.dtype)
         self.K[:] = K
@@ -76,10 +76,20 @@ class BlockGram:
     def enter(
         self, stay: NDArray[np.int64], ids: NDArray[np.int64], X: Any, most: int
     ) -> NDArray[np.int64]:
-        """Make the block the rows at places ``stay`` (ascending) of the last one, and new rows.
+        """Replace the block by some of its rows and new ones.
 
-        ``most``: rows that later blocks may have. Returns the places of the former, then of the
-        latter.
+        Parameters
+        ----------
+        stay : int64, ascending
+            Places of the rows that stay.
+        ids, X
+            The new rows and their features.
+        most : int
+            Rows that later blocks are expected to have, if memory has to be allocated.
+
+        Returns
+        -------
+        int64 : places of the rows that stay, then of the new rows
         """
         n, kept = len(stay) + len(ids), len(stay)
         if n > len(self.room):
@@ -98,13 +108,16 @@ class BlockGram:
         return places
 
     def _relocate(self, old: NDArray[np.int64], new: NDArray[np.int64]) -> None:
-        """Move rows and columns of the matrix to places whose rows have left."""
+        """Move rows and columns of the matrix to places that other rows have left."""
         K = self.room
         self._each(len(self.ids), lambda a, b: move_columns(K, old, new, a, b))
         K[new] = K[old]
 
     def _compute(self, held: NDArray[np.int64], new: NDArray[np.int64]) -> None:
-        """The entries of the rows at places ``new`` with all; those at ``held`` are there."""
+        """Compute the entries of the rows at places ``new`` with all rows.
+
+        ``held``: places of the other rows, whose entries between each other are known.
+        """
         n, side = len(self.ids), Operand(self.X, self.ids)
         self.kernel.prepare(side)
 
@@ -120,7 +133,7 @@ class BlockGram:
         self.entries += n * len(new)
 
     def _each(self, count: int, work: Callable[[int, int], None]) -> None:
-        """Do something to so many rows, strip by strip."""
+        """Call ``work(start, stop)`` for strips of [0, count), in several threads."""
         starts = range(0, count, STRIP)
         ends = [min(count, a + STRIP) for a in starts]
         if self.threads == 1 or len(starts) < 2:
@@ -131,7 +144,7 @@ class BlockGram:
 
 
 def _places(stay: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """Places below n of the rows that stay, at their own if it is one, then of the others."""
+    """Assign places below n to the rows that stay (their own if possible) and to the new rows."""
     taken = np.zeros(n, np.bool_)
     near = stay < n
     taken[stay[near]] = True
@@ -141,7 +154,7 @@ def _places(stay: NDArray[np.int64], n: int) -> NDArray[np.int64]:
 
 
 def _joined(old: Any, stay: NDArray[np.int64], X: Any, places: NDArray[np.int64]) -> Any:
-    """Features of the rows of ``old`` that stay and of new ones, at these places."""
+    """Combine the features of the rows that stay with those of new rows, at these places."""
     n, kept = len(places), len(stay)
     if sparse.issparse(X):
         both = X if old is None else sparse.vstack([old, X], format="csr")
@@ -153,7 +166,7 @@ def _joined(old: Any, stay: NDArray[np.int64], X: Any, places: NDArray[np.int64]
         if kept:
             out[places[:kept]] = old[stay]
     else:
-        out = old  # of a block as large as the last one nobody who stays has moved
+        out = old  # if the block's size is unchanged, rows that stay keep their places
     out[places[kept:]] = X
     return out
 
@@ -162,7 +175,7 @@ def _joined(old: Any, stay: NDArray[np.int64], X: Any, places: NDArray[np.int64]
 def keep_square(
     old: NDArray[Any], stay: NDArray[np.int64], K: NDArray[Any], first: int, last: int
 ) -> None:
-    """``K[i, j] = old[stay_i, stay_j]`` for rows i from first to last."""
+    """Copy ``K[i, j] = old[stay_i, stay_j]`` for rows i from first to last."""
     for i in range(first, last):
         row, out = old[stay[i]], K[i]
         for j in range(len(stay)):
@@ -173,7 +186,7 @@ def keep_square(
 def move_columns(
     K: NDArray[Any], old: NDArray[np.int64], new: NDArray[np.int64], first: int, last: int
 ) -> None:
-    """``K[i, new] = K[i, old]`` for rows i from first to last."""
+    """Copy columns ``K[i, new] = K[i, old]`` for rows i from first to last."""
     for i in range(first, last):
         row = K[i]
         for j in range(len(old)):

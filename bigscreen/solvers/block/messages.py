@@ -1,4 +1,4 @@
-"""Rows on their way from the shards to the coordinator, as the float64 words of a round."""
+"""Encode rows and duals as messages between the coordinator and the shards."""
 
 from __future__ import annotations
 
@@ -17,16 +17,23 @@ from bigscreen.problems.dual import Dual, Mu
 
 
 def shares(data: Rows, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many of these rows live in every shard (n_shards,)."""
+    """Count how many of these rows are in each shard (n_shards,)."""
     return np.bincount(ids // data.shard_rows, minlength=data.n_shards)
 
 
 def gathered(stack: NDArray[np.float64], data: Rows, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """One number a row, where every shard has sent those of its own rows in the order of ids.
+    """Put the numbers that shards have sent for their rows into the order of ``ids``.
 
     Parameters
     ----------
-    stack : float64 (n_shards, at least the most rows of one shard)
+    stack : float64 (n_shards, width)
+        The numbers of each shard's rows among ``ids``, in their order.
+    data : Rows
+    ids : int64 (q,)
+
+    Returns
+    -------
+    float64 (q,)
     """
     out = np.empty(len(ids))
     shard = ids // data.shard_rows
@@ -37,7 +44,7 @@ def gathered(stack: NDArray[np.float64], data: Rows, ids: NDArray[np.int64]) -> 
 
 
 def received(fleet: Fleet, data: Rows, ids: NDArray[np.int64]) -> Any:
-    """The features of these rows, in their order, from the shards that hold them."""
+    """Fetch the features of these rows, in this order, from the shards that store them."""
     if not len(ids):
         return data.X(0, 0)
     counts = shares(data, ids)
@@ -72,19 +79,19 @@ def _decoded(data: Rows, words: NDArray[np.float64], count: int) -> Any:
 FIELDS = tuple(field.name for field in fields(Dual) if field.name != "total")
 
 BYTE_VALUES = 256
-"""Different numbers of a field that is sent as one byte a row."""
+"""Send a field as one byte per row if it has at most this many distinct values."""
 
 
 @dataclass(frozen=True)
 class FixedDual:
-    """A problem that is known by its dual alone.
+    """A problem given by its dual only.
 
     Parameters
     ----------
     intercept : {"none", "constant"}
         Whether a 1 is appended to every phi.
     whole : Dual or None
-        That of all rows. None: a variable that cannot move for every row.
+        The dual of all rows. None: every variable is fixed at 0.
     """
 
     intercept: str
@@ -93,27 +100,27 @@ class FixedDual:
     intercept_scaling = 1.0
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
-        """See ``Problem``; of all rows."""
+        """Return the dual of all rows (see ``Problem``)."""
         if self.whole is not None:
             return self.whole
         zero = np.zeros(len(y))
         return Dual(zero + 1.0, zero, zero, zero)
 
     def offset(self, mu: Mu) -> float:
-        """0: who gave the dual reads it off the multiplier."""
+        """Return 0: the caller, who gave the dual, computes the offset from the multiplier."""
         return 0.0
 
     def at(self, value: float) -> Self:
-        """The same."""
+        """Return this problem, which has no parameter to change."""
         return self
 
     def factor(self, other: Self) -> float | None:
-        """None: not known."""
+        """Return None: no other problem is known to be a multiple of this one."""
         return None
 
 
 def scaled(dual: Dual, coef: FloatArray) -> FloatArray:
-    """alpha of these coefficients, at its bound where it is one but for a rounding."""
+    """Return alpha of these coefficients, set exactly to a bound that it misses by rounding."""
     alpha = dual.sign * coef
     for end in (dual.lo, dual.hi):
         alpha = np.where(np.abs(alpha - end) <= ULPS * np.abs(end), end, alpha)
@@ -121,7 +128,7 @@ def scaled(dual: Dual, coef: FloatArray) -> FloatArray:
 
 
 def packed(dual: Dual, known: Dual) -> dict[str, Any]:
-    """The fields that are not those of ``known``; one byte a row where that says it."""
+    """Encode the fields that differ from those of ``known``, as one byte per row if possible."""
     return {
         name: _bytes(getattr(dual, name))
         for name in FIELDS
@@ -130,7 +137,7 @@ def packed(dual: Dual, known: Dual) -> dict[str, Any]:
 
 
 def unpacked(sent: dict[str, Any], rows: slice) -> dict[str, Any]:
-    """These rows' part of what ``packed`` has made."""
+    """Decode these rows' part of the message that ``packed`` made."""
     return {name: _part(value, rows) for name, value in sent.items()}
 
 
@@ -141,7 +148,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _bytes(values: Any) -> Any:
-    """A field on its way: one byte a row where that says it."""
+    """Encode a field: its distinct values and one byte per row, if they are few enough."""
     if values is None or values.dtype == np.int8:
         return values
     some, codes = np.unique(values, return_inverse=True)

@@ -1,4 +1,4 @@
-"""What a block solve keeps beside alpha: its cost, screening, the next block, the last survey."""
+"""Records of a block solve: its cost, screening, the next block, and the last survey."""
 
 from __future__ import annotations
 
@@ -17,8 +17,16 @@ from bigscreen.solvers.block.working_set import Violators
 class Effort:
     """What a run has cost.
 
-    ``spent``: kernel entries before the shards began again; ``terms``: what pair steps have added
-    up; passes: moves that all rows heard of, and some.
+    Attributes
+    ----------
+    spent : int
+        Kernel entries computed before the shards were last restarted.
+    terms : int
+        Pair steps times the rows of their blocks.
+    moves : int
+        Moves sent to the shards.
+    full_passes, partial_passes : int
+        Moves of rows that updated the scores of all rows, or only of rows not screened.
     """
 
     spent: int = 0
@@ -30,9 +38,20 @@ class Effort:
 
 @dataclass
 class Screening:
-    """What has been fixed: rows by the last screening and by all, and how many of them wrongly.
+    """What screening has fixed.
 
-    ``past`` holds alpha at every screening round; ``screened``: whether there ever was one.
+    Attributes
+    ----------
+    screened : bool
+        Whether screening was ever used.
+    past : list of float64 (n,)
+        alpha at each screening round.
+    counts : (int, int)
+        Rows that the last round fixed at their upper bound, and elsewhere.
+    fixed : int
+        Rows fixed by all rounds.
+    false_removals : int
+        Rows that were found to be fixed wrongly.
     """
 
     screened: bool = False
@@ -42,16 +61,25 @@ class Screening:
     false_removals: int = 0
 
     def clear(self) -> None:
-        """No row is fixed any more."""
+        """Forget all fixed rows."""
         self.past, self.counts, self.fixed = [], (0, 0), 0
 
 
 class Proposal(NamedTuple):
-    """Where a solve of some rows has ended: what a run moves.
+    """The result of solving for some rows, to be applied by `BlockRun.take`.
 
-    ``part``: the dual of the rows ``ids``, whose features are ``X``. ``before``, ``G``: ``p - s u``
-    before and after. ``watch``: the rows that the next block is chosen from. ``exact``: see
-    ``BlockRounds.move``.
+    Attributes
+    ----------
+    part : Dual
+        The dual of the rows ``ids``, whose features are ``X``.
+    alpha : float64
+        The new alpha of these rows.
+    before, G : float64
+        ``p - s u`` before and after.
+    watch : int64
+        Rows whose scores are needed to choose the next block.
+    exact : bool
+        See `BlockRounds.move`.
     """
 
     part: Dual
@@ -66,11 +94,16 @@ class Proposal(NamedTuple):
 
 @dataclass
 class Mending:
-    """What float32 columns have done to the scores.
+    """The errors that float32 columns have added to the scores, and their repair from float64.
 
-    ``drift``: the sum of alpha's moves by them since scores were mended. ``noise``: by how much a
-    unit of it moves the gap, as the last mending found; nan: nothing is known yet. ``times``:
-    scores have been mended, for this problem.
+    Attributes
+    ----------
+    drift : float
+        Sum of all changes of alpha made with float32 columns since the last repair.
+    noise : float
+        Change of the gap per unit of drift, as the last repair measured; nan: not known yet.
+    times : int
+        Number of repairs for this problem.
     """
 
     drift: float = 0.0
@@ -80,7 +113,7 @@ class Mending:
 
 @dataclass
 class NextBlock:
-    """The next block: places of the last one that stay, new rows, and v of both."""
+    """The next block: places of rows that stay from the last one, new rows, and v of both."""
 
     stay: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     new: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -89,9 +122,10 @@ class NextBlock:
 
 @dataclass
 class Survey:
-    """What the shards have said after the last move (see ``shard.NOTES``), of all of them.
+    """The shards' answers to the last move, added up (see ``shard.NOTES``).
 
-    ``watched``: v of the rows asked about; ``complete``: whether all violators are named.
+    ``ups`` and ``downs`` are the violators that can move up and down, ``watched`` v of the watched
+    rows. ``complete``: whether all violators are listed.
     """
 
     w_sq: float = 0.0

@@ -1,4 +1,4 @@
-"""The rounds of the block solver: alpha of all rows, and what the shards are told and answer."""
+"""Rounds of messages between the block solver's coordinator and its shards."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ NOBODY: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 class BlockRounds:
-    """alpha of all rows, the block's kernel entries, and what the last round has said.
+    """The coordinator's state (alpha of all rows, the block, the last survey) and its messages.
 
     Parameters
     ----------
     options : Block
     design : Design
-        An exact one.
+        A design of the exact kernel machine.
     problem : Problem
     fleet : Fleet
     """
@@ -48,13 +48,13 @@ class BlockRounds:
         self.dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
         self.live = len(moving(self.dual))
         self.effort, self.screening = Effort(), Screening()
-        # Equal rows have equal keys, others (almost surely) not.
+        # Equal rows have equal keys; other rows almost surely have different ones.
         self.mark = np.random.default_rng(0).normal(size=data.n_features)
         self.keys = np.zeros(len(self.dual))
         self.begin(design.precision is np.float64)
 
     def begin(self, fine: bool) -> None:
-        """Start the shards at alpha = 0, ``fine``: with kernel entries computed in float64."""
+        """Start the shards at alpha = 0; ``fine``: compute kernel entries in float64."""
         options, data, kernel = self.options, self.data, self.design.kernel
         assert kernel is not None
         smallest = max(data.n_rows // 8, self.tuning.min_block)
@@ -76,7 +76,7 @@ class BlockRounds:
 
     @property
     def data(self) -> Rows:
-        """The rows."""
+        """The rows of the design."""
         return self.design.data
 
     @property
@@ -86,12 +86,12 @@ class BlockRounds:
 
     @property
     def groups(self) -> int:
-        """Groups of rows with a multiplier each; 1 without a coupling."""
+        """Number of groups of rows, each with a multiplier; 1 without a coupling."""
         return int(np.size(self.dual.total))
 
     @property
     def named(self) -> int:
-        """Violators that a shard names, in either direction."""
+        """Number of violators that a shard reports in each direction."""
         data = self.data
         return min(data.shard_rows, max(64, 4 * self.tuning.max_growing_block // data.n_shards))
 
@@ -102,15 +102,18 @@ class BlockRounds:
 
     @property
     def at(self) -> Standing:
-        """Where alpha and the multipliers stand."""
+        """The dual, alpha and the multipliers."""
         return Standing(self.dual, self.alpha, self.mu)
 
     def spread(self, close: bool = False) -> float:
-        """What independent errors of entries are multiplied by in a score (see ``BlockShard``)."""
+        """Return the factor by which errors of entries add up in a score (see ``BlockShard``).
+
+        ``close``: return the tight value even if no screening rule needs it.
+        """
         support = np.flatnonzero(self.alpha)
         coef = np.abs(self.alpha[support])
         if not (close or self.screening.screened):
-            return float(coef.sum())  # no rule asks: the bound that costs nothing
+            return float(coef.sum())  # a cheap upper bound will do
         _, group = np.unique(self.keys[support], return_inverse=True)
         return float(np.sqrt(np.sum(np.bincount(group, coef) ** 2)))
 
@@ -122,9 +125,16 @@ class BlockRounds:
         watch: NDArray[np.int64],
         exact: bool = False,
     ) -> None:
-        """Send the shards the new alpha of some rows; read what they answer.
+        """Send the shards the new alpha of some rows, and read their survey.
 
-        ``exact``: scores that are those of float64 entries stay it.
+        Parameters
+        ----------
+        ids, alpha, X
+            The rows, their new alpha, and their features.
+        watch : int64
+            Rows whose v the survey is to contain.
+        exact : bool
+            Update the scores that come from float64 entries with float64 columns.
         """
         change = self.dual.sign[ids] * (alpha - self.alpha[ids])
         self.mending.drift += float(np.abs(change).sum())
@@ -156,11 +166,11 @@ class BlockRounds:
             self.effort.partial_passes += not whole
         self.survey = self._read_survey(stack, watch)
         if self.survey.alive == self.live:
-            # Nothing is fixed: the sums are those of all rows.
+            # No row is fixed, so the sums cover all rows.
             self.value = self.dual.value(self.alpha, self.survey.w_sq)
 
     def _read_survey(self, stack: FloatArray, watch: NDArray[np.int64]) -> Survey:
-        """The shards' answers (shards, words) to a move, as one."""
+        """Add up the shards' answers (shards, words) to a move."""
         notes = dict(zip(NOTES, stack[:, : len(NOTES)].T, strict=True))
         widths = [self.groups, self.groups, *4 * [self.named]]
         parts = np.split(stack[:, len(NOTES) :], np.cumsum(widths), axis=1)
@@ -186,15 +196,15 @@ class BlockRounds:
     # -- scores from float64 entries -------------------------------------------------------------
     @property
     def mendable(self) -> bool:
-        """Whether float32 columns have moved scores, and may be what a gap is left by.
+        """Whether scores have float32 errors that a repair from float64 entries can remove.
 
-        An indefinite kernel has no gap that it tells in.
+        Not for an indefinite kernel, which has no gap to protect.
         """
         some = self.mending.drift > 0 and self.mending.times < self.tuning.max_mends
         return some and not self.fine and self.design.definite
 
     def rounding_of_gap(self) -> float:
-        """By how much float32 columns are likely to have moved the gap since scores were mended."""
+        """Estimate how much float32 columns have changed the gap since the last repair."""
         noise = self.mending.noise * self.mending.drift
         if np.isnan(noise):
             stack, _ = self.fleet.round({**self._standing, "kind": "doubt"})
@@ -202,13 +212,23 @@ class BlockRounds:
         return float(noise)
 
     def sharpen(self, ids: NDArray[np.int64], margin: float = 0.0) -> NDArray[np.int64]:
-        """Have the shards compute scores of rows near their kink, and of these, in float64.
+        """Recompute scores of rows near their hinge point, and of ``ids``, in float64.
 
-        Only rows near their kink tell in the gap, and only what alpha *is* has to be computed in
-        float64: the steps that follow are small, and go on with float32 columns, whose rounding is
-        as much smaller (iterative refinement, with a box). Rows whose scores are such already keep
-        them. ``margin``: how near rows are, if that is more than rounding could tell. Returns all
-        rows that have such scores now.
+        Errors of other rows' scores do not change the gap. Only the scores of the present alpha
+        need float64 entries: the steps that follow are small and use float32 columns, whose errors
+        are smaller in proportion (iterative refinement, with a box). Rows that have float64 scores
+        keep them.
+
+        Parameters
+        ----------
+        ids : int64
+        margin : float
+            Include rows within this distance of their hinge point, even if rounding could not move
+            them across it.
+
+        Returns
+        -------
+        int64, ascending : all rows that now have scores from float64 entries
         """
         support, near = np.flatnonzero(self.alpha), ids
         for a in range(0, max(1, len(support)), self.tuning.rows_per_round):
@@ -231,12 +251,12 @@ class BlockRounds:
 
     @property
     def _standing(self) -> dict[str, Any]:
-        """Where the run stands, for messages about rounding."""
+        """The fields of messages about rounding: multipliers, offset and spread."""
         return {"mu": self.multiplier, "offset": self.offset, "spread": self.spread(close=True)}
 
     # -- screening -----------------------------------------------------------------------------
     def screen(self, region: Ball) -> bool:
-        """Drop rows that the region proves to stay at their bound; whether there are any."""
+        """Drop rows that the region proves to be at their bound; return whether there are any."""
         self.screening.screened = True
         message = {
             "kind": "screen",
@@ -255,18 +275,18 @@ class BlockRounds:
         return bool(high or low)
 
     def _mu_interval(self, message: dict[str, Any]) -> tuple[Mu, Mu]:
-        """An interval that holds the optimal multiplier."""
+        """Return an interval that contains the optimal multiplier."""
         if self.dual.coupling is None:
             return 0.0, 0.0
         stack, _ = self.fleet.round({**message, "kind": "bounds"})
         lower, upper, side = (part.ravel()[: len(self.dual)] for part in np.split(stack, 3, axis=1))
         dual = self.dual
-        if np.any(side == AT_ZERO):  # they have no part in the total
+        if np.any(side == AT_ZERO):  # they do not contribute to the total
             keep = np.flatnonzero(side != AT_ZERO)
             dual, lower, upper, side = dual[keep], lower[keep], upper[keep], side[keep]
         assert dual.coupling is not None
-        # A fixed row's breakpoint (p - s u) / t lies on a known side of mu*, above it where
-        # t alpha is at its upper end: as good as at infinity.
+        # A fixed row's breakpoint (p - s u) / t lies on a known side of mu*, above it if t alpha is
+        # at its upper end. It may be moved to infinity.
         fixed = side != FREE
         above = (side == AT_HI) == (dual.coupling > 0)
         far = np.where(above, -np.inf, np.inf) * np.sign(dual.sign * dual.coupling)
@@ -274,7 +294,7 @@ class BlockRounds:
         return dual.multiplier_interval(*ends)
 
     def revive(self) -> None:
-        """Take all fixed rows back, brought up to date, and count those fixed wrongly."""
+        """Free all fixed rows, update their scores, and count the rows that were fixed wrongly."""
         if self.screening.past:
             past = np.stack(self.screening.past, axis=1)
             moved = np.flatnonzero(np.any(past != self.alpha[:, None], axis=1))
@@ -294,16 +314,16 @@ class BlockRounds:
 
     @property
     def violation(self) -> float:
-        """How far the KKT conditions are from holding: m - M, or the largest gradient."""
+        """The violation of the KKT conditions: m - M, or the largest gradient."""
         return ends_apart(self.survey.highest, self.survey.lowest, self.dual.coupling is not None)
 
     @property
     def multiplier(self) -> Mu:
-        """mu as the dual has it."""
+        """mu in the form of the dual: an array with groups, else a number."""
         return self.mu if self.dual.group is not None else float(self.mu[0])
 
     @property
     def noise(self) -> float:
-        """The violation that rounding makes of none: scores are float64 sums."""
+        """The largest violation that may be rounding of the scores' float64 sums."""
         largest = float(np.max(np.diagonal(self.gram.K), initial=0.0))
         return 2.0**-52 * largest * float(np.sum(np.abs(self.alpha)))

@@ -1,9 +1,9 @@
-"""The block solver for one problem after another on the same rows.
+"""The block solver for a sequence of problems on the same rows, such as a regularisation path.
 
-Shards keep the scores of ALL their rows, and kernel columns of all of them, from one problem to the
-next. A new problem begins at a multiple of the last alpha, whose scores are the same multiple, and
-at what differs from it: a move like any other. Rows that are decided are in no block; as their
-scores are kept too, nothing has to be brought up to date when a problem is solved.
+Shards keep scores and kernel columns of ALL their rows from one problem to the next. A new problem
+starts at a multiple of the last alpha, whose scores are the same multiple; the rows that differ
+from it are an ordinary move. Rows whose alpha is decided are in no block. Their scores are kept
+too, so nothing has to be updated when a problem is solved.
 """
 
 from __future__ import annotations
@@ -29,17 +29,20 @@ from bigscreen.solvers.block.shard import BlockProgram, BlockShard, Frozen, padd
 
 
 class PathProgram(BlockProgram):
-    """What every shard runs."""
+    """The program that each shard runs for a sequence of problems."""
 
     def open(self, shard: int) -> BlockShard:
-        """The state at alpha = 0, before any problem."""
+        """Return the state at alpha = 0, before any problem."""
         state = super().open(shard)
         ids = np.arange(state.start, state.start + len(state.alpha), dtype=np.int64)
         state.columns = self._columns(Operand(state.X, ids))
         return state
 
     def _retarget(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Take over a problem, at a multiple of the present w; fields left out are the last's."""
+        """Begin a new problem at a multiple of the present w.
+
+        Fields of the dual that the message leaves out are unchanged. Returns [rows not decided].
+        """
         rows = slice(state.start, state.start + len(state.alpha))
         coef = message["factor"] * state.dual.sign * state.alpha
         fields = unpacked(message["dual"], rows)
@@ -56,7 +59,7 @@ class PathProgram(BlockProgram):
         return np.array([float(len(state.alive))])
 
     def _recall(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Take a w and its scores over; a problem follows."""
+        """Replace w and its scores by the message's; a new problem follows."""
         rows = slice(state.start, state.start + len(state.alpha))
         state.alpha = state.dual.sign * message["coef"][rows]
         state.scores = message["scores"][rows].copy()
@@ -69,11 +72,11 @@ class PathProgram(BlockProgram):
         return padded(scores + message["offset"], self.design.data.shard_rows)
 
     def _open(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """The numbers of the rows alive (-1: no more)."""
+        """Return the numbers of the rows that are not decided, then -1."""
         return padded(state.start + state.alive, self.design.data.shard_rows)
 
     def _product(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """A multiple of the scores, and other rows' columns added."""
+        """Return a multiple of the scores plus the columns of the message's rows."""
         scores = message["factor"] * state.scores
         columns: KernelCache = state.columns
         columns.accumulate(message["rows"], message["slots"], message["change"], scores)
@@ -84,7 +87,7 @@ class PathProgram(BlockProgram):
         state.columns.accumulate(message["rows"], slots, change, state.scores)
 
     def _survey(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """The sums are those of all rows, those that are in no block included."""
+        """Survey the rows that are not decided, with sums over all rows."""
         answer = super()._survey(state, message)
         rest = np.ones(len(state.alpha), np.bool_)
         rest[state.alive] = False
@@ -98,13 +101,13 @@ class PathProgram(BlockProgram):
 
 
 class PathSolve(BlockRun):
-    """The coordinator; ``retarget`` begins a problem.
+    """The coordinator of a sequence of problems; ``retarget`` begins the next one.
 
     Parameters
     ----------
     options : Block
     design : Design
-        An exact one.
+        A design of the exact kernel machine.
     constant : bool
         Whether a 1 is appended to every phi.
     fleet : Fleet
@@ -127,13 +130,14 @@ class PathSolve(BlockRun):
 
     @property
     def coef(self) -> FloatArray:
-        """``s alpha`` (n,): the coefficients of the w whose scores the shards hold."""
+        """``s alpha`` (n,): the coefficients of w, whose scores the shards store."""
         return self.dual.sign * self.alpha
 
     def retarget(self, dual: Dual, alpha: FloatArray | None, decided: NDArray[np.int8]) -> None:
         """Begin a problem of all rows (see ``path.stage.Stage.solve``) at this feasible alpha.
 
-        None: wherever a problem begins of which nothing is known.
+        ``alpha`` None: start without a known alpha (see ``open_cold``). ``decided`` int8 (n,): FREE
+        for the rows to solve for.
         """
         cold = alpha is None
         alpha = np.zeros(len(dual)) if alpha is None else alpha
@@ -150,7 +154,7 @@ class PathSolve(BlockRun):
         self.open_at(start)
 
     def _hand_out(self, factor: float) -> None:
-        """Hand the shards the problem, and forget the block."""
+        """Send the problem to the shards, and forget the block."""
         stack, _ = self.fleet.round(
             {
                 "kind": "retarget",
@@ -162,7 +166,7 @@ class PathSolve(BlockRun):
         )
         self._known, self.open = self.dual, int(stack.sum())
         self.screening.clear()
-        # The new problem's alpha is the last one's or a multiple, and so is what is off of scores.
+        # The new alpha is a multiple of the last one, and so are the errors of the scores.
         self.end_at = self.tuning.ending.start
         self.mending = Mending(drift=float(np.abs(self.alpha).sum()))
         self.still, self._whole = False, NOBODY
@@ -179,7 +183,7 @@ class PathSolve(BlockRun):
         super().look()
 
     def _refresh(self) -> None:
-        """Know all rows that are open, as soon as a block holds them."""
+        """Fetch the list of all undecided rows, as soon as they fit one block."""
         left = self.open - self.screening.fixed
         if left > self.tuning.max_growing_block or len(self._whole) == left:
             return
@@ -188,7 +192,7 @@ class PathSolve(BlockRun):
         self.next.stay = self.next.stay[np.isin(self.gram.ids[self.next.stay], self._whole)]
 
     def choose(self) -> None:
-        """The next block: all rows that are open, where one holds them."""
+        """Choose the next block: all undecided rows if they fit."""
         left = self.open - self.screening.fixed
         if left > self.tuning.max_growing_block:
             super().choose()
@@ -203,7 +207,7 @@ class PathSolve(BlockRun):
         self.next.v = self.survey.watched
 
     def products(self, coef: FloatArray) -> FloatArray:
-        """Scores (n,) of ``sum_j coef_j phi_j``, the constant's part included."""
+        """Compute the scores (n,) of ``sum_j coef_j phi_j``, including the constant feature."""
         factor, moved = nearest(self.coef, coef)
         change = coef[moved] - factor * self.coef[moved]
         total = np.zeros(len(coef))
@@ -222,14 +226,17 @@ class PathSolve(BlockRun):
         return total + (float(coef.sum()) if self.constant else 0.0)
 
     def scores(self, moves: int) -> FloatArray | None:
-        """Scores of all rows without the constant, if they are still those after so many moves."""
+        """Return the scores of all rows without the constant, or None if they are out of date.
+
+        ``moves``: the value of ``effort.moves`` that they are to belong to.
+        """
         if moves != self.effort.moves:
             return None
         stack, _ = self.fleet.round({"kind": "scores"})
         return stack.ravel()[: len(self.dual)]
 
     def recall(self, coef: FloatArray, scores: FloatArray) -> None:
-        """Go on from a w and its scores, without the constant."""
+        """Continue from a w and its scores, which exclude the constant."""
         self.fleet.round({"kind": "recall", "coef": coef, "scores": scores})
         self.alpha = self.dual.sign * coef
         support = np.flatnonzero(coef)

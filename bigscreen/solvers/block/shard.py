@@ -1,13 +1,14 @@
-"""One shard's part of the block solver: scores and alpha live here, with the rows.
+"""A shard of the block solver: it stores scores and alpha of its rows, and finds violators.
 
-A round brings the rows whose alpha has changed and by how much; every shard adds their kernel
-columns to its scores, and names the rows of its own that violate optimality most. Kernel columns
-never leave the shard. With ``v_i = G_i / t_i`` (t is s without a coupling) a row can move up while
-``t_i alpha_i`` has room above, down while it has room below; at the optimum every row that can move
-up has ``v <= mu`` and every row that can move down ``v >= mu`` (mu is that of the row's group, 0
-without a coupling). A tube takes e from v on the way away from 0 and gives it on the way back.
+A round sends the rows whose alpha has changed, and the changes. Each shard adds their kernel
+columns to its scores, and reports its rows that violate optimality most. Kernel columns never leave
+the shard. Let ``v_i = G_i / t_i`` (t is s without a coupling). A row can move up if ``t_i alpha_i``
+has room above, and down if it has room below. At the optimum each row that can move up has
+``v <= mu``, and each row that can move down ``v >= mu``, with mu the multiplier of the row's group
+(0 without a coupling). With a tube of half-width e, v is e less in directions away from 0 and e
+more in directions towards 0.
 
-A state is a pure fold over the messages, so a lost shard is rebuilt by replaying them.
+A state depends on the messages only, so a lost shard is rebuilt by replaying them.
 """
 
 from __future__ import annotations
@@ -30,28 +31,28 @@ from bigscreen.problems.recipes import Problem
 from bigscreen.screening.regions import Ball
 
 Handler = Callable[["BlockShard", dict[str, Any]], FloatArray]
-"""What answers messages of one kind."""
+"""A method that answers messages of one kind."""
 
 NOTES = ("w_sq", "gap", "rounding", "alive", "entries")
-"""What a shard's answer begins with: its rows' parts of ||w||^2 and of the Frank-Wolfe gap at the
-message's mu, a bound on the gap's rounding, rows alive, kernel entries so far. Then, one a group,
-the largest v of rows that can move up, and the smallest of those that can move down. Fixed rows are
-in none of the sums: they have no gap."""
+"""The first numbers of a shard's survey: its parts of ||w||^2 and of the Frank-Wolfe gap at the
+message's mu, a bound on the gap's rounding, its rows not screened, kernel entries computed so far.
+Then follow, per group, the largest v of rows that can move up, and the smallest v of rows that can
+move down. Screened rows are excluded: they have no gap."""
 
 
 @dataclass(frozen=True)
 class BlockProgram:
-    """What every shard of the block solver runs (see ``fleet.Program``).
+    """The program that each shard of the block solver runs (see ``fleet.Program``).
 
     Parameters
     ----------
     design : Design
-        An exact one.
+        A design of the exact kernel machine.
     problem : Problem
     capacity : int
-        Kernel columns that every shard can keep.
+        Kernel columns that each shard can cache.
     named : int
-        Violators that a shard names, in either direction.
+        Violators that a shard reports in each direction.
     fine : bool
         Compute kernel entries in float64.
     """
@@ -63,7 +64,7 @@ class BlockProgram:
     fine: bool = False
 
     def open(self, shard: int) -> BlockShard:
-        """The state at alpha = 0, within the box or not."""
+        """Return the state at alpha = 0, even if 0 is outside the box."""
         data = self.design.data
         kernel = self.design.kernel
         assert kernel is not None
@@ -95,17 +96,17 @@ class BlockProgram:
         return KernelCache(design.kernel, side, room, np.float64 if self.fine else np.float32)
 
     def step(self, state: BlockShard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Run one message: see the methods of these names."""
+        """Answer one message, by the method named like its kind."""
         answer: Handler = getattr(self, "_" + message["kind"])
         return answer(state, message)
 
     # -- moves and violators -------------------------------------------------------------------
     def _move(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Add the moved rows' columns to the scores, set their alpha, and survey the rows alive.
+        """Add the moved rows' columns to the scores, set their alpha, and survey the rows.
 
-        Returns NOTES, then [row number, v] of the rows furthest above mu that can move up, and of
-        those furthest below that can move down (row number -1: no more), then v of the rows of
-        ``watch`` that live here.
+        Returns NOTES, then row numbers and v of the rows furthest above mu that can move up, then
+        of the rows furthest below that can move down (row number -1: no more), then v of this
+        shard's rows of ``watch``.
         """
         if len(message["ids"]):
             near = state.near if message["exact"] else state.near[:0]
@@ -127,7 +128,7 @@ class BlockProgram:
     def _add_exact(
         self, state: BlockShard, rows: NDArray[np.int64], message: dict[str, Any]
     ) -> None:
-        """The same of some rows, from float64 entries."""
+        """Add the moved rows' columns to the scores of ``rows``, from float64 entries."""
         if not len(rows):
             return
         side = Operand(state.X[rows], state.start + rows)
@@ -151,7 +152,7 @@ class BlockProgram:
         return np.concatenate([notes, ends.ravel(), *named, watched])
 
     def _read(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Scores of all rows for a subsample's machine (of rows not alive: the offset)."""
+        """Return the scores of all rows under a subsample's solution (0 + offset if screened)."""
         scores = np.zeros(len(state.held))
         change = message["change"]
         state.columns.accumulate(message["rows"], np.full(len(change), -1), change, scores)
@@ -160,16 +161,16 @@ class BlockProgram:
         return padded(every + message["offset"], self.design.data.shard_rows)
 
     def _doubt(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """What the rounding of entries can have moved the rows' part of the gap by."""
+        """Return a bound on the rounding error of this shard's part of the gap."""
         sums, _, _ = state.look(state.alive, {**message, "mu": np.atleast_1d(message["mu"])})
         return np.array([sums[2]])
 
     def _mend(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Scores from float64 entries of the rows whose rounding could tell, or could before long.
+        """Recompute scores from float64 entries, of rows that rounding could move across a bound.
 
-        And of those no further than ``margin`` from it, and those of ``watch``. Messages bring the
-        support piece by piece; the first one says which rows these are, and is answered with their
-        numbers. Those whose scores are such already are not computed again.
+        Also of rows within ``margin`` of their hinge point, and of those in ``watch``. Rows that
+        have such scores are not recomputed. Messages bring the support piece by piece. The first
+        one selects the rows; its answer is the numbers of all rows with such scores.
         """
         if message["first"]:
             alive = state.alive
@@ -188,10 +189,10 @@ class BlockProgram:
         return padded(near, self.design.data.shard_rows)
 
     def _rows(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """The features of those of these rows that live here, in the words of float64.
+        """Return the features of this shard's rows among ``ids``, as float64 numbers.
 
-        Returns [words that are needed] if ``message["words"]`` is 0, else that many words: the
-        rows' features one after the other (dense), or counts, columns and values (sparse).
+        If ``message["words"]`` is 0, returns [the number of words needed]; else that many words:
+        the rows' features one after the other (dense), or counts, columns and values (sparse).
         """
         X = state.X[mine(state, message["ids"])]
         dense = isinstance(X, np.ndarray)
@@ -205,7 +206,7 @@ class BlockProgram:
     def _intervals(
         self, state: BlockShard, message: dict[str, Any]
     ) -> tuple[FloatArray, FloatArray]:
-        """Intervals of the optimal scores of the rows alive, offset included."""
+        """Return intervals of the optimal scores of the rows not screened, including the offset."""
         alive = state.alive
         ball: Ball = message["region"]
         scores = state.scores[alive]
@@ -213,7 +214,7 @@ class BlockProgram:
         return ball.intervals(scores + message["offset"], state.errors.norms[alive], slack)
 
     def _bounds(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Intervals (lower, upper) of the scores of all rows; see ``BlockRun.screen``."""
+        """Return the ends of the score intervals of all rows, and the sides of fixed rows."""
         n = self.design.data.shard_rows
         lower, upper = np.zeros(n), np.zeros(n)
         lower[state.alive], upper[state.alive] = self._intervals(state, message)
@@ -223,9 +224,9 @@ class BlockProgram:
         return np.concatenate([lower, upper, fixed])
 
     def _screen(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Drop the rows that a region decides about and whose alpha is where it says.
+        """Drop rows that the region proves to be at a bound (or 0), and whose alpha is there.
 
-        Returns [rows newly fixed at hi, at lo or, between the two, at 0].
+        Returns [rows newly fixed at their upper bound, rows newly fixed elsewhere].
         """
         alive = state.alive
         dual = state.dual[alive]
@@ -240,24 +241,24 @@ class BlockProgram:
         return np.array([high, np.count_nonzero(drop) - high], np.float64)
 
     def _look_at(self, state: BlockShard, keep: NDArray[np.int64]) -> None:
-        """Go on with these of the rows alive."""
+        """Drop all rows but ``keep``, places among the rows not screened."""
         state.alive, state.places = state.alive[keep], state.places[keep]
         state.near = np.intersect1d(state.near, state.alive)
         if 2 * len(state.alive) < len(state.held):
             self._hold(state, state.places)
 
     def _hold(self, state: BlockShard, keep: NDArray[np.int64]) -> None:
-        """Keep the columns of these of the rows held alone; all that are alive are among them."""
+        """Drop the cached entries of all rows but ``keep``, places among the rows held."""
         state.held = state.held[keep]
         state.columns.compact(Operand(state.X[state.held], state.start + state.held), keep)
         state.places = np.searchsorted(state.held, state.alive)
 
     def _revive(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Bring fixed rows up to date, and all of them back.
+        """Update the scores of fixed rows, and free them all.
 
-        ``change`` has one column for each screening round: how alpha has moved since then.
+        ``change`` has one column for each screening round: the change of alpha since then.
 
-        Returns [rows found where their gradient does not hold them].
+        Returns [rows whose gradient does not hold them where they were fixed].
         """
         wrong = 0
         for event in state.frozen:
@@ -285,12 +286,12 @@ class BlockProgram:
         return np.array([float(wrong)])
 
     def _scores(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Scores of all rows without the offset (the last shard's padded with zeros)."""
+        """Return the scores of all rows without the offset, padded to the rows of a full shard."""
         return padded(state.scores, self.design.data.shard_rows)
 
     # -- checkpoints ---------------------------------------------------------------------------
     def save(self, state: BlockShard) -> dict[str, NDArray[Any]]:
-        """What the state holds beyond the data; kernel columns are computed again."""
+        """Return the state's arrays; kernel columns are not saved but recomputed."""
         rounds = [np.full(len(e.local), e.since) for e in state.frozen]
         return {
             "alpha": state.alpha,
@@ -306,7 +307,7 @@ class BlockProgram:
         }
 
     def load(self, shard: int, arrays: dict[str, NDArray[Any]]) -> BlockShard:
-        """The state that ``save`` wrote."""
+        """Restore the state that ``save`` returned."""
         state = self.open(shard)
         for name in ("alpha", "scores", "decided"):
             setattr(state, name, arrays[name].copy())
@@ -314,7 +315,7 @@ class BlockProgram:
             pick = arrays["since"] == since
             state.frozen.append(Frozen(arrays["frozen"][pick], arrays["sides"][pick], since))
         state.alive = arrays["alive"].copy()
-        # Checkpoints of before have none of these.
+        # (Older checkpoints lack these arrays.)
         held, state.near = arrays.get("held", state.alive), arrays.get("near", state.near)
         if len(held) < len(state.held):
             self._hold(state, np.searchsorted(state.held, held))
@@ -324,7 +325,7 @@ class BlockProgram:
 
 
 class Terms(NamedTuple):
-    """The dual of a shard's rows, as compiled code takes it; group and tube may be None."""
+    """The dual of a shard's rows as arrays for compiled code, without group and tube."""
 
     sign: FloatArray
     lin: FloatArray
@@ -334,7 +335,7 @@ class Terms(NamedTuple):
 
 
 class At(NamedTuple):
-    """Where the rows, the multipliers and the offset stand."""
+    """alpha, scores, multipliers and offset, for compiled code."""
 
     alpha: FloatArray
     scores: FloatArray
@@ -343,7 +344,7 @@ class At(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """What a score may be off by (see ``BlockShard``)."""
+    """The terms of the bound on a score's error (see ``BlockShard``), for compiled code."""
 
     relative: FloatArray
     errors: FloatArray
@@ -351,7 +352,7 @@ class Errors(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Where a survey writes: v, how far it is beyond mu, and its extremes in every group."""
+    """Output arrays of a survey: v, its distance beyond mu, and its extremes in each group."""
 
     v: FloatArray
     over: FloatArray
@@ -371,15 +372,27 @@ class Frozen:
 
 @dataclass
 class BlockShard:
-    """A shard's rows; arrays of shape (rows,) of ALL rows, ``alive`` names those still looked at.
+    """The state of one shard of the block solver; arrays of shape (rows,) cover all its rows.
 
-    ``scores`` of rows that are not alive are those of the round they were fixed in.
-    ``decided`` counts how many screening rounds running have decided about a row. ``columns`` are
-    of the rows ``held``, of which those alive have the numbers ``places``: copying columns costs
-    more than rows that are not looked at any more, until these are half of them. ``near``: rows
-    whose scores are those of float64 entries; ``mending``: those that are about to be.
-
-    ``errors`` bounds the errors of the scores, too: see `EntryErrors.of_scores`.
+    Attributes
+    ----------
+    start : int
+        Number of the shard's first row.
+    alive : int64
+        Places of the rows that are not screened. The scores of all other rows are those of the
+        round in which they were fixed.
+    decided : int32 (rows,)
+        Consecutive screening rounds that have proved a row to be at a bound.
+    columns, held, places
+        Cached kernel columns, whose entries belong to the rows ``held``; the rows ``alive`` are
+        ``held[places]``. Entries of screened rows are dropped once they are more than half of all,
+        since copying costs more than their updates before that.
+    near : int64
+        Rows whose scores come from float64 entries.
+    mending : int64
+        Rows whose scores are being recomputed from float64 entries.
+    errors : EntryErrors
+        Bounds on the errors of kernel entries, and (`of_scores`) of the scores.
     """
 
     start: int
@@ -400,14 +413,14 @@ class BlockShard:
     def look(
         self, rows: NDArray[np.int64], message: dict[str, Any]
     ) -> tuple[tuple[float, float, float], FloatArray, FloatArray]:
-        """What there is to say of some rows at a message's multipliers.
+        """Survey these rows at a message's multipliers.
 
         Returns
         -------
-        sums : their parts of ``||w||^2``, of the Frank-Wolfe gap, and of what rounding can have
-            moved it by
-        ends : float64 (2, groups), the extremes of v over rows that can move up and down
-        about : float64 (3, rows): v, and how far it is beyond mu where a row can move up, and down
+        sums : their parts of ``||w||^2``, of the Frank-Wolfe gap, and of the bound on its rounding
+        ends : float64 (2, groups), the extremes of v over rows that can move up, and down
+        about : float64 (3, rows), v, and its distance beyond mu in the directions that a row can
+            move, up and down
         """
         dual, mu = self.dual, message["mu"]
         about, ends = np.empty((3, len(rows))), np.empty((2, len(mu)))
@@ -424,7 +437,7 @@ class BlockShard:
 
 
 def solid(dual: Dual) -> Dual:
-    """The same with arrays that lie in memory: compiled code then has one kind to be made for."""
+    """Copy the arrays of a dual, so that compiled code sees contiguous, writable arrays only."""
     arrays = {
         f.name: np.array(value)
         for f in fields(dual)
@@ -434,18 +447,18 @@ def solid(dual: Dual) -> Dual:
 
 
 def moving(dual: Dual) -> NDArray[np.int64]:
-    """The rows that a solver has to look at: those that can move, or cannot but are not 0."""
+    """Find the rows that a solver needs: those that can move, or are fixed away from 0."""
     return np.flatnonzero((dual.hi > dual.lo) | (dual.lo != 0))
 
 
 def mine(state: BlockShard, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The places here of those of these rows that live here, in their order."""
+    """Return the places in this shard of its rows among ``ids``, in their order."""
     here = ids - state.start
     return here[(here >= 0) & (here < len(state.alpha))]
 
 
 def furthest(distance: FloatArray, count: int) -> NDArray[np.int64]:
-    """At most ``count`` places of the largest distances above 0, the largest first."""
+    """Return the places of the ``count`` largest positive distances, the largest first."""
     there = np.flatnonzero(distance > 0)
     if len(there) > count:
         there = there[np.argpartition(-distance[there], count)[:count]]
@@ -453,7 +466,7 @@ def furthest(distance: FloatArray, count: int) -> NDArray[np.int64]:
 
 
 def padded(values: NDArray[Any], length: int) -> FloatArray:
-    """The values as float64, then -1 up to this length."""
+    """Convert the values to float64, and append -1 up to this length."""
     out = np.full(length, -1.0)
     out[: len(values)] = values
     return out
@@ -488,7 +501,8 @@ def _survey(
         above, below = hi[i] - alpha[i], alpha[i] - lo[i]
         more, less = alpha[i] < hi[i], alpha[i] > lo[i]
         can_up, can_down = (more, less) if r > 0 else (less, more)
-        # A row certainly at its bound moves P and D alike; any other moves the gap by its room.
+        # If a row is certainly at its bound, its error changes P and D equally. Any other row's
+        # error changes the gap by at most its room times the error.
         if tube is None:
             gap += rest * above if rest > 0 else -rest * below
             room = above if rest > band else (below if rest < -band else max(above, below))

@@ -1,9 +1,9 @@
-"""Block decomposition of the exact kernel machine, over shards.
+"""The block solver: block decomposition of the exact kernel machine over shards.
 
-Every round takes the rows that violate optimality most into a block, keeps half of the last block
-that is still free (or it would zig-zag), solves the block's own problem by pair steps, and sends
-the rows whose alpha has changed to the shards, which add their kernel columns to the scores. Only
-rows that have moved cost a kernel column: n entries each, once, while the cache lasts.
+A round makes a block of the rows that violate optimality most and of free rows of the last block
+(at most half of the block; without them the solver would zigzag). It solves the block's problem by
+pair steps, and sends the rows whose alpha has changed to the shards, which add their kernel columns
+to the scores. Only such rows cost a kernel column: n entries each, once while it stays cached.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Block:
     Parameters
     ----------
     size : int
-        Rows of a block, 4 or more; an eighth of all at most. It doubles, up to 4,096, while more
-        rows than half of it are free; up to 8,192 make a block where these are all rows that
-        are free or violate.
+        Rows of a block, at least 4 and at most an eighth of all rows. It doubles, up to 4,096,
+        while more than half of the block is free. All rows that are free or violate make one block
+        if they are at most 8,192.
     cache : int
-        Bytes of kernel columns kept, all shards together.
+        Bytes of cached kernel columns, over all shards.
     depth : float
-        A block is solved until its violation is this part of that of all rows.
+        Solve a block until its violation is this fraction of the violation of all rows.
     seed : int
-        Of the first block.
+        Seed of the first block.
     tuning : BlockTuning
     """
 
@@ -48,12 +48,12 @@ class Block:
             raise InputError(f"a block needs at least 4 rows, not {self.size}")
 
     def solve(self, run: Run, check: Check) -> Point:
-        """Solve to whatever ``check`` asks for; returns the last point.
+        """Solve until ``check`` is satisfied; return the last point.
 
         Raises
         ------
         InputError
-            For a design with columns: it has better solvers; for squared losses.
+            For a design with columns, which has better solvers, and for squared losses.
         """
         if not run.design.exact:
             raise InputError("the block solver needs an exact kernel; use newton or cd")

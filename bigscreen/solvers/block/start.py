@@ -1,4 +1,4 @@
-"""The alpha that a block solve begins at: read off a subsample's scores, or at its bounds."""
+"""Initial alpha of a block solve: read off a subsample's scores, or rows filled to their bounds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from bigscreen.solvers.block.working_set import between, free
 
 
 def balanced(dual: Dual, scores: FloatArray, mu: FloatArray, h: float) -> FloatArray:
-    """A reading at the multipliers that make it meet the totals."""
+    """Read alpha off the scores, at the multipliers for which it meets the coupling's totals.
+
+    ``h``: half-width of the smoothing (see `read_off`).
+    """
     assert dual.coupling is not None
     gradient, alpha = dual.gradient(scores), np.zeros(len(dual))
     for g, total in enumerate(np.atleast_1d(np.asarray(dual.total, np.float64)).tolist()):
         own = np.arange(len(dual)) if dual.group is None else np.flatnonzero(dual.group == g)
         part, t, G = dual[own], dual.coupling[own], gradient[own]
-        # The sum falls as the multiplier grows.
+        # Bisection: the sum falls as the multiplier grows.
         ends = [float(f(G / t)) + sign * h for f, sign in ((np.min, -1), (np.max, 1))]
         for _ in range(100):
             at = 0.5 * (ends[0] + ends[1])
@@ -30,7 +33,7 @@ def balanced(dual: Dual, scores: FloatArray, mu: FloatArray, h: float) -> FloatA
 
 
 def multipliers(part: Dual, alpha: FloatArray, G: FloatArray, groups: int) -> FloatArray:
-    """Those of a solved part: what its free rows agree on."""
+    """Return the multipliers of a solved part: the means over its free rows."""
     if part.coupling is None:
         return np.zeros(groups)
     v = G / part.coupling
@@ -46,12 +49,12 @@ def multipliers(part: Dual, alpha: FloatArray, G: FloatArray, groups: int) -> Fl
 
 
 def margin(dual: Dual, mu: FloatArray) -> float:
-    """What a margin of 1 is to this problem: its linear terms, or with none the multipliers."""
+    """Return the scale of this problem's margins: its mean linear term, or if 0 the multipliers."""
     return float(np.mean(np.abs(dual.lin))) or float(abs(np.mean(mu))) or 1.0
 
 
 def ratio(every: FloatArray, some: FloatArray) -> float:
-    """How many times as much all is as some of it; 0 of nothing."""
+    """Return the sum of all values divided by the sum of some; 0 if there are none."""
     return float(np.sum(every) / np.sum(some)) if len(some) else 0.0
 
 
@@ -61,7 +64,9 @@ def feasible_at_0(dual: Dual) -> bool:
 
 
 def filled(dual: Dual, gain: FloatArray) -> FloatArray:
-    """The feasible alpha with the largest ``gain . alpha``: at its bounds but for a row a group.
+    """Find the feasible alpha with the largest ``gain . alpha``.
+
+    It is at bounds, except for one row per group.
 
     Raises
     ------

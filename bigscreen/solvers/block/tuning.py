@@ -1,4 +1,4 @@
-"""What is tuned of the block solver, each value with what it does and the race that chose it."""
+"""Tuned values of the block solver: what each does, and the benchmark that chose it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EndingTuning:
-    """When all rows that could still move are solved for at once (see `ending`).
+    """When to solve exactly for all rows that can still move (see `ending`).
 
     Parameters
     ----------
     start : float
-        Relative gap from which on it is tried: rows that will move are about those that do.
+        Try once the relative gap is at most this: then the rows that will still move are mostly
+        those that move now.
     close_target : float
-        Relative gap asked for from which on it is tried.
+        Try only if the requested relative gap is at most this.
     retry_fraction : float
-        Part of the gap at which it is tried again where it has not halved the gap.
+        If a try did not halve the gap, try again once the gap is this fraction of what it was.
     join_distance : float
-        Rows so many times as near to their kink as the furthest violates join the others: of those
-        that violate once these have moved most are among them.
+        Include rows whose distance to their hinge point is at most this fraction of the largest
+        violation. They contain most of the rows that violate after the solve.
     max_open_per_free : float
-        Rows that are free or violate, as a part of the free ones, above which there is no face to
-        end on yet: of a9a's at a gap of 1e-3 less than half were free, and the try cost a 12th of
-        the fit.
+        Do not try if the rows that are free or violate are more than this multiple of the free
+        rows: of a9a's at a gap of 1e-3 less than half were free, and the try cost 1/12 of the fit.
     few_rows, max_rows, cost_share : int
-        Rows that can always move, at most, and at most for the square of so many there are
-        n / cost_share: a factor costs the cube of them, and the blocks that it saves about n times
-        as many entries.
+        Try with at most ``sqrt(cost_share n)`` rows, but with ``few_rows`` always and with more
+        than ``max_rows`` never. Factoring costs the cube of the rows; the blocks that it saves cost
+        approximately n times as many kernel entries as rows.
     """
 
     start: float = 1e-3
@@ -40,7 +40,7 @@ class EndingTuning:
     cost_share: int = 300
 
     def max_open(self, n: int) -> int:
-        """Rows that it is tried with, at most, of n."""
+        """Return the largest number of rows to try with, of n rows."""
         return int(min(self.max_rows, max(self.few_rows, (self.cost_share * n) ** 0.5)))
 
 
@@ -51,34 +51,36 @@ class BlockTuning:
     Parameters
     ----------
     max_growing_block : int
-        Rows up to which a block doubles while more than half of it is free.
+        A block doubles while more than half of it is free, up to this many rows.
     max_whole_block : int
-        Rows up to which all free rows and all violators make up one block: they need no turns then.
+        All free rows and all violators form one block if they are at most this many: then no rows
+        have to take turns.
     min_block : int
-        Rows of a block at least, if there are so many.
+        A block has at least this many rows, if the data have.
     rows_per_round : int
-        Rows whose features one round sends, at most.
+        A round sends the features of at most this many rows.
     subsample_steps_per_row, block_steps_per_row : int
-        Pair steps on the subsample and in a block, at most, for each of its rows.
+        At most this many pair steps per row of the subsample, and per row of a block.
     min_block_steps_per_row : float
-        Pair steps in a block, for each of its rows, that it is worth its kernel entries from: a
-        solve of fewer goes on, until the violation is ``usual_distance`` times the distance from mu
-        that a quarter of the rows are beyond. A few rows far out say nothing of the others.
+        With fewer pair steps per row a block does not repay its kernel entries. Its solve then goes
+        on until the violation is ``usual_distance`` times the upper quartile of the rows' distances
+        from mu: a few rows far from mu may have set too loose a tolerance.
     usual_distance : float
+        See ``min_block_steps_per_row``.
     min_share_at_bound : float
-        Part of a subsample's support at its bound from which its solution says something of all
-        rows. The fewer rows the wider their boxes, and the fewer of these are filled: of noisy rows
-        47 % where all rows are 24 times as many and 27 % at 98 times, of rows whose labels part
-        well 2 % at most. (Without a start read off the subsample: a9a 1.4
-        to 1.8 times as long, one run each.)
+        Start from a subsample's solution if at least this fraction of its support is at the bound.
+        Smaller subsamples have wider boxes, of which fewer are filled: with noisy labels 47 % (of a
+        24th of the rows) and 27 % (of a 98th), with well separated labels at most 2 %. (Without
+        this start a9a takes 1.4 to 1.8 times as long, one run each.)
     smoothing_of_margin : float
-        Half-width of that reading, in units of the margin.
+        Half-width of the smoothed loss whose dual point that start is, in units of the margin.
     gap_bound_fraction : float
-        Part of the bound on the gap's rounding that rounding has moved it by: 1/200 to 1/50,000
-        were seen. Where it was more the closing pass says so.
+        Assume that rounding has changed the gap by this fraction of its bound (1/200 to 1/50,000
+        were measured). If it was more, the closing pass reports it.
     max_mends : int
-        Times that scores are mended before all kernel entries are computed in float64 instead.
-        (None, to 1e-6, one run each: ijcnn1 1.9, covtype 1.4, mnist 3-vs-5 1.1, a9a .9 times.)
+        Recompute scores from float64 entries at most this often; then compute all kernel entries in
+        float64. (With 0, to 1e-6, one run each, fits take: ijcnn1 1.9, covtype 1.4, mnist 3-vs-5
+        1.1, a9a .9 times as long.)
     """
 
     max_growing_block: int = 4096

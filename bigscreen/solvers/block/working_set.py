@@ -1,4 +1,4 @@
-"""Which rows make up the next block."""
+"""Choose the rows of the next block: the working set."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from bigscreen.problems.violation import edges
 
 
 class Violators(NamedTuple):
-    """Rows that violate, the furthest first, and their v."""
+    """Rows that violate optimality, the furthest first, and their v (see ``shard``)."""
 
     ids: NDArray[np.int64]
     v: FloatArray
 
     @classmethod
     def none(cls) -> Violators:
-        """No rows."""
+        """Return an empty list."""
         return cls(np.empty(0, np.int64), np.empty(0))
 
     def without(self, others: NDArray[np.int64]) -> Violators:
-        """Those that are none of these."""
+        """Drop these row numbers."""
         keep = ~np.isin(self.ids, others)
         return Violators(self.ids[keep], self.v[keep])
 
     def at(self, places: NDArray[np.int64]) -> Violators:
-        """Some of them."""
+        """Select the violators at these places."""
         return Violators(self.ids[places], self.v[places])
 
 
 class Standing(NamedTuple):
-    """Where a solve stands: the dual, alpha of all rows, and the multipliers."""
+    """The state of a solve: the dual, alpha of all rows, and the multipliers."""
 
     dual: Dual
     alpha: FloatArray
@@ -42,7 +42,7 @@ class Standing(NamedTuple):
 
 
 def free(dual: Dual, alpha: FloatArray) -> NDArray[np.bool_]:
-    """Rows at no bound and no kink."""
+    """Return which rows are free: between their bounds, and with a tube not at 0."""
     inside = (alpha > dual.lo) & (alpha < dual.hi)
     return inside if dual.tube is None else inside & (alpha != 0)
 
@@ -52,7 +52,10 @@ def merged(
     values: NDArray[np.float64],
     at: Standing,
 ) -> Violators:
-    """The shards' lists (shards, named) as one; ties take turns between shards."""
+    """Merge the shards' lists of violators (shards, named), the furthest first.
+
+    Ties alternate between shards.
+    """
     flat, v = ids.T.ravel(), values.T.ravel()
     there = np.flatnonzero(flat >= 0)
     rows, v = flat[there].astype(np.int64), v[there]
@@ -61,7 +64,7 @@ def merged(
 
 
 def apart(at: Standing, rows: NDArray[np.int64], v: FloatArray) -> FloatArray:
-    """How far these rows, whose v are given, are from mu on the way to it."""
+    """Return the distance of v from mu for these rows, in the directions that reduce it."""
     dual, alpha, mu = at
     own = mu[0] if dual.group is None else mu[dual.group[rows]]
     if dual.tube is None:
@@ -79,13 +82,29 @@ def chosen(
     size: int,
     whole: int,
 ) -> tuple[NDArray[np.int64], Violators]:
-    """The next block: rows of the last one that stay, and violators that join them.
+    """Choose the next block: rows of the last one that stay, and violators that join.
 
-    Those of ``held`` that are free (``inside``) stay, the furthest half a block of them where they
-    are more. If they are, and all of them together with all violators are at most ``whole``, all
-    make up the block: they would only take turns.
+    Free rows stay. If they are more than half a block, then all of them and all violators form the
+    block if they are at most ``whole`` rows, because otherwise they would only take turns; else the
+    half block of them with the largest violations stays.
 
-    Returns the places in ``held`` of those that stay, ascending, and those that join.
+    Parameters
+    ----------
+    at : Standing
+    held : Violators
+        The rows of the last block.
+    inside : bool (len held,)
+        Which of them are free.
+    ups, downs : Violators
+        Violators that can move up and down.
+    size : int
+        Rows of a block.
+    whole : int
+        See above; 0 if not all violators are known.
+
+    Returns
+    -------
+    (places in ``held`` of the rows that stay, ascending; the violators that join)
     """
     stay = np.flatnonzero(inside)
     up, down = (named.without(held.ids[stay]) for named in (ups, downs))
@@ -101,7 +120,7 @@ def chosen(
 def balanced(
     up: Violators, down: Violators, room: int, group: NDArray[np.int8] | None, groups: int
 ) -> tuple[Violators, Violators]:
-    """As many of either kind, in every group, so that pairs can be made of them."""
+    """Select up to ``room`` violators, equally many up and down in each group, to pair them."""
     if group is None:
         kinds = [(up, down)]
     else:
@@ -128,7 +147,7 @@ def _joined(parts: list[Violators]) -> Violators:
 
 
 def between(lowest: FloatArray, highest: FloatArray, other: FloatArray) -> FloatArray:
-    """The multipliers between the extremes, the finite one where only one is, else ``other``."""
+    """Return the midpoint of two extremes, the finite one if only one is, or ``other`` if none."""
     low, high = np.isfinite(lowest), np.isfinite(highest)
     with np.errstate(invalid="ignore"):
         middle = 0.5 * (lowest + highest)
