@@ -1,7 +1,7 @@
-"""A certificate for an exact machine of another program's, over the rows it was fitted to.
+"""Certify an exact kernel machine that another program (LIBSVM) fitted.
 
-Its support vectors are found among the rows; what they have as coefficients is a dual point there,
-and the closing pass says how far the machine is from the best one.
+The support vectors of its file are matched with the rows that it was fitted to. Their coefficients
+are then a point of the dual problem, and the closing pass over all rows bounds its gap.
 """
 
 from __future__ import annotations
@@ -39,17 +39,19 @@ from bigscreen.train.job import Result, Start
 from bigscreen.train.problems import Binary, published
 
 ALIKE = 1e-6
-"""Distance, as a part of its norm, at which a row is a support vector that a file has rounded."""
+"""Match a row with a support vector if their distance is at most this fraction of the vector's
+norm: the file has rounded its entries."""
 
 BEYOND = 1e-6
-"""Part of its bound that a coefficient may be beyond it, as the file's digits have it."""
+"""Refuse coefficients that exceed their bound by more than this fraction of the largest one: the
+file has rounded them."""
 
 TILE = 1 << 22
-"""Inner products of rows and support vectors at a time."""
+"""Compute at most this many inner products of rows and support vectors at once."""
 
 
 class _AdoptedJob(ExactJob):
-    """An exact machine that is there already: ``given``, as its file has it."""
+    """The certification of an exact machine that another program fitted: ``given``."""
 
     def __init__(
         self, given: Model, data: Rows, options: TrainOptions, fleet: Fleet, plan: Plan
@@ -63,7 +65,7 @@ class _AdoptedJob(ExactJob):
         self.coef = _coefficients(self.given, self.data)  # (scores, n), of all rows
 
     def solve(self, some: Sequence[Binary]) -> None:
-        """Certify every problem where it stands."""
+        """Certify the given machine's solution of each problem; no solver runs."""
         for binary in some:
             began, attempt = time.monotonic(), self._attempt(binary)
             design, problem = attempt.design, binary.problem
@@ -98,7 +100,7 @@ class _AdoptedJob(ExactJob):
         return Start()
 
     def _note(self, fitted: Fitted, binary: Binary) -> None:
-        """Nothing was asked for that it could have missed."""
+        """Record no shortfall: an adopted machine has no tolerance to meet."""
 
     def _provenance(self, results: list[Result]) -> dict[str, Any]:
         known = {"solver": "LIBSVM", "imported": self.given.provenance.get("imported")}
@@ -106,30 +108,31 @@ class _AdoptedJob(ExactJob):
 
 
 def adopted(model: Model, data: Rows, options: TrainOptions, fleet: Any) -> Model:
-    """The machine of another program as a model of the rows it was fitted to, with a certificate.
+    """Turn another program's machine into a certified model of the rows that it was fitted to.
 
     Parameters
     ----------
     model : Model
         What the file held: support vectors, coefficients, offsets, labels, kernel.
     data : Rows
-        The rows it was fitted to, all of them; a support vector is the row that it is alike to.
+        All rows that it was fitted to. A support vector stands for the row that it equals, up to
+        the rounding of the file.
     options : TrainOptions
-        ``exact``, with the kernel of the model and the problem, C, nu, epsilon and class weights
-        that it was fitted with, which no file says, and LIBSVM's offset (intercept "true").
+        Options of an exact machine: the kernel of the model, LIBSVM's offset (intercept "true"),
+        and the problem, C, nu, epsilon and class weights of its fit, which the file does not hold.
     fleet : Fleet
 
     Returns
     -------
     Model
-        Its coefficients are the file's, made feasible where those have been rounded; its offset is
-        the best one for them.
+        It has the coefficients of the file, made feasible if rounding has moved them beyond their
+        bounds, and the best offset for these coefficients.
 
     Raises
     ------
     InputError
-        If a support vector is no row of these, a coefficient is beyond its bound, or labels or
-        columns are others.
+        If a support vector is none of the rows, a coefficient exceeds its bound, or the labels or
+        columns differ from those of the rows.
     """
     outlined = plan_on(fleet, data, options)
     with blas_threads(1), _AdoptedJob(model, data, options, fleet, outlined) as job:
@@ -142,7 +145,7 @@ def adopted(model: Model, data: Rows, options: TrainOptions, fleet: Any) -> Mode
 
 
 def _check_box(alpha: FloatArray, dual: Dual) -> None:
-    """Refuse a dual point that is far from feasible: it is one of another problem."""
+    """Refuse a dual point that is far from feasible: it belongs to another problem."""
     beyond = np.maximum(alpha - dual.hi, dual.lo - alpha)
     if np.max(beyond) > BEYOND * np.max(np.abs(alpha)):
         row = int(np.argmax(beyond))
@@ -154,7 +157,7 @@ def _check_box(alpha: FloatArray, dual: Dual) -> None:
 
 
 def _coefficients(model: Model, data: Rows) -> FloatArray:
-    """Of every score (scores, n) the coefficients of all rows; scores are those of our problems."""
+    """Return the coefficients of all rows for each problem's score, float64 (scores, n)."""
     codes: NDArray[np.int64] | None = None
     coef, order = model.coef, list(range(len(model.coef)))
     signs = np.ones(len(coef))
@@ -180,9 +183,9 @@ def _coefficients(model: Model, data: Rows) -> FloatArray:
 
 
 def _rows(model: Model, data: Rows, codes: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """The row that every support vector is, each of them one of its own.
+    """Find for each support vector a row that equals it, no row twice; int64 (vectors,).
 
-    Among equal rows of a regression those of the largest targets have the largest coefficients.
+    Among equal rows of a regression, the largest coefficients go to those with the largest targets.
     """
     vectors: Any = model.landmarks
     count, width = vectors.shape

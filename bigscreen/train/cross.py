@@ -1,8 +1,8 @@
-"""Cross-fitted scores: of every row that of a machine that was not fitted on it.
+"""Cross-fitted scores: each row is scored by a machine that was fitted without it.
 
-A fold's machine has the landmarks, the features and the kernel of the one that is fitted to all
-rows, and solves the same problem with the fold's rows left out. The model keeps the machines of all
-folds: they answer for new rows, so that a new row's score is comparable with those held out.
+The machine of a fold has the landmarks, features and kernel of the main machine, and solves the
+main problem with the fold's rows left out. The model keeps the machines of all folds. They score
+new rows too, so that the scores of new rows are comparable with those of held-out rows.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from bigscreen.train.job import Job
 from bigscreen.train.problems import Binary, class_weights
 
 FOLDS = 5
+"""Split the rows into at most this many folds."""
 
 MOST = 1 << 26
-"""Cross-fitted scores that are held, at most; of more rows those of some are."""
-
+"""Hold at most this many cross-fitted scores; of more rows a random sample is scored."""
 
 PAIRED_ROWS = 4000
-"""Rows whose scores by two machines carry a threshold from one to the other, at most."""
+"""Compare a fold's machine with the main one on at most this many rows: the pairs of scores
+translate thresholds from one machine to the other."""
 
 
 def folds_of(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
-    """The fold of every row, (n,): as many of every label in each, up to one.
+    """Assign each row to a fold, int16 (n,); folds have equally many rows of each label, up to one.
 
     Raises
     ------
     InputError
-        If a label has a single row: none is left to fit when that one is held out.
+        If a label has a single row: holding it out would leave none to fit.
     """
     y, weights = data.y(0, data.n_rows), np.asarray(data.weights(0, data.n_rows), np.float64)
     counts = np.bincount(y[weights > 0], minlength=data.n_labels)
@@ -55,7 +56,10 @@ def folds_of(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
 
 
 def calibration(job: Job) -> tuple[Calibration, FoldMachines]:
-    """The machines of the folds, and what their scores mean; the run's problems were solved."""
+    """Solve the problems of every fold, and calibrate their scores on the held-out rows.
+
+    The main problems of the run have been solved before.
+    """
     data, options, fold = job.data, job.options, job.fold
     assert fold is not None
     y, weights = data.y(0, data.n_rows), np.asarray(data.weights(0, data.n_rows), np.float64)
@@ -79,7 +83,7 @@ def calibration(job: Job) -> tuple[Calibration, FoldMachines]:
 
 
 def with_folds(job: Job, model: Model, known: Calibration, folds: FoldMachines) -> Model:
-    """The model of a run that probabilities, label sets and thresholds can be asked of."""
+    """Return the model with what it needs for probabilities, label sets and thresholds."""
     model = replace(model, calibration=known, fold_machines=folds)
     if len(model.labels) != 2:
         return model
@@ -87,7 +91,7 @@ def with_folds(job: Job, model: Model, known: Calibration, folds: FoldMachines) 
 
 
 def _paired(job: Job, model: Model) -> FloatArray:
-    """Scores of rows by a fold's machine that fitted them, and by the model's: (2, rows)."""
+    """Score fitted rows by a fold's machine and by the main one; sorted, float64 (2, rows)."""
     data, fold = job.data, job.fold
     assert fold is not None and model.fold_machines is not None
     rows = np.flatnonzero(np.asarray(data.weights(0, data.n_rows)) > 0)
@@ -95,14 +99,14 @@ def _paired(job: Job, model: Model) -> FloatArray:
         rng = np.random.default_rng([job.options.seed, 0x70616972])
         rows = np.sort(rng.choice(rows, PAIRED_ROWS, replace=False))
     evidence = model.evidence(data.rows(rows), prepared=True)
-    # Another fold's machine than the one that held the row out.
+    # The machine of the next fold, which was fitted to the row.
     other = (fold[rows] + 1) % evidence.held.shape[1]
     by_fold = evidence.held[np.arange(len(rows)), other, 0]
     return np.sort(np.stack([by_fold, evidence.scores[:, 0]]), axis=1)
 
 
 def _without(binary: Binary, f: int, y: NDArray[np.int32], weights: FloatArray) -> Binary:
-    """The same problem on the rows that fold f does not hold out."""
+    """Return the problem of fold f: its held-out rows have weight 0."""
     return binary._replace(
         problem=of_rows(binary.problem, y, weights),
         name=f"fold {f + 1}" if binary.name is None else f"{binary.name}, fold {f + 1}",
@@ -112,7 +116,7 @@ def _without(binary: Binary, f: int, y: NDArray[np.int32], weights: FloatArray) 
 
 
 def _scores(job: Job, machine: Model, rows: NDArray[np.int64]) -> FloatArray:
-    """A machine's scores of some rows, (rows, k), read chunk by chunk."""
+    """Score these rows with a machine, reading chunk by chunk; float64 (rows, scores)."""
     data = job.data
     ends = np.searchsorted(rows, [data.chunk(k)[1] for k in range(data.n_chunks)])
     parts = [part for part in np.split(rows, ends[:-1]) if len(part)]

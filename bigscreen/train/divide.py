@@ -1,13 +1,14 @@
 """Divide and conquer: parts of the rows solved by themselves make a start for the whole.
 
-Hsieh, Si and Dhillon (2014; maths.md 5.6): cluster the rows, solve every part's dual, concatenate.
-Several levels begin with many small parts and go on with a quarter as many, each from the alpha of
-the level before, clustered anew by that level's support rows. The concatenated alpha is then scaled
-by the best number, and solved on its support rows alone ("refine"), before the solve on all rows
-begins there. Or it ends after the parts ("early"), and every row is scored by the machine of its
-own part: a model without a global certificate.
+Hsieh, Si and Dhillon (2014; maths.md 5.6) cluster the rows, solve the dual problem of each cluster
+("part"), and concatenate the solutions. With several levels, each level has a quarter of the parts
+of the level before, starts from its alpha, and clusters the rows by its support vectors. The
+concatenated alpha is multiplied by the best factor, then improved on its support vectors alone
+("refine"). The solve on all rows starts from the result. An "early" fit stops after the parts: each
+row is scored by the machine of its own part, and the model has no global certificate.
 
-Any problem, design and solver that holds alpha will do. A part is one item of ``fleet.each``.
+Any problem and design will do, with any solver that holds alpha. A part is one item of
+``fleet.each``.
 """
 
 from __future__ import annotations
@@ -53,20 +54,20 @@ BLOCK = 8192
 
 @dataclass(frozen=True)
 class Divided:
-    """What came of the parts.
+    """The result of divide and conquer: the start alpha, the partition and the record of both.
 
     Parameters
     ----------
     alpha : float64 (n,)
-        Feasible. After ``early`` the concatenation of the parts' own, else scaled and refined.
+        Feasible. The concatenated solutions of the parts; scaled and refined unless ``early``.
     partition : Partition
-        Of the last level.
+        The parts of the last level.
     intercepts : float64 (parts,)
-        The offset of every part's machine.
+        The offset of each part's machine.
     record : dict
-        ``levels``: a dict each, of parts, rows of the largest, seconds, kernel entries, passes,
-        the sums of the parts' primal and dual objectives. ``scale`` and ``refine``: factor or
-        rows, seconds, kernel entries and D of the whole alpha. JSON-able.
+        JSON-able. ``levels``: for each level a dict of parts, rows of the largest part, seconds,
+        kernel entries, passes, and the sums of the parts' primal and dual objectives. ``scale``
+        and ``refine``: factor or rows, seconds, kernel entries, and the dual objective D of alpha.
     """
 
     alpha: FloatArray
@@ -77,28 +78,29 @@ class Divided:
 
 @dataclass(frozen=True)
 class Division:
-    """How the rows are divided, and how far each part is solved.
+    """Options of divide and conquer: how to divide the rows, and how far to solve each part.
 
     Parameters
     ----------
     parts : int or None
-        Of the first level; None: about 5,000 rows a part.
+        Number of parts of the first level; None: about 5,000 rows in each part.
     levels : int
-        Each has a quarter of the parts of the one before; levels with less than two parts, or
-        with parts that ``largest`` forbids, are left out.
+        Number of levels. Each has a quarter of the parts of the level before. Levels with fewer
+        than two parts, or with parts of more than ``largest`` rows, are left out.
     largest : int or None
-        Rows of a part at most: what one thread's solver has room for.
+        A part has at most this many rows, which one thread's solver has memory for.
     refine : int or None
-        Support rows at most for them to be solved by themselves; 0: never, None: no bound.
+        Refine alpha on its support vectors if there are at most this many; 0: never, None: always.
     early : bool
         Stop after the parts.
     tol : float
-        Relative gap of parts and of the support rows (KKT violation, if the kernel has no gap).
+        Relative gap at which parts and the refinement stop (KKT violation if the kernel is not
+        positive semidefinite).
     rule : Rule or None
-        Screens inside the parts.
+        Screening rule within the parts.
     seed : int
     deadline : float or None
-        Value of ``time.monotonic()`` after which solves end where they are.
+        Value of ``time.monotonic()`` at which solves stop with what they have reached.
     report : callable
         Receives phases and progress.
     """
@@ -123,19 +125,18 @@ def divide(
     local: Callable[[int], AbstractContextManager[Fleet]],
     division: Division,
 ) -> Divided:
-    """Solve parts of the rows by themselves.
+    """Solve each part of the rows by itself, and combine the solutions into one alpha.
 
     Parameters
     ----------
     design, problem
-        What is to be solved: any design, the exact kernel machine too.
+        What to solve: any design, including that of an exact kernel machine.
     fleet : Fleet
-        Where parts are solved, one item each. The result does not depend on its workers.
+        Solves the parts, one item each. The result does not depend on its workers.
     solver : Solver
-        Of parts and support rows; one that holds alpha.
+        Solves parts and the refinement; it must hold alpha.
     local : callable
-        The fleet of a part's solver where the part is, for a number of threads: ``Inline``.
-        Picklable.
+        Makes the fleet, of a number of threads, on which a part is solved: ``Inline``. Picklable.
     division : Division
 
     Returns
@@ -145,7 +146,7 @@ def divide(
     Raises
     ------
     InputError
-        More parts than rows, or parts that cannot be as small as ``largest``.
+        If there are more parts than rows, or too few for parts of at most ``largest`` rows.
     """
     counts = _counts(design.data.n_rows, division.parts, division.levels, division.largest)
     levels = _Levels(design, problem, fleet, solver, division)
@@ -159,10 +160,10 @@ def divide(
 
 
 def _counts(n: int, parts: int | None, levels: int, largest: int | None) -> list[int]:
-    """Parts of every level."""
+    """Return the number of parts of each level."""
     fewest = 1 if largest is None else -(-n // max(largest, 1))
     if parts is None:
-        # Room to balance: a tenth more than must be.
+        # A tenth more parts than necessary, so that sizes can be balanced.
         parts = min(n, SAMPLE_MOST, max(2, -(-n // ROWS), math.ceil(1.1 * fewest)))
     if levels < 1:
         raise InputError(f"divide and conquer needs at least 1 level, got {levels}")
@@ -171,9 +172,10 @@ def _counts(n: int, parts: int | None, levels: int, largest: int | None) -> list
 
 
 def _shares(dual: Dual, rows: list[NDArray[np.int64]]) -> list[FloatArray]:
-    """The part of the coupling's total that the rows of every part are to have, for each group.
+    """Divide the total of the coupling constraint among the parts, for each group of rows.
 
-    In proportion to their boxes: what the whole can meet, every part can.
+    A part's share is proportional to the widths of its boxes: if the whole problem is feasible, the
+    problem of each part is.
     """
     if dual.coupling is None:
         return [np.ones(1)] * len(rows)
@@ -184,7 +186,7 @@ def _shares(dual: Dual, rows: list[NDArray[np.int64]]) -> list[FloatArray]:
 
 
 class _Levels:
-    """alpha as it goes through the levels."""
+    """The state of divide and conquer: alpha, which each level improves, and the record."""
 
     def __init__(
         self, design: Design, problem: Problem, fleet: Fleet, solver: Solver, division: Division
@@ -200,7 +202,7 @@ class _Levels:
         self.intercepts: FloatArray
 
     def solve(self, parts: int, local: Callable[[int], AbstractContextManager[Fleet]]) -> None:
-        """Partition the rows, solve every part from the alpha that there is."""
+        """Partition the rows, and solve each part from the present alpha."""
         began = time.monotonic()
         self.report({"event": "phase", "phase": "partition"})
         n, largest = len(self.alpha), self.division.largest
@@ -217,13 +219,13 @@ class _Levels:
         clustered = time.monotonic()
         self.report({"event": "phase", "phase": "divide"})
         sizes = self.partition.sizes
-        # By part, ascending within each; rows whose box is a point are no variables.
+        # Row numbers by part, ascending within each; a row whose box is a point is no variable.
         order = np.argsort(self.partition.assign, kind="stable")
         rows = [
             ids[self.dual.hi[ids] > self.dual.lo[ids]]
             for ids in np.split(order, np.cumsum(sizes)[:-1])
         ]
-        # The largest first: with the last ones small all workers end together.
+        # The largest parts first: the last ones are small, so that all workers end together.
         turn = [p for p in np.argsort(-sizes, kind="stable").tolist() if len(rows[p])]
         threads = max(1, self.fleet.workers // max(1, len(turn)))
         division = self.division
@@ -267,10 +269,10 @@ class _Levels:
         )
 
     def scale(self) -> None:
-        """Multiply alpha by the number that makes D largest."""
+        """Multiply alpha by the factor that maximises the dual objective."""
         began = time.monotonic()
         self.report({"event": "phase", "phase": "scale"})
-        # Parts meet the coupling up to rounding: so does their sum, a little worse.
+        # Each part meets the coupling constraint up to rounding; their sum is a little farther off.
         self.alpha = self.dual.feasible(self.alpha)
         coef = self.dual.sign * self.alpha
         w_sq, entries = squared_norm(self.design, self.problem, coef, self.fleet)
@@ -291,7 +293,7 @@ class _Levels:
         }
 
     def refine(self) -> None:
-        """Solve on the support rows alone, if they are not too many."""
+        """Solve on the support vectors alone, if ``refine`` allows this many."""
         support = np.flatnonzero(self.alpha)
         n, most = len(self.alpha), self.division.refine
         if not 0 < len(support) < (n if most is None else min(n, most + 1)):
@@ -319,16 +321,16 @@ class _Levels:
         }
 
     def _seconds(self) -> float | None:
-        """What is left of the time: clocks of other machines do not agree with ours."""
+        """Return the seconds left: clocks of machines differ, so a deadline cannot be sent."""
         end = self.division.deadline
         return None if end is None else max(0.0, end - time.monotonic())
 
 
 class Part(NamedTuple):
-    """One part's rows: their numbers, codes (or targets), weights and alpha.
+    """One part of the rows, and the resources that its solve may use.
 
-    Then the share of the coupling's total that is theirs, for each group; threads and seconds to
-    use.
+    ``ids`` are row numbers; ``share`` is the part's fraction of the coupling constraint's total,
+    for each group of rows; ``threads`` and ``seconds`` limit the solve.
     """
 
     ids: NDArray[np.int64]
@@ -341,7 +343,7 @@ class Part(NamedTuple):
 
 
 class PartSolution(NamedTuple):
-    """A part's alpha and offset, and how they came about."""
+    """The solution of one part: alpha, offset, both objectives, kernel entries and passes used."""
 
     alpha: FloatArray
     intercept: float
@@ -353,10 +355,10 @@ class PartSolution(NamedTuple):
 
 @dataclass
 class StartCheck:
-    """The check of a solve that only makes a start: no certificate, no closing pass.
+    """Stops a solve that only makes a start: no certificate, no closing pass.
 
-    Rules screen as they do elsewhere; what an unsafe one takes too much is left to the solve
-    that begins here.
+    Screening rules may drop rows wrongly: the main solve, which starts from the result, has all
+    rows again.
     """
 
     target: float
@@ -369,7 +371,7 @@ class StartCheck:
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         self.passes, self.stats = self.passes + 1, stats
-        # Of a kernel without gaps the solver hands in the KKT violation.
+        # Without a positive semidefinite kernel there is no gap, only the KKT violation.
         near = (point.relative_gap if self.definite else point.violation) <= self.target
         if near or stats["stalled"] or self.passes >= self.most or self.expired():
             return None
@@ -379,10 +381,10 @@ class StartCheck:
         return self.deadline is not None and time.monotonic() > self.deadline
 
     def pause(self, save: Save | None = None) -> None:
-        """A part runs to its end."""
+        """Do nothing: a part is not interrupted."""
 
     def restored(self, meta: dict[str, Any]) -> None:
-        """A part is never checkpointed."""
+        """Never called: a part has no checkpoints."""
         raise AssertionError
 
     @property
@@ -392,7 +394,7 @@ class StartCheck:
 
 @dataclass(frozen=True)
 class PartFleet:
-    """Solves a part by itself, where ``fleet.each`` puts it."""
+    """The function that solves one part, on the worker that ``fleet.each`` chooses."""
 
     design: Design
     problem: Problem
@@ -417,7 +419,7 @@ class PartFleet:
 
 @dataclass(frozen=True)
 class Shared:
-    """A problem of which some rows are to make up a part of the coupling's total."""
+    """A problem whose coupling constraint has only a fraction (``share``) of the whole's total."""
 
     whole: Problem
     share: FloatArray
@@ -450,7 +452,7 @@ class Shared:
 
 
 def _nothing_but_0(dual: Dual) -> bool:
-    """Whether only alpha = 0 meets the coupling: a C-SVC's rows of one class."""
+    """Whether only alpha = 0 meets the coupling constraint, as for C-SVC rows of one class."""
     if dual.coupling is None or np.any(dual.total):
         return False
     ends = np.stack([dual.coupling * dual.lo, dual.coupling * dual.hi])
@@ -465,7 +467,7 @@ def solved(
     check: StartCheck,
     alpha: FloatArray,
 ) -> PartSolution:
-    """Solve from an alpha in the box, made feasible first."""
+    """Solve a start from an alpha within its box, which is first made feasible."""
     n = design.data.n_rows
     dual = problem.dual(design.data.y(0, n), design.data.weights(0, n))
     begin = dual.feasible(alpha)
@@ -482,10 +484,10 @@ def solved(
 def squared_norm(
     design: Design, problem: Problem, coef: FloatArray, fleet: Fleet
 ) -> tuple[float, int]:
-    """``||sum_i coef_i phi_i||^2`` and the kernel entries that it took.
+    """Return ``||sum_i coef_i phi_i||^2``, and the number of kernel entries computed for it.
 
-    Where phi is implicit: over pairs of blocks of the rows with a coefficient, half of them by
-    symmetry, so that no process holds more than two blocks.
+    With implicit features the sum runs over pairs of blocks of the rows whose coefficient is not 0,
+    each unordered pair once, so that a process holds at most two blocks.
     """
     constant = float(coef.sum()) ** 2 if problem.intercept == "constant" else 0.0
     if not design.exact:
@@ -505,7 +507,7 @@ def squared_norm(
 
 @dataclass(frozen=True)
 class _Product:
-    """``a' K b`` of two blocks of rows, twice if they are not the same block."""
+    """The function that computes ``a' K b`` of two blocks of rows; doubled for different blocks."""
 
     design: Design
 
@@ -517,7 +519,7 @@ class _Product:
         assert kernel is not None
         left = data.rows(one)
         same = one[0] == other[0]
-        if isinstance(kernel, Precomputed):  # of the rows on the right it needs the numbers only
+        if isinstance(kernel, Precomputed):  # of the right rows only the numbers matter
             right: Any = sparse.csr_array((len(other), data.n_features), dtype=np.float32)
         else:
             right = left if same else data.rows(other)
@@ -527,7 +529,7 @@ class _Product:
 
 
 def longest_step(dual: Dual, alpha: FloatArray) -> float:
-    """The largest t with t alpha within the box."""
+    """Return the largest t for which ``t * alpha`` is within the box."""
     with np.errstate(divide="ignore", invalid="ignore"):
         room = np.where(alpha > 0, dual.hi / alpha, np.where(alpha < 0, dual.lo / alpha, np.inf))
     return float(room.min(initial=np.inf))
@@ -536,14 +538,14 @@ def longest_step(dual: Dual, alpha: FloatArray) -> float:
 def pick(
     design: Design, ids: NDArray[np.int64], codes: NDArray[Any], weights: FloatArray
 ) -> Design:
-    """The design of these rows alone, read where they lie."""
+    """Return the design of these rows alone; they are read from the original data."""
     columns = isinstance(design.kernel, Precomputed)
     data = Picked(design.data, ids, codes, weights, columns)
-    return replace(design, data=data, square=None)  # (that of all rows)
+    return replace(design, data=data, square=None)  # (the kernel matrix of all rows)
 
 
 def load(design: Design) -> Design:
-    """The same design with its rows in memory."""
+    """Return the design with its rows copied into memory."""
     data = design.data
     n = data.n_rows
     rows = MemoryDataset(data.X(0, n), data.y(0, n), data.layout.labels, data.weights(0, n))
