@@ -1,4 +1,4 @@
-"""A dataset on disk: opened, checked and read."""
+"""Open a dataset on disk, check it and read its rows."""
 
 import os
 from collections.abc import Callable
@@ -28,10 +28,10 @@ from bigscreen.files.sealed import Damaged, check_seal
 
 FORMAT = "bigscreen dataset"
 SCHEMA = 3
-"""1 had no targets in place of label codes; 1 and 2 no checksums in the manifest."""
+"""Version of the manifest. Version 1 had no regression targets; 1 and 2 had no checksums."""
 
 BOUND = 3
-"""The first schema whose manifest has the checksum of every chunk, and its own."""
+"""First schema whose manifest has the checksum of every chunk and a checksum of itself."""
 
 MANIFEST = "manifest.json"
 
@@ -39,10 +39,9 @@ T = TypeVar("T")
 
 
 class Dataset(Rows):
-    """Rows stored by `DatasetWriter`; opened with `Dataset.open`.
+    """Rows that `DatasetWriter` has stored on disk; `Dataset.open` opens them.
 
-    Reads may come from several threads at once. A pickle holds the path and
-    the fingerprint.
+    Several threads may read at once. A pickle holds only the path and the fingerprint.
 
     Attributes
     ----------
@@ -74,7 +73,7 @@ class Dataset(Rows):
             self._arrays = row_arrays(self.path, self.layout, self._compressed, self._checksums())
             self._last = LastChunk()
             self._whole: set[int] = set()
-            """The chunks that were read whole."""
+            """Numbers of the chunks that were read in full, and so verified by their checksums."""
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise bad_manifest(self.path) from error
 
@@ -87,13 +86,13 @@ class Dataset(Rows):
         path : path
             The folder, or a URL such as s3://bucket/train.store.
         verify : bool
-            Also check that every chunk file is there and has its size. Content is checked
-            against its checksum whenever it is read, and all of it by the method `verify`.
+            Also check that every chunk file exists and has the right size. The content of a chunk
+            is compared with its checksum whenever it is read; the method `verify` reads them all.
 
         Raises
         ------
         InputError
-            If there is no dataset, it is unfinished, newer than this program, or not whole.
+            If there is no dataset, or it is unfinished, incomplete or newer than this program.
         """
         out = cls(path)
         if verify:
@@ -114,7 +113,7 @@ class Dataset(Rows):
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of all its files."""
+        """Total size of the dataset's files in bytes."""
         if isinstance(self.path, RemotePath):
             return sum(self.path.sizes().values())
         return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
@@ -123,17 +122,17 @@ class Dataset(Rows):
     def bound(self) -> bool:
         """Whether the manifest has the checksum of every chunk.
 
-        One that is not the one that was written there is found when it is read.
+        Reading a chunk then also detects a chunk file that was exchanged for another valid one.
         """
         return bool(self.manifest["schema"] >= BOUND)
 
     @property
     def profile(self) -> dict[str, Any] | None:
-        """What the source's columns hold, as the ingest saw it; None of stores that do not say."""
+        """Statistics of the source's columns, as ingest found them; None in older stores."""
         return self.manifest.get("profile")
 
     def check_unchanged(self) -> None:
-        """Raise InputError if another dataset has taken this one's place."""
+        """Raise InputError if the path now holds a dataset with another fingerprint."""
         reopen(str(self.path), self.fingerprint)
 
     @property
@@ -142,7 +141,7 @@ class Dataset(Rows):
 
     @property
     def nnz(self) -> int:
-        """Stored values of X: the nonzeros if it is sparse."""
+        """Number of stored values of X: all of a dense matrix, the nonzeros of a sparse one."""
         if not self.is_sparse:
             return self.n_rows * self.n_features
         return sum(record["nnz"] for record in self._chunks)
@@ -186,12 +185,12 @@ class Dataset(Rows):
         return self._read("row_id", start, stop)
 
     def verify(self) -> None:
-        """Read everything and compare it with the fingerprint.
+        """Read all rows and compare their hashes with the manifest's.
 
         Raises
         ------
         InputError
-            Naming the first chunk that is missing or whose content is not what was written.
+            If a chunk is missing or its content differs; the message names the first such chunk.
         """
         self._check_files()
         for k, record in enumerate(self._chunks):
@@ -212,8 +211,8 @@ class Dataset(Rows):
 
     def _some_rows(self, k: int, places: NDArray[np.int64]) -> Any:
         array = self._arrays["X"]
-        # What checks a chunk is the checksum of all of it: alone are read the rows of one that was
-        # whole before. (A closing pass reads all there is, whatever was read in between.)
+        # A checksum covers a whole chunk, so single rows are read only from a chunk that was read
+        # in full, and thereby verified, before.
         if k in self._whole and not self._last.has(k) and array.few(len(places)):
             return self._checked(array.read_rows, k, places)
         return super()._some_rows(k, places)
@@ -230,7 +229,7 @@ class Dataset(Rows):
         try:
             return read(*how)
         except InputError as error:
-            # Of a store that was replaced while it was read that is what there is to say.
+            # If the store was replaced during the read, report the replacement instead.
             self.check_unchanged()
             if "features_of" in self.manifest["extra"]:
                 raise InputError(
@@ -271,9 +270,9 @@ class Dataset(Rows):
 
 
 def sizes_below(folder: Place) -> Callable[[Place], int | None]:
-    """What says of a file below a folder how many bytes it has; None: there is none.
+    """Return a function from a file below `folder` to its size in bytes, or None if it is missing.
 
-    Of a place elsewhere all are asked for at once.
+    The sizes below a remote folder are listed once, in one request.
     """
     if isinstance(folder, RemotePath):
         found, start = folder.sizes(), len(str(folder).rstrip("/")) + 1
@@ -290,7 +289,7 @@ def sizes_below(folder: Place) -> Callable[[Place], int | None]:
 
 
 def reopen(path: str, fingerprint: str) -> Dataset:
-    """The dataset a pickle stands for; InputError if another one has taken its place."""
+    """Open the dataset of a pickle; InputError if its fingerprint has changed since."""
     out = Dataset(path)
     if out.fingerprint != fingerprint:
         raise InputError(f"the dataset {path} was replaced by another while in use; start again")
@@ -298,7 +297,13 @@ def reopen(path: str, fingerprint: str) -> Dataset:
 
 
 def read_manifest(path: Place) -> dict[str, Any]:
-    """The manifest of the dataset in `path`; InputError that says why there is none."""
+    """Read and check the manifest of the dataset in `path`.
+
+    Raises
+    ------
+    InputError
+        If there is no readable, undamaged manifest; the message says why.
+    """
     wip = path if path.suffix == ".wip" else unfinished(path)
     try:
         there = (path / MANIFEST).exists() or path.exists()
@@ -341,7 +346,7 @@ def read_manifest(path: Place) -> dict[str, Any]:
 
 
 def bad_manifest(path: Place) -> InputError:
-    """The error of a manifest that is not what was written."""
+    """Return the error for a manifest that is damaged."""
     return InputError(
         f"{path / MANIFEST} is damaged; restore it from a copy or make the dataset again from its "
         "source"

@@ -1,4 +1,4 @@
-"""The folder a dataset is written in before it is whole, and how it gets its name."""
+"""Build a dataset in a temporary folder and rename it into place once it is complete."""
 
 import os
 import secrets
@@ -13,7 +13,7 @@ P = TypeVar("P", Path, RemotePath, Path | RemotePath)
 
 
 def store_path(path: str | os.PathLike[str]) -> Path:
-    """Where a dataset is made: a symbolic link stays, and what it points to is replaced."""
+    """Return the absolute local path to write a dataset to; a symbolic link is followed."""
     if is_url(path):
         raise InputError(
             f"{path}: a dataset is written to a disk of this machine; ingest copies it elsewhere"
@@ -22,19 +22,19 @@ def store_path(path: str | os.PathLike[str]) -> Path:
 
 
 def unfinished(path: P) -> P:
-    """Where the dataset `path` is written before it is whole."""
+    """Return the folder in which the dataset `path` is built: `path` with ".wip" appended."""
     return path.with_name(path.name + ".wip")
 
 
 def scratch_folder(parent: Path) -> Path:
-    """A new hidden folder in `parent`, to be filled and then renamed within it."""
+    """Create a hidden folder with a random name in `parent`, to be filled and then renamed."""
     folder = parent / f".{secrets.token_hex(8)}.scratch"
     folder.mkdir()
     return folder
 
 
 def take_name(wip: Path, path: Path) -> None:
-    """Rename `wip` to `path`; a dataset that stood there is deleted only afterwards."""
+    """Rename `wip` to `path`; a dataset already at `path` is deleted only after the rename."""
     replaced = path.with_name(f".{path.name}.replaced")
     if path.exists():
         shutil.rmtree(replaced, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Which fold holds out each row."""
+"""Assign rows to the folds of a cross-validation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bigscreen.numerics.rows import FloatArray
 def assign(
     strata: NDArray[Any], weights: FloatArray, folds: int, seed: int, labels: list[Any] | None
 ) -> NDArray[np.int16]:
-    """The fold of every row, int16 (n,).
+    """Assign every row to the fold that holds it out; return int16 (n,).
 
-    The rows of a stratum, heaviest first and equal ones in random order, are dealt out in rounds
-    of one for each fold. So every fold has as many rows of every stratum as any other, up to one,
-    and nearly as much of its weight.
+    The rows of each stratum are sorted by descending weight, ties in random order, and dealt out
+    in rounds of one row per fold. So the counts of a stratum's rows in any two folds differ by at
+    most one, and its weight is spread nearly evenly.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def assign(
     weights : float64 (n,)
     folds : int
     labels : list or None
-        What messages call the strata; None: there is one, the rows.
+        Names of the strata for error messages; None if there is only one stratum.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The shape of a dataset: its row grid, what a chunk of rows is, and the hashes that name it."""
+"""Layout of a dataset: sizes, division into shards and chunks, fingerprints; helpers for rows."""
 
 import hashlib
 import json
@@ -19,14 +19,14 @@ MAX_SHARD_ROWS = 65536
 MIN_SHARD_ROWS = 256
 CHUNK_BYTES = 32 * 1024**2
 SUMMARY = ("max_sqnorm", "label_counts", "targets")
-"""What is known of all rows together; targets of regression data alone."""
+"""Manifest fields that summarise all rows; regression data alone has "targets"."""
 
-# What a sparse row is taken to weigh when nobody has counted: 128 nonzeros of 8 bytes.
+# Assumed size of a sparse row before the nonzeros are counted: 128 nonzeros of 8 bytes.
 SPARSE_ROW_BYTES = 1024
 
 
 def row_grid(n_rows: int, row_bytes: int) -> tuple[int, int]:
-    """Rows of a logical shard and of a physical chunk, both powers of two.
+    """Choose the rows per shard (unit of work) and per chunk (unit of storage), powers of two.
 
     Parameters
     ----------
@@ -38,8 +38,8 @@ def row_grid(n_rows: int, row_bytes: int) -> tuple[int, int]:
     Returns
     -------
     shard_rows, chunk_rows : int
-        `shard_rows` lies in 256..65536 and gives at least 8 shards when there are rows enough;
-        it depends on `n_rows` alone. `chunk_rows` divides it and keeps a chunk within 32 MiB.
+        `shard_rows` lies in 256..65536 and gives at least 8 shards if there are enough rows; it
+        depends on `n_rows` alone. `chunk_rows` divides it and keeps a chunk within 32 MiB.
     """
     wanted = min(max(n_rows // 8, MIN_SHARD_ROWS), MAX_SHARD_ROWS)
     shard_rows = 1 << (wanted.bit_length() - 1)
@@ -49,10 +49,10 @@ def row_grid(n_rows: int, row_bytes: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything about a dataset that is known before its first row is written.
+    """Sizes, types, labels and row grid of a dataset, fixed before its first row is written.
 
-    `labels` is None where rows have the targets of a regression: see `targets`. `wide`: features
-    are float64, not float32.
+    `labels` is None if rows have regression targets. `wide` means that features are stored as
+    float64, not float32.
     """
 
     n_rows: int
@@ -77,26 +77,27 @@ class Layout:
         chunk_rows: int | None = None,
         wide: bool = False,
     ) -> "Layout":
-        """The layout for these sizes, on the grid of `row_grid` unless one is given.
+        """Make a layout from sizes, with the grid of `row_grid` unless a grid is given.
 
         Parameters
         ----------
         n_rows, n_features : int
         sparse : bool
-            Whether X comes and is stored as CSR.
+            Whether X is given and stored as CSR.
         labels : sequence of str, int or float, or None
-            The label of every code; None: rows have the targets of a regression.
+            The label of every code; None if rows have regression targets.
         weights : bool
             Whether rows have weights.
         shard_rows, chunk_rows : int, optional
-            The grid; that of `row_grid` if not given, with sparse rows taken to hold 128 nonzeros.
+            Rows per shard and per chunk; by default from `row_grid`, which assumes 128 nonzeros
+            per sparse row.
         wide : bool
             Store features as float64; else they are rounded to float32.
 
         Raises
         ------
         InputError
-            If a size is not possible or the grid is not made of powers of two.
+            If a size is out of range or the grid is not made of powers of two.
         """
         if n_rows < 1 or n_features < 1:
             raise InputError(
@@ -126,7 +127,7 @@ class Layout:
 
     @property
     def dtype(self) -> type[np.floating[Any]]:
-        """Type of the features."""
+        """Type in which features are stored: float64 or float32."""
         return np.float64 if self.wide else np.float32
 
     @property
@@ -138,13 +139,13 @@ class Layout:
         return -(-self.n_rows // self.chunk_rows)
 
     def shard(self, s: int) -> tuple[int, int]:
-        """First row and one past the last row of shard `s`."""
+        """Return the first row of shard `s` and one past its last row."""
         if not 0 <= s < self.n_shards:
             raise IndexError(f"shard {s} of {self.n_shards}")
         return s * self.shard_rows, min((s + 1) * self.shard_rows, self.n_rows)
 
     def chunk(self, k: int) -> tuple[int, int]:
-        """First row and one past the last row of chunk `k`."""
+        """Return the first row of chunk `k` and one past its last row."""
         if not 0 <= k < self.n_chunks:
             raise IndexError(f"chunk {k} of {self.n_chunks}")
         return k * self.chunk_rows, min((k + 1) * self.chunk_rows, self.n_rows)
@@ -157,7 +158,7 @@ class Layout:
     def to_dict(self) -> dict[str, Any]:
         record = {**self.__dict__, "labels": None if self.labels is None else list(self.labels)}
         if not self.wide:
-            del record["wide"]  # as it was before there was any
+            del record["wide"]  # keeps the fingerprints of stores older than this field
         return record
 
     @classmethod
@@ -170,16 +171,16 @@ class Layout:
     def fingerprint(
         self, digests: Iterable[str], preparation: str, summary: dict[str, Any] | None
     ) -> str:
-        """Hash of all that a result depends on.
+        """Hash everything about a dataset that a result depends on.
 
         Parameters
         ----------
         digests : iterable of str
-            Of the chunks in order.
+            Hashes of the chunks, in order.
         preparation : str
             The preparation's fingerprint.
         summary : dict or None
-            What the manifest says of all rows (`SUMMARY`); None for stores of schema 1 and 2.
+            The manifest's `SUMMARY` fields; None for stores of schema 1 and 2.
         """
         known: list[Any] = [self.to_dict(), preparation]
         known += [] if summary is None else [summary]
@@ -193,11 +194,11 @@ class Layout:
 def csr(
     data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], n_features: int
 ) -> csr_array:
-    """A CSR array with int32 indices, and int32 indptr up to 2**31 nonzeros.
+    """Make a CSR array with int32 indices, and int32 indptr up to 2**31 - 1 nonzeros.
 
-    Both of one type: scipy widens the narrower one at every slice otherwise, twice the memory that
-    scikit-learn then refuses. Beyond 2**31 nonzeros indptr alone is int64, and parts of such an
-    array are narrow again.
+    If the two types differed, scipy would widen the narrower one at every slice: this doubles the
+    memory, and scikit-learn rejects int64 indices. With more nonzeros indptr alone is int64;
+    slices of at most 2**31 - 1 nonzeros are int32 again.
     """
     narrow = len(data) <= np.iinfo(np.int32).max
     indptr = np.asarray(indptr, dtype=np.int32 if narrow else np.int64)
@@ -208,14 +209,14 @@ def csr(
 
 
 def padded(rows: Features, width: int) -> Features:
-    """Return the rows with columns of zeros added up to a width."""
+    """Append columns of zeros to the rows until they have `width` columns."""
     if isinstance(rows, csr_array):
         return csr(rows.data, rows.indices, rows.indptr, width)
     return np.pad(rows, ((0, 0), (0, width - rows.shape[1])))
 
 
 def csr_slice(X: csr_array, start: int, stop: int) -> csr_array:
-    """Rows start..stop of `X`, sharing its data."""
+    """Return rows start..stop-1 of `X` as a view of its data."""
     first, last = X.indptr[start], X.indptr[stop]
     indptr = X.indptr[start : stop + 1] - first
     return csr(X.data[first:last], X.indices[first:last], indptr, X.shape[1])
@@ -224,7 +225,7 @@ def csr_slice(X: csr_array, start: int, stop: int) -> csr_array:
 def csr_stack(
     parts: list[csr_array], n_features: int, dtype: type[np.floating[Any]] = np.float32
 ) -> csr_array:
-    """The rows of all parts, one below the other; without any of them values are of `dtype`."""
+    """Stack CSR arrays vertically; `dtype` is the type of the values if `parts` is empty."""
     if len(parts) == 1:
         return parts[0]
     ends = np.cumsum([0] + [part.indptr[-1] for part in parts], dtype=np.int64)
@@ -236,7 +237,7 @@ def csr_stack(
 
 
 def joined(is_sparse: bool, parts: Sequence[Features]) -> Features:
-    """Put rows below each other, as CSR or dense; one float64 part makes all of them float64."""
+    """Stack blocks of rows vertically, as CSR or dense; one float64 block makes all float64."""
     if is_sparse:
         rows = [part if isinstance(part, csr_array) else csr_array(part) for part in parts]
         return csr_stack(rows, parts[0].shape[1])
@@ -244,9 +245,9 @@ def joined(is_sparse: bool, parts: Sequence[Features]) -> Features:
 
 
 def take(X: Features, rows: NDArray[np.int64]) -> Features:
-    """The given rows of `X`, in the given order, as new arrays."""
+    """Copy the given rows of `X`, in the given order, to a new array."""
     if not isinstance(X, csr_array):
-        # `take` is ten times as quick, and would first copy all of what is not contiguous.
+        # `take` is ten times as fast, but would first copy a whole array that is not contiguous.
         return X.take(rows, axis=0) if X.flags.c_contiguous else X[rows]
     starts = X.indptr[rows]
     counts = X.indptr[rows + 1] - starts
@@ -256,11 +257,11 @@ def take(X: Features, rows: NDArray[np.int64]) -> Features:
 
 
 def sqnorms(X: Features) -> NDArray[np.float64]:
-    """Squared Euclidean norm of every row, summed in float64."""
+    """Compute the squared Euclidean norm of every row, summed in float64."""
     if isinstance(X, csr_array):
         row = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
         squares = np.square(X.data, dtype=np.float64)
-        # Without a nonzero at all bincount gives integers.
+        # Without any nonzero, bincount returns integers.
         return np.bincount(row, squares, minlength=X.shape[0]).astype(np.float64, copy=False)
     norms: NDArray[np.float64] = np.einsum("ij,ij->i", X, X, dtype=np.float64)
     return norms
@@ -273,7 +274,7 @@ def chunk_digest(
     row_ids: NDArray[np.int64],
     norms: NDArray[np.float64] | None = None,
 ) -> str:
-    """Hash of the content of one chunk, whatever way it is compressed on disk.
+    """Hash the content of one chunk of rows, before any compression.
 
     Parameters
     ----------
@@ -282,7 +283,7 @@ def chunk_digest(
     """
     parts = [X]
     if isinstance(X, csr_array):
-        # As they are on disk, whatever the type in memory.
+        # Hash the types that are stored on disk, which may differ from those in memory.
         parts = [X.indptr.astype(np.int64), X.indices.astype(np.int32, copy=False), X.data]
     state = hashlib.sha256(repr(X.shape).encode())
     for part in [*parts, y, row_ids, *(each for each in (weights, norms) if each is not None)]:

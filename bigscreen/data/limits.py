@@ -1,4 +1,4 @@
-"""Files are not believed: what they declare is checked before memory is taken for it."""
+"""Read untrusted JSON and NPY files: check declared sizes before any memory is allocated."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from bigscreen.files.remote import Place, RemotePath, is_url
 from bigscreen.fleet.memory import usable_memory
 
 _JSON_GROWTH = 30
-"""Bytes that one byte of JSON may come to in Python: "[[],[],..." does."""
+"""Most bytes of Python objects per byte of JSON text; "[[],[],..." reaches this."""
 _NPY_HEADER = 10_000
-"""Longest header of an NPY file that numpy itself takes."""
+"""Longest header of an NPY file that numpy itself accepts, in bytes."""
 _UNREADABLE = (
     SyntaxError,
     TypeError,
@@ -36,13 +36,14 @@ Header = tuple[tuple[int, ...], bool, np.dtype]
 
 
 def check_regular(path: str | os.PathLike[str] | RemotePath) -> None:
-    """Refuse what is neither a file nor a folder: to open a pipe that nobody writes to hangs.
+    """Refuse a pipe, a device or a socket: opening a pipe without a writer would hang.
 
-    A path that is not there passes, and so does a link to a file, /dev/stdin among them.
+    A missing path passes, and so does a link to a file, for instance /dev/stdin.
 
     Raises
     ------
     InputError
+        If the path exists and is neither a file nor a folder.
     """
     if is_url(path):
         return
@@ -60,12 +61,12 @@ def check_regular(path: str | os.PathLike[str] | RemotePath) -> None:
 
 
 def file_size(path: Place) -> int:
-    """Bytes of a file, here or elsewhere."""
+    """Return the size of a local or remote file in bytes."""
     return path.size() if isinstance(path, RemotePath) else path.stat().st_size
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What JSON says; ValueError if it is none, or is nested or long beyond all reason."""
+    """Parse JSON; ValueError if it is invalid, nested too deeply or too large for this process."""
     if _JSON_GROWTH * len(text) > usable_memory():
         raise ValueError(f"{len(text)} bytes of JSON are more than this process may hold")
     try:
@@ -75,13 +76,14 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Place) -> Any:
-    """What a JSON file says; its size is looked at before it is read.
+    """Read and parse a JSON file; its size is checked before it is read.
 
     Raises
     ------
     ValueError
-        If it is not JSON.
+        If the content is not JSON, or too large for this process.
     OSError
+        If the file cannot be read.
     """
     check_regular(path)
     if _JSON_GROWTH * file_size(path) > usable_memory():
@@ -90,12 +92,12 @@ def read_json(path: Place) -> Any:
 
 
 def npy_header(stream: IO[bytes]) -> Header:
-    """Shape, whether column after column, and dtype of the NPY array that a stream stands before.
+    """Read the header of an NPY array: its shape, whether it is column-major, and its dtype.
 
     Raises
     ------
     ValueError
-        If there is none, or it holds Python objects, which could run code when read.
+        If the header is invalid, or the array holds Python objects, which could run code.
     """
     head = stream.read(10)
     if len(head) < 10 or head[:6] != np.lib.format.MAGIC_PREFIX or head[6] not in (1, 2, 3):
@@ -122,17 +124,17 @@ def npy_header(stream: IO[bytes]) -> Header:
 
 
 def npy_bytes(header: Header) -> int:
-    """Bytes of the array that a header declares."""
+    """Compute the size in bytes of the array that an NPY header declares."""
     return math.prod(header[0]) * header[2].itemsize
 
 
 def read_npy(stream: IO[bytes], size: int) -> NDArray[Any]:
-    """Read a whole array in NPY format out of a stream of `size` bytes.
+    """Read a whole array in NPY format from a stream of `size` bytes.
 
     Raises
     ------
     ValueError
-        If it is none, or another number of bytes than its header says.
+        If the header is invalid, or its declared size is not the size of the rest of the stream.
     """
     header = npy_header(stream)
     declared, held = npy_bytes(header), size - stream.tell()
@@ -140,18 +142,18 @@ def read_npy(stream: IO[bytes], size: int) -> NDArray[Any]:
         which = "longer" if held > declared else "shorter"
         raise ValueError(f"it is {which} than its header says")
     array = read_values(stream, header)
-    # Reading beyond the end is what makes zipfile compare the checksum.
+    # zipfile compares the checksum only at a read beyond the end.
     stream.read(1)
     return array
 
 
 def read_values(stream: IO[bytes], header: Header) -> NDArray[Any]:
-    """Read the values of an array whose header was read, and whose size was checked.
+    """Read the values of an NPY array after its header was read and its size was checked.
 
     Raises
     ------
     EOFError
-        If the stream ends before them.
+        If the stream ends before all values were read.
     """
     shape, by_columns, dtype = header
     array = np.empty(shape[::-1] if by_columns else shape, dtype)

@@ -1,4 +1,4 @@
-"""The dataset whose rows are already in memory."""
+"""Datasets whose rows are arrays in memory."""
 
 from functools import cached_property
 from typing import Any
@@ -14,28 +14,29 @@ from bigscreen.data.targets import as_features, as_stored, check_weights, descri
 
 
 class MemoryDataset(Rows):
-    """A dataset over arrays in memory; equal to the stored one in every answer.
+    """A dataset over arrays in memory; every method returns what a stored dataset's would.
 
     Parameters
     ----------
     X : array or sparse array of shape (n_rows, d)
-        float64 input with values that float32 does not hold stays what it is; all other input is
-        converted to float32 once. Neither is copied if it is C-contiguous.
+        float64 input stays float64 if float32 cannot represent all its values exactly; all other
+        input is converted to float32 once. C-contiguous input of the right type is not copied.
     y : array of shape (n_rows,) or None
-        Indices into `labels`, -1 for an unlabelled row; or the targets of a regression, NaN for a
-        row without one; None if no row has any.
+        Indices into `labels`, -1 for an unlabelled row; or regression targets, NaN for a row
+        without a target. None if no row has a label or target.
     labels : sequence of str, int or float, or None
-        The label of every code; None: `y` are targets.
+        The label of every code; None if `y` holds regression targets.
     weights : array of shape (n_rows,), optional
         Not negative.
     preparation : Preparation, optional
     shard_rows, chunk_rows : int, optional
-        The grid; that of `row_grid` if not given.
+        Rows per shard and per chunk; by default from `row_grid`.
 
     Raises
     ------
     InputError
-        If a value is not finite, a code is no label, a target is infinite, or the lengths differ.
+        If a feature or target is not finite, a code is not an index into `labels`, or the lengths
+        differ.
     """
 
     path = None
@@ -102,7 +103,7 @@ class MemoryDataset(Rows):
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of content, layout and preparation: that of a stored dataset of the same rows."""
+        """Hash of content, layout and preparation; a stored dataset of equal rows has the same."""
         digests = []
         for k in range(self.n_chunks):
             start, stop = self.chunk(k)
@@ -116,16 +117,16 @@ class MemoryDataset(Rows):
 
 
 class Mirrored(MemoryDataset):
-    """Rows with targets, every one twice: of problems with two variables a row.
+    """Every row of a regression dataset twice, for duals with two variables per row.
 
-    ``y`` has two columns, the target and the side: 1 for the first ``n_rows / 2`` rows, -1 for the
-    same rows again. A model of such rows speaks of each row once: its coefficient is the difference
-    of the two variables, and its ledger has what is proved of both (`Ledger.folded`).
+    ``y`` has two columns, the target and the side: 1 in the first ``n_rows / 2`` rows, -1 in the
+    second copies. A fitted model has one coefficient per original row, the difference of its two
+    dual variables; its ledger has what is proved of both (`Ledger.folded`).
 
     Parameters
     ----------
     data : MemoryDataset
-        What is taken twice.
+        The rows to duplicate.
     """
 
     sides = 2

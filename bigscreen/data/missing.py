@@ -1,4 +1,4 @@
-"""What says in a source that a value is missing: texts, and numbers that stand for none."""
+"""Recognise missing values in a source: texts such as "NA", and numbers declared as missing."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from numpy.typing import NDArray
 from bigscreen.data.texts import exact_number
 
 MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan")
-"""Texts that say that a value is missing, in every source."""
+"""Texts that mean "missing" in every source."""
 
 ABSENT = "(missing)"
-"""The category of texts that are missing, where they may be."""
+"""Name of the category that missing texts get if a source may have missing values."""
 
 
 @dataclass(frozen=True)
 class Missing:
-    """The marks of missing values in a source, and whether there may be any.
+    """The marks that mean "missing" in a source, and whether its features may be missing.
 
-    ``text in missing`` says whether a text, or a number, is such a mark.
+    ``value in missing`` is true for a text or number that is such a mark.
 
     Parameters
     ----------
     marks : tuple of str
-        Beside `MISSING`. One that reads as a number is that number, however it is written.
+        Marks in addition to `MISSING`. A mark that reads as a number matches every spelling of
+        that number.
     allowed : bool, default=False
-        Whether a feature may be missing: a number is NaN then, a text the category `ABSENT`.
+        Whether a feature may be missing. A missing number is NaN then, and a missing text gets the
+        category `ABSENT`.
     """
 
     marks: tuple[str, ...] = ()
@@ -39,7 +41,7 @@ class Missing:
 
     @cached_property
     def numbers(self) -> tuple[float, ...]:
-        """The marks that are numbers."""
+        """The marks that read as finite numbers."""
         found = (exact_number(mark) for mark in self.marks)
         return tuple(number for number in found if number is not None and math.isfinite(number))
 
@@ -48,7 +50,7 @@ class Missing:
         return frozenset((*MISSING, *self.marks))
 
     def marked(self, value: Any) -> bool:
-        """Whether a value is one of `marks`, those that every source has left aside."""
+        """Whether a value is one of `marks`; the texts of `MISSING` do not count."""
         if isinstance(value, str):
             value = value.strip()
             if value in self.marks:
@@ -60,16 +62,16 @@ class Missing:
         return (isinstance(value, str) and value in self._texts) or self.marked(value)
 
     def holes(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Where numbers are marks, of the shape of `values`."""
+        """Return a mask, of the shape of `values`, of the numbers that mean "missing"."""
         out = np.zeros(values.shape, bool)
         with np.errstate(over="ignore"):
             for number in self.numbers:
-                # (Tables of float32 may have come as float64.)
+                # A float32 table may have been widened to float64: match the rounded mark, too.
                 out |= (values == number) | (values == float(np.float32(number)))
         return out
 
 
 def as_marks(given: Sequence[Any]) -> list[str]:
-    """Marks as texts, each once; they may be given as numbers, or as one text."""
+    """Convert marks to distinct texts; `given` is one text or number, or a sequence of them."""
     many = [given] if isinstance(given, (str, int, float)) else given
     return list(dict.fromkeys(str(mark).strip() for mark in many))

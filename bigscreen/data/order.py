@@ -1,7 +1,7 @@
-"""The order of stored rows: each row's place follows from the seed and its number, nothing else.
+"""Shuffle rows and choose held-out rows by a hash of the seed and the row number alone.
 
-A row's key is a bijective 64-bit hash of its source number, so the shuffle needs no memory, has no
-ties, and comes out the same however the rows were read, split or interrupted.
+A row's sort key is a bijective 64-bit hash of its source number. So the shuffle needs no memory,
+has no ties, and does not depend on how the rows were read, split or interrupted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TOP_BITS = 16
 
 
 def row_hash(seed: int, purpose: str, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Hash row numbers: splitmix64's output for a stream chosen by `seed` and `purpose`.
+    """Hash row numbers with splitmix64, in a stream chosen by `seed` and `purpose`.
 
     Parameters
     ----------
@@ -43,17 +43,17 @@ def row_hash(seed: int, purpose: str, rows: NDArray[np.int64]) -> NDArray[np.uin
 
 @dataclass(frozen=True)
 class Order:
-    """In which order rows are stored, and in which bucket each waits until then.
+    """The order in which rows are stored, and the bucket of each row during an external sort.
 
     Attributes
     ----------
     seed : int
     shuffle : bool
-        Whether rows are ordered by their hash, or by their number.
+        Whether rows are ordered by their hash (else by their source number).
     bits : int
-        There are 2**bits buckets of equal key ranges (`shuffle`).
+        With `shuffle`: there are 2**bits buckets of equal key ranges.
     rows_per_bucket : int
-        Rows of a bucket (no `shuffle`).
+        Without `shuffle`: the number of rows in a bucket.
     """
 
     seed: int
@@ -62,11 +62,11 @@ class Order:
     rows_per_bucket: int
 
     def keys(self, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return what stored rows are sorted by."""
+        """Return the sort keys of source rows."""
         return row_hash(self.seed, "order", rows) if self.shuffle else rows.astype(np.uint64)
 
     def buckets(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the bucket of each key; buckets are in the order of their keys."""
+        """Return the bucket number of each key; a larger key has no smaller bucket number."""
         if not self.shuffle:
             return (keys // np.uint64(self.rows_per_bucket)).astype(np.int64)
         if self.bits == 0:  # a shift by 64 bits is undefined
@@ -83,20 +83,20 @@ class Order:
 
 @dataclass(frozen=True)
 class Holdout:
-    """Which rows are held out: those whose hash does not exceed a limit.
+    """Hold out the rows whose hash does not exceed a limit.
 
     Attributes
     ----------
     seed : int
     limit : int or None
-        None: no row is held out.
+        Largest hash of a held-out row; None holds out no row.
     """
 
     seed: int
     limit: int | None
 
     def mask(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of the rows are held out."""
+        """Return a mask of the rows that are held out."""
         if self.limit is None:
             return np.zeros(len(rows), bool)
         return row_hash(self.seed, "holdout", rows) <= np.uint64(self.limit)
@@ -115,10 +115,10 @@ class Holdout:
     def among(
         cls, seed: int, numbers: Callable[[], Iterator[NDArray[np.int64]]], count: int
     ) -> Holdout:
-        """Hold out exactly `count` of the rows whose numbers are given, some at a time.
+        """Hold out exactly `count` of the rows whose numbers an iterator gives in blocks.
 
-        The hashes are counted by their leading bits and only one bin of them is ever sorted, so
-        the memory stays small for any number of rows.
+        A histogram of the leading bits finds the bin of the `count`-th smallest hash, and only
+        this bin is sorted. So the memory stays small for any number of rows.
         """
         if count == 0:
             return cls(seed, None)

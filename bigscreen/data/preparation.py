@@ -1,4 +1,4 @@
-"""How source columns become features and source labels become codes: one JSON-able record."""
+"""Preparation of rows: how source columns become features and source labels become codes."""
 
 from __future__ import annotations
 
@@ -19,41 +19,43 @@ from bigscreen.data.texts import by_column
 from bigscreen.errors import InputError
 
 OF_FEATURES = ("categories", "dates", "hashed", "missing", "fill", "offset", "factor")
-"""What decides the meaning of a feature."""
+"""Fields of `Preparation` on which the meaning of a feature depends."""
 
 
 @dataclass(eq=False)
 class Preparation:
-    """What was done to the source before it was stored, to be done again to new rows.
+    """The encoding and scaling of source rows, to be repeated on new rows.
 
     Attributes
     ----------
     n_raw : int or None
-        Columns of the source; None if they are stored as they came.
+        Number of source columns; None if the columns are stored unchanged.
     names : list of str or None
         Names of the source columns.
     categories : dict of int to list of str
-        Categorical source columns; a value of theirs is the index into the list.
+        Categories of each categorical source column, keyed by column number. The code of a value
+        is its index in the list.
     dates : dict of int to str
-        Source columns of dates and times, as days since 1970, and how texts write them: a format of
-        `strptime`, or "" (ISO 8601).
+        Source columns of dates and times, which become days since 1970; the value is the format of
+        the texts as `strptime` has it, or "" for ISO 8601.
     hashed : dict of int to int
-        Categorical columns whose texts are hashed to so many bits; `categories` names the buckets.
+        Categorical columns whose texts are hashed, with the number of bits of the hash;
+        `categories` names the buckets.
     scaling : str
-        Name of the scaling, for people: "none", "standard", "minmax", "divide:255".
+        Name of the scaling, for display: "none", "standard", "minmax", "divide:255".
     missing : list of str
-        What says in the source that a value is missing, beside what always does: see `Missing`.
+        Marks that mean "missing" in the source, in addition to the default ones: see `Missing`.
     truths : list of int
-        Numeric source columns of truth values, which are 0 and 1. Older stores do not say.
+        Numeric source columns of truth values, stored as 0 and 1. Empty in older stores.
     fill : float64 ndarray of shape (n_raw,) or None
-        What stands for a missing number of every source column; None: none may be missing.
+        Replacement of a missing number in each source column; None if no number may be missing.
     offset, factor : float64 ndarray of shape (n_features,) or None
-        A stored feature is (x - offset) * factor; None stands for zeros and for ones. Those of
-        categories are 0 and 1, which leaves them as they are; older stores scaled them, too.
+        A stored feature is (x - offset) * factor; None means zeros and ones. One-hot features have
+        offset 0 and factor 1, so they stay 0 and 1; older stores scaled them, too.
     labels : list of str, int or float, or None
-        The label of every code; None: rows have the targets of a regression.
+        The label of every code; None if rows have regression targets.
     positive : str, int, float or None
-        The label that counts as positive in a two-class problem.
+        The positive label of a two-class problem.
     """
 
     n_raw: int | None = None
@@ -98,36 +100,37 @@ class Preparation:
 
     @classmethod
     def none(cls) -> Preparation:
-        """The preparation that leaves everything as it came."""
+        """Return the preparation that changes nothing."""
         return cls()
 
     @property
     def n_features(self) -> int | None:
-        """Features after `expand`; None if `n_raw` is."""
+        """Number of features after `expand`; None if `n_raw` is None."""
         if self.n_raw is None:
             return None
         return self.n_raw + sum(len(values) - 1 for values in self.categories.values())
 
     @property
     def numeric(self) -> NDArray[np.int64]:
-        """The source columns that are amounts, not categories; `n_raw` must be known."""
+        """Numbers of the source columns that are not categorical; `n_raw` must be known."""
         return np.delete(np.arange(self.n_raw or 0), list(self.categories))
 
     @property
     def places(self) -> NDArray[np.int64]:
-        """The first feature of every source column, (n_raw,)."""
+        """Index of the first feature of every source column, (n_raw,)."""
         widths = np.ones(self.n_raw or 0, np.int64)
         for column, values in self.categories.items():
             widths[column] = len(values)
         return np.cumsum(widths) - widths
 
     def widened(self, n_raw: int) -> Preparation:
-        """Return the preparation with columns added that are 0 in every row it was learnt from.
+        """Return the preparation for more source columns, which were 0 in every training row.
 
         Parameters
         ----------
         n_raw : int
-            Source columns of the result, at least as many as here; none may be categorical.
+            Number of source columns of the result, at least the present number. No column may be
+            categorical.
         """
         more = n_raw - (n_raw if self.n_raw is None else self.n_raw)
         by = divisor(self.scaling) if self.scaling.startswith("divide") else None
@@ -144,7 +147,10 @@ class Preparation:
         )
 
     def fills(self, sparse: bool) -> bool:
-        """Whether the scaling leaves no zeros in rows that come `sparse`, or in categories."""
+        """Whether the scaling turns zeros of `sparse` rows, or of one-hot features, into nonzeros.
+
+        For dense rows only the one-hot features count.
+        """
         if self.offset is None or not self.offset.any():
             return False
         if sparse or not self.categories:
@@ -154,23 +160,23 @@ class Preparation:
         return bool(self.offset[categories].any())
 
     def expand(self, X: ArrayLike | csr_array) -> Features:
-        """One feature for every numeric column and for every category of a categorical one.
+        """Turn source columns into features: one per numeric column, one-hot for a category.
 
         Parameters
         ----------
         X : array or csr_array of shape (rows, n_raw)
-            Categorical columns hold category numbers; -1, a category never seen, gives zeros.
-            A sparse array may have fewer columns: the missing ones are zero.
+            Categorical columns hold category codes; the code -1, an unknown category, gives zeros.
+            A sparse array may have fewer columns: the absent ones count as zero.
 
         Returns
         -------
         ndarray or csr_array of shape (rows, n_features)
-            float32 where it holds all numbers of the type of X, else float64.
+            float32 if it can represent all numbers of X's type, else float64.
 
         Raises
         ------
         InputError
-            If the number of columns or a category number is not possible.
+            If the number of columns is wrong or a category code is out of range.
         """
         if issparse(X):
             return self._expand_sparse(csr_array(X))
@@ -204,7 +210,7 @@ class Preparation:
         return out
 
     def filled(self, X: NDArray[Any]) -> NDArray[Any]:
-        """Rows of the source (rows, n_raw) with a number in place of each that is missing."""
+        """Replace the NaNs of source rows (rows, n_raw) by the columns' `fill` values."""
         if self.fill is None or X.dtype.kind != "f" or not np.isnan(X).any():
             return X
         return np.where(np.isnan(X), self.fill.astype(X.dtype), X)
@@ -218,7 +224,7 @@ class Preparation:
         return csr(_floats(X.data, may_need_float64(X.data.dtype)), X.indices, X.indptr, d)
 
     def scale(self, X: Features) -> Features:
-        """(X - offset) * factor, computed in float64 and returned in the type of X.
+        """Scale features: (X - offset) * factor, computed in float64, returned in X's type.
 
         Parameters
         ----------
@@ -227,7 +233,7 @@ class Preparation:
         Raises
         ------
         InputError
-            If the widths differ, or sparse rows would have to be filled by an offset.
+            If the widths differ, or an offset would turn zeros of sparse rows into nonzeros.
         """
         for values in (self.offset, self.factor):
             if values is not None and len(values) != X.shape[1]:
@@ -252,17 +258,17 @@ class Preparation:
         return _floats(wide, may_need_float64(X.dtype))
 
     def thin(self, X: NDArray[np.floating[Any]]) -> csr_array:
-        """Dense rows of the source, expanded and scaled, as CSR: the same features as dense ones.
+        """Expand and scale dense source rows directly to CSR; equal to `scale(expand(X))`.
 
         Parameters
         ----------
         X : (rows, n_raw) float32 or float64 ndarray
-            As `expand` takes it.
+            Source rows, as `expand` takes them.
 
         Raises
         ------
         InputError
-            If the scaling would fill the zeros of categories.
+            If the scaling would turn zeros of one-hot features into nonzeros.
         """
         if self.categories and self.fills(sparse=False):
             raise InputError(f"the scaling {self.scaling!r} would fill the columns of categories")
@@ -287,7 +293,7 @@ class Preparation:
         return csr(narrow[kept], columns[kept], np.concatenate([[0], ends]), d)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; `from_dict` gives the same preparation back, bit for bit."""
+        """Convert to JSON values, from which `from_dict` restores the preparation exactly."""
         record = dict(self.__dict__)
         record["categories"] = {str(c): list(values) for c, values in self.categories.items()}
         for name in ("fill", "offset", "factor"):
@@ -296,17 +302,17 @@ class Preparation:
             record[name] = {str(c): value for c, value in record[name].items()} or None
         for name in ("fill", "dates", "hashed", "missing", "truths"):
             if not record[name]:
-                del record[name]  # (so have the records of before none)
+                del record[name]  # keeps the fingerprints of stores older than this field
         return record
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> Preparation:
-        """The preparation that `to_dict` recorded.
+        """Restore a preparation from the record that `to_dict` made.
 
         Raises
         ------
         InputError
-            If the record is not one.
+            If the record is not valid.
         """
         try:
             categories = {int(c): list(values) for c, values in record["categories"].items()}
@@ -317,27 +323,27 @@ class Preparation:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that decides what a stored feature or label code means."""
+        """Hash of the whole record, which determines what stored features and codes mean."""
         return _hash(self.to_dict())
 
     @property
     def of_features(self) -> str:
-        """Hash of what decides the meaning of a feature.
+        """Hash of the fields on which the meaning of a feature depends.
 
-        Labels differ between stores that one model serves, and names are optional.
+        Labels and names are left out: a model can score stores with other labels or without names.
         """
         record = self.to_dict()
         return _hash({key: record[key] for key in OF_FEATURES if key in record})
 
     @property
     def changes(self) -> bool:
-        """Whether a feature is anything but the column of the source as it came."""
+        """Whether features differ from the source's columns in any way."""
         scaled = self.offset is not None or self.factor is not None
         return bool(self.categories or self.missing) or scaled or self.fill is not None
 
     @property
     def gaps(self) -> Missing:
-        """What says that a value is missing, and whether one may be."""
+        """The marks of missing values, and whether values may be missing."""
         return Missing(tuple(self.missing), self.fill is not None)
 
     def __eq__(self, other: object) -> bool:
@@ -350,19 +356,19 @@ def _hash(record: dict[str, Any]) -> str:
 
 
 def _floats(values: NDArray[Any], wide: bool) -> NDArray[np.floating[Any]]:
-    """Values as float64 if ``wide``, else as float32."""
-    # A value beyond float32 becomes inf here and is refused, with its row, where rows are stored.
+    """Convert values to float64 if ``wide``, else to float32."""
+    # A value beyond float32 becomes inf here; `as_features` then refuses it and names its row.
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(values, dtype=np.float64 if wide else np.float32)
 
 
 def divisor(scale: str) -> float | None:
-    """Check a scaling's name; returns N of "divide:N", and None for all others.
+    """Check a scaling's name; return N for "divide:N" and None for every other scaling.
 
     Raises
     ------
     InputError
-        If there is no such scaling.
+        If the name is unknown, or N is not a positive number.
     """
     if scale in ("none", "standard", "minmax"):
         return None
@@ -379,10 +385,10 @@ def divisor(scale: str) -> float | None:
 
 
 class Moments:
-    """Mean, spread and range of every column, rows being added a few thousand at a time.
+    """Mean, spread and range of every column, accumulated over blocks of rows.
 
-    Means and sums of squared deviations are merged by Chan's formula, so that a column far from
-    zero keeps its digits; the zeros of sparse rows enter as one block of zeros at the end.
+    Means and sums of squared deviations are merged by Chan's formula, so a column far from zero
+    loses no digits. The zeros of sparse rows are merged as one block at the end.
 
     Parameters
     ----------
@@ -398,7 +404,7 @@ class Moments:
         self.high = np.full(n_features, -np.inf)
 
     def add(self, X: Features) -> None:
-        """Take rows in, ndarray or csr_array of shape (rows, n_features)."""
+        """Add rows, an ndarray or csr_array of shape (rows, n_features)."""
         self.rows += X.shape[0]
         if isinstance(X, csr_array):
             d = len(self.mean)
@@ -427,16 +433,16 @@ class Moments:
         self.counts = total
 
     def scaling(self, scale: str, shift: bool) -> tuple[NDArray[Any] | None, NDArray[Any]]:
-        """Return offset and factor of a feature's (x - offset) * factor, float64 (n_features,).
+        """Return offset and factor of the scaling (x - offset) * factor, float64 (n_features,).
 
         Parameters
         ----------
         scale : {"standard", "minmax"}
-            The spread is the population's standard deviation, or the range; a column without
-            any is left unscaled.
+            Divide by the population standard deviation, or by the range. A constant column is not
+            divided.
         shift : bool
-            Whether the mean or the minimum is subtracted: not from sparse rows, whose zeros must
-            stay zeros. The offset is None then.
+            Whether to subtract the mean or the minimum. False for sparse rows, whose zeros must
+            stay zeros; the offset is None then.
         """
         zeros = self.rows - self.counts
         absent = zeros > 0

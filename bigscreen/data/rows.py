@@ -1,4 +1,4 @@
-"""What every dataset answers, wherever its rows are."""
+"""The interface of every dataset, on disk, remote or in memory."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -18,14 +18,14 @@ class Rows(ABC):
     Attributes
     ----------
     layout : Layout
-        Sizes, grid and labels; `n_rows`, `labels` and the like are also attributes here.
+        Sizes, grid and labels; `n_rows`, `labels`, ... are also attributes of the dataset.
     preparation : Preparation
-        How the source became these features.
+        How source columns became these features.
     path : Path, RemotePath or None
-        Where it is stored; None if in memory.
+        Where the dataset is stored; None if it is in memory.
     sides : int
-        The number of rows here that stand for one row of the source: 2 of `Mirrored` rows, else 1.
-        Row ``k`` of the source is ``k``, ``n_sources + k``, ... here.
+        The number of copies of each source row in this dataset: 2 for `Mirrored` rows, else 1.
+        Source row ``k`` is row ``k``, ``n_sources + k``, ... of the dataset.
     """
 
     layout: Layout
@@ -39,7 +39,7 @@ class Rows(ABC):
 
     @property
     def n_sources(self) -> int:
-        """The number of the source's rows."""
+        """Number of distinct source rows: `n_rows` divided by `sides`."""
         return self.n_rows // self.sides
 
     @property
@@ -52,7 +52,7 @@ class Rows(ABC):
 
     @property
     def row_bytes(self) -> float:
-        """Bytes of an average row of features as it is stored."""
+        """Average size of a stored row of features in bytes; estimated from shard 0 if sparse."""
         size = np.dtype(self.layout.dtype).itemsize
         if not self.is_sparse:
             return float(size * self.n_features)
@@ -77,7 +77,7 @@ class Rows(ABC):
 
     @property
     def labels(self) -> list[Label]:
-        """The label of every code; none of regression data, nor of rows without labels."""
+        """The label of every code; empty for regression data and for rows without labels."""
         return list(self.layout.labels or ())
 
     @property
@@ -86,7 +86,7 @@ class Rows(ABC):
 
     @property
     def regression(self) -> bool:
-        """Whether `y` gives targets, not label codes."""
+        """Whether `y` returns regression targets, not label codes."""
         return self.layout.labels is None
 
     @property
@@ -101,21 +101,22 @@ class Rows(ABC):
     @property
     @abstractmethod
     def max_sqnorm(self) -> float:
-        """Largest squared norm of a row."""
+        """Largest squared Euclidean norm of a row's features."""
 
     @property
     @abstractmethod
     def label_counts(self) -> NDArray[np.int64]:
-        """Rows of every label, shape (n_labels,); unlabelled rows are in none."""
+        """Number of rows with each label, shape (n_labels,); unlabelled rows are not counted."""
 
     @property
     def targets(self) -> dict[str, Any]:
-        """Of regression data how many rows have a target, and the range of these targets.
+        """Number and range of the targets of regression data.
 
         Returns
         -------
         dict
-            rows (int), low, high (float, None without any). Empty for rows with label codes.
+            rows (int, the rows with a target), low and high (float; None if no row has a target).
+            Empty for rows with label codes.
         """
         if not self.regression:
             return {}
@@ -124,69 +125,69 @@ class Rows(ABC):
 
     @property
     def n_unlabelled(self) -> int:
-        """Rows without a label, of regression data without a target."""
+        """Number of rows without a label, or without a target if this is regression data."""
         known = self.targets["rows"] if self.regression else self.label_counts.sum()
         return self.n_rows - int(known)
 
     def shard(self, s: int) -> tuple[int, int]:
-        """First row and one past the last row of shard `s`."""
+        """Return the first row of shard `s` and one past its last row."""
         return self.layout.shard(s)
 
     def chunk(self, k: int) -> tuple[int, int]:
-        """First row and one past the last row of chunk `k`; whole chunks read fastest."""
+        """Return the first row of chunk `k` and one past its last row: the unit of storage."""
         return self.layout.chunk(k)
 
     @property
     def shared(self) -> "Rows":
-        """Where the features are: the same object for all data sets that differ in outcomes."""
+        """The dataset that owns the features; shared by datasets that differ only in outcomes."""
         return self
 
     def check_unchanged(self) -> None:  # noqa: B027 - rows in memory stay what they are
-        """Raise InputError if what was opened is not there any more, or is another data set now."""
+        """Raise InputError if the opened dataset is gone, or replaced by another one."""
 
     @abstractmethod
     def X(self, start: int, stop: int) -> Features:
-        """Features of rows start..stop.
+        """Return the features of rows start..stop-1.
 
         Returns
         -------
         float32 ndarray of shape (stop - start, n_features), C-contiguous, or csr_array
-            The sparse one has float32 data, int32 sorted distinct indices and indptr. float64
-            where the source has numbers that float32 does not hold, and they were kept.
+            The csr_array has float32 data, int32 sorted distinct indices and int32 indptr. Values
+            are float64 if the layout is `wide`.
         """
 
     @abstractmethod
     def y(self, start: int, stop: int) -> NDArray[Any]:
-        """Label codes or targets of rows start..stop.
+        """Return the label codes or targets of rows start..stop-1.
 
         Returns
         -------
         int32 ndarray of shape (stop - start,)
             Indices into `labels`, -1 if unlabelled.
         float64 ndarray of shape (stop - start,)
-            Of regression data: targets, NaN where there is none.
+            For regression data: targets, NaN for a row without a target.
         """
 
     @abstractmethod
     def weights(self, start: int, stop: int) -> NDArray[np.float64]:
-        """Weights of rows start..stop, ones if none were given."""
+        """Return the weights of rows start..stop-1; ones if the dataset has no weights."""
 
     @abstractmethod
     def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
-        """Squared norms of rows start..stop."""
+        """Return the squared Euclidean norms of rows start..stop-1."""
 
     @abstractmethod
     def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Source row numbers of rows start..stop, from 0 over all sources in order."""
+        """Return the source row numbers of rows start..stop-1, counted from 0 over all sources."""
 
     def rows(self, ids: ArrayLike) -> Features:
-        """Features of the given rows, in the given order.
+        """Return the features of the given rows, in the given order.
 
         Parameters
         ----------
         ids : int array of shape (k,)
-            Row numbers of this dataset, in any order, repeated or not. Every chunk they touch is
-            read once, or a few rows of it alone.
+            Row numbers of this dataset, in any order, perhaps repeated. Every chunk with one of
+            these rows is read at most once.
 
         Returns
         -------
@@ -195,7 +196,7 @@ class Rows(ABC):
         Raises
         ------
         IndexError
-            If an id is not a row.
+            If a row number is out of range.
         """
         ids = np.asarray(ids)
         if ids.size and not np.issubdtype(ids.dtype, np.integer):
@@ -224,9 +225,9 @@ class Rows(ABC):
         return take(csr_stack(parts, self.n_features), place)
 
     def _some_rows(self, k: int, places: NDArray[np.int64]) -> Any:
-        """The dense rows at some places of a chunk, ascending."""
+        """Return dense rows of chunk `k` by their ascending positions in the chunk."""
         return take(self._chunk_rows(k), places)
 
     def _chunk_rows(self, k: int) -> Any:
-        """All rows of a chunk, not to be written to."""
+        """Return all rows of chunk `k`; the caller must not write to them."""
         return self.X(*self.chunk(k))

@@ -1,4 +1,4 @@
-"""Rows as their source had them, in Python: a table, records or an array, made into features."""
+"""Turn raw rows given in Python (a table, records or an array) into features."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ from bigscreen.data.texts import (
 from bigscreen.errors import InputError
 
 BOOLEANS = {True: ("True", "true", "TRUE", "1"), False: ("False", "false", "FALSE", "0")}
-"""Texts that stand for a truth value in files."""
+"""Texts that a file may hold for each truth value."""
 
 
 def prepared_rows(preparation: Preparation, X: Any) -> Features:
-    """The features of rows that look as those of the source did.
+    """Encode and scale raw rows, in the form of the source, as the training rows were.
 
     Parameters
     ----------
     preparation : Preparation
-        What was done to the source.
+        The encoding and scaling of the training rows.
     X : table, sequence of mappings, mapping of columns, array or sparse array
-        A table (pandas, polars, pyarrow: whatever has columns with names) or records are read by
-        the source's names, whatever else they hold; where the source had none, and of an array,
-        columns are taken in the source's order. Categories are matched as texts; one never seen
-        makes a warning, and has no part in any score.
+        Columns of a table (pandas, polars, pyarrow: anything with named columns) and of records are
+        looked up by the source's names; further columns are ignored. If the source had no names,
+        or X is an array, columns are in the source's order. Categories are matched as texts; an
+        unknown category raises a warning and contributes nothing to scores.
 
     Returns
     -------
     ndarray or csr_array (rows, n_features)
-        float64 where float32 does not hold the values, else float32.
+        float32 if it can represent all values exactly, else float64.
 
     Raises
     ------
     InputError
-        For a column or a value that is missing, or is no number where the source had numbers.
+        If a column or a value is missing, or is not a number although the source had numbers.
     """
     names = preparation.names
     columns = _columns(X, names)
@@ -86,7 +86,7 @@ def prepared_rows(preparation: Preparation, X: Any) -> Features:
 
 
 def is_matrix(X: Any) -> bool:
-    """Whether X is an array of numbers in two dimensions, sparse or not."""
+    """Whether X is a sparse array, or a two-dimensional array of floats."""
     return issparse(X) or (isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind == "f")
 
 
@@ -100,7 +100,7 @@ def _check_width(preparation: Preparation, width: int) -> None:
 
 
 def _columns(X: Any, names: list[str] | None) -> list[Any] | None:
-    """The source's columns of a table or of records; None of anything else."""
+    """Return the source's columns from a table or records; None if X is neither."""
     if isinstance(X, Mapping):
         table: Mapping[str, Any] = _Named(X, [*X])
     elif hasattr(X, "columns") and hasattr(X, "__getitem__"):
@@ -130,13 +130,13 @@ def _columns(X: Any, names: list[str] | None) -> list[Any] | None:
 
 
 class _Named(Mapping[str, Any]):
-    """A table or a record as a mapping whose keys are texts, as the names of a store's columns.
+    """View of a table or record with text keys, as a store's column names are texts.
 
     Parameters
     ----------
     table : data frame, Arrow table or mapping
     names : list
-        Names of its columns: texts, numbers, tuples.
+        Names of the table's columns: texts, numbers or tuples.
     """
 
     def __init__(self, table: Any, names: list[Any]) -> None:
@@ -157,14 +157,14 @@ class _Named(Mapping[str, Any]):
 
 
 def name_text(name: Any) -> str:
-    """Return the text that a column's name is in a store: what Arrow makes of a pandas name."""
+    """Convert a column name to the text that a store has for it, as Arrow converts pandas names."""
     if isinstance(name, tuple):
         return str(tuple(map(name_text, name)))
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float64]:
-    """Columns as numbers (rows, n_raw), categories by their codes."""
+    """Convert columns to numbers (rows, n_raw); categories become their codes."""
     _check_width(preparation, len(columns))
     arrays = [np.asarray(column) for column in columns]
     rows = arrays[0].size if arrays else 0
@@ -190,10 +190,10 @@ def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float
 
 
 def _hashed(values: NDArray[Any], bits: int, missing: Missing) -> NDArray[np.float64]:
-    """The bucket of every value's text."""
+    """Return the hash bucket of every value's text."""
     known: dict[str, int] = {}
     out = np.empty(len(values))
-    for row, value in enumerate(values):  # (whose texts depend on their types)
+    for row, value in enumerate(values):  # not `tolist()`: a number's text depends on its type
         text = (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
         text = ABSENT if value is None or text in missing else hashed_text(text)
         if text not in known:
@@ -203,7 +203,7 @@ def _hashed(values: NDArray[Any], bits: int, missing: Missing) -> NDArray[np.flo
 
 
 def _days(values: NDArray[Any], form: str, name: str, missing: Missing) -> NDArray[np.float64]:
-    """Dates and times, perhaps as texts, in days; NaN where they are missing."""
+    """Convert dates and times, perhaps given as texts, to days; NaN if missing."""
     if values.dtype.kind in "Mm":
         return days_in(values)
     out = np.empty(len(values))
@@ -251,7 +251,7 @@ def _numbers(
 
 
 def _number(value: Any, missing: Missing, truths: bool) -> float | None:
-    """The number, NaN where it is missing, that a value is as ingest reads it, or None."""
+    """Convert a value to a number as ingest does: NaN if it is missing, None if not a number."""
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if isinstance(value, str):
@@ -269,9 +269,9 @@ def _number(value: Any, missing: Missing, truths: bool) -> float | None:
 def _codes(
     values: NDArray[Any], categories: Sequence[str], name: str, missing: Missing
 ) -> NDArray[np.float64]:
-    """The number of every value among the categories, -1 of one that is none of them."""
+    """Return the category code of every value, -1 for an unknown category."""
     known = {text: code for code, text in enumerate(categories)}
-    # Every kind is looked up once. (A number's text depends on its type.)
+    # Look up each distinct text once, keeping the value's type: a number's text depends on it.
     _, first, places = np.unique(values.astype(str), return_index=True, return_inverse=True)
     codes, unseen = np.empty(len(first)), []
     for kind, row in enumerate(first.tolist()):
@@ -293,9 +293,9 @@ def _codes(
 
 
 def _texts(value: Any, missing: Missing) -> Sequence[str]:
-    """How a file may have written a category."""
+    """Return the spellings that a file may have used for a category's value."""
     if value is None or value != value or value in missing:
-        return (str(value), ABSENT)  # (it may be a category by that name)
+        return (str(value), ABSENT)  # a category may have the very name of a mark
     if isinstance(value, bool):
         return BOOLEANS[value]
     if isinstance(value, bytes):

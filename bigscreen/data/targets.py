@@ -1,7 +1,7 @@
-"""What rows are to be predicted as: label codes, or the targets of a regression.
+"""Check features, weights and outcomes (label codes or regression targets) of rows.
 
-A store's rows have one or the other. Its layout has labels, perhaps none, for codes, and None where
-the rows have targets. A code of -1 and a target of NaN say that there is none.
+Rows have either codes, and then their layout has a list of labels, or targets, and then its labels
+are None. The code -1 marks an unlabelled row, the target NaN a row without a target.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from bigscreen.errors import InputError
 def as_stored(
     y: ArrayLike | None, n_rows: int, labels: Sequence[Label] | None
 ) -> NDArray[np.int32] | NDArray[np.float64]:
-    """Codes of `labels`, int32 (n_rows,), or targets, float64 (n_rows,), where `labels` is None.
+    """Check outcomes; return codes, int32 (n_rows,), or targets, float64 (n_rows,).
+
+    Outcomes are indices into `labels`; if `labels` is None they are regression targets.
 
     Raises
     ------
     InputError
-        Naming the row, if a code is not a label's or a target is no finite number.
+        If a code is not an index into `labels` or a target is not finite; the message names the
+        row.
     """
     if labels is None:
         return as_targets(y, n_rows, lambda row: f"row {row}")
@@ -34,7 +37,7 @@ def as_stored(
 
 
 def check_codes(y: ArrayLike | None, n_rows: int, n_labels: int) -> NDArray[np.int32]:
-    """Label codes as int32 of shape (n_rows,); InputError unless each is -1 or a label's."""
+    """Return label codes as int32 (n_rows,); InputError unless each is in -1..n_labels-1."""
     if y is None:
         return np.full(n_rows, -1, dtype=np.int32)
     codes = np.asarray(y)
@@ -54,7 +57,7 @@ def check_codes(y: ArrayLike | None, n_rows: int, n_labels: int) -> NDArray[np.i
 def as_targets(
     y: ArrayLike | None, n_rows: int, name_row: Callable[[int], str]
 ) -> NDArray[np.float64]:
-    """Targets as float64 of shape (n_rows,), NaN where there is none.
+    """Convert targets to float64 of shape (n_rows,), NaN for a row without a target.
 
     Parameters
     ----------
@@ -62,12 +65,12 @@ def as_targets(
         Numbers, or texts that spell numbers; None, NaN and the empty text mean "no target".
     n_rows : int
     name_row : callable
-        Says in words which row of the source a row is; used in the error.
+        Describes a row, given its position, for the error message.
 
     Raises
     ------
     InputError
-        If there is not one target for every row, or one is infinite or no number at all.
+        If the number of targets is not `n_rows`, or a target is infinite or not a number.
     """
     if y is None:
         return np.full(n_rows, np.nan)
@@ -98,12 +101,12 @@ def as_targets(
             f"{name_row(row)}: the target {_shown(source[row])} is not a finite number; correct or "
             "remove that row"
         )
-    targets[np.isnan(targets)] = np.nan  # all of them the same bits, for fingerprints
+    targets[np.isnan(targets)] = np.nan  # one bit pattern for all NaNs, for fingerprints
     return targets
 
 
 def _number(value: Any) -> float | None:
-    """The number that `value` is or spells, NaN for "none", None for anything else."""
+    """Convert `value` to a number: NaN if it is None or empty, None if it is not a number."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if value is None or value == "":
@@ -123,12 +126,13 @@ def _shown(value: Any) -> str:
 
 
 def describe(y: NDArray[Any], n_labels: int) -> dict[str, Any]:
-    """What a store records of some rows: rows of every label, or the number of targets and range.
+    """Summarise outcomes for a store's manifest: counts of labels, or number and range of targets.
 
     Returns
     -------
     dict
-        label_counts; of targets (float64) also targets: rows, low, high (None without any).
+        label_counts; for targets (float64 `y`) also targets, a dict of rows, low and high (None if
+        no row has a target).
     """
     if y.dtype.kind != "f":
         return {"label_counts": np.bincount(y[y >= 0], minlength=n_labels).tolist()}
@@ -138,7 +142,7 @@ def describe(y: NDArray[Any], n_labels: int) -> dict[str, Any]:
 
 
 def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The same of all rows, out of what `describe` says of each part."""
+    """Merge the summaries that `describe` made of parts of the rows into one of all rows."""
     counts = np.array([part["label_counts"] for part in parts], dtype=np.int64)
     out: dict[str, Any] = {"label_counts": counts.sum(axis=0).tolist()}
     if "targets" in parts[0]:
@@ -152,30 +156,31 @@ def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 HUGE = 1e150
-"""Values from which on squares overflow float64."""
+"""Largest absolute value of a float64 feature; squares of larger values may overflow."""
 
 PART = 1 << 20
-"""Values that are looked at together."""
+"""Number of values that are checked at once, to bound the memory of temporary arrays."""
 
 
 def as_features(
     X: ArrayLike | csr_array, name_row: Callable[[int], str], wide: bool = False
 ) -> Features:
-    """`X` as stored: float32, C-contiguous or CSR with sorted, distinct column indices.
+    """Check features; return them as stored: C-contiguous, or CSR with sorted distinct indices.
 
     Parameters
     ----------
     X : array or sparse array of shape (rows, d)
     name_row : callable
-        Says in words which row of the source a row of `X` is; used in the error.
+        Describes a row, given its position in `X`, for the error message.
     wide : bool
-        Leave float64 values as they are if float32 does not hold all of them.
+        Keep float64 values if float32 cannot represent all of them exactly; without `wide` the
+        result is float32.
 
     Raises
     ------
     InputError
-        If `X` is not a numeric matrix, or a value is not finite or beyond float32 (``wide``:
-        beyond 1e150, as its square would be infinite).
+        If `X` is not a numeric matrix, or a value is not finite or beyond float32's range (with
+        ``wide``: beyond 1e150, since squares of larger values may overflow).
     """
     most = HUGE if wide else float(np.finfo(np.float32).max)
     if issparse(X):
@@ -209,22 +214,22 @@ def as_features(
 
 
 def may_need_float64(dtype: np.dtype) -> bool:
-    """Whether float32 may not hold numbers of this type, so that they are taken as float64."""
+    """Whether numbers of this type may have values that float32 cannot represent exactly."""
     return dtype.kind in "fiu" and dtype.itemsize >= 4 and dtype != np.float32
 
 
 def _beyond(values: NDArray[Any], most: float) -> int | None:
-    """The place of the first value that is not finite, or larger than `most`; None without any."""
+    """Return the index of the first value that is NaN or beyond +-`most`; None if there is none."""
     for start in range(0, len(values), PART):
         part = values[start : start + PART]
-        # What is not a number is neither.
+        # (A comparison with NaN is false, so NaNs are found, too.)
         if not (float(part.max()) <= most and float(part.min()) >= -most):
             return start + int(np.argmax(~(np.abs(part).astype(np.float64) <= most)))
     return None
 
 
 def fits(X: Any) -> bool:
-    """Whether float32 holds all values of an array or sparse array."""
+    """Whether float32 can represent all values of an array or sparse array exactly."""
     values = X.data if issparse(X) else np.asarray(X).reshape(-1)
     if not may_need_float64(values.dtype):
         return True
@@ -234,22 +239,25 @@ def fits(X: Any) -> bool:
 
 
 COARSE = 2.0**-18
-"""Part of a column's spread that rounding to float32 may be."""
+"""Largest acceptable float32 rounding error of a value, as a fraction of its column's spread."""
 
 TINY = 2.0**-100
-"""Columns of smaller values lose them where float32 multiplies."""
+"""Keep a column in float64 if its largest |value| is below this or above the inverse of this.
+
+In float32 products of such values lose digits, or overflow."""
 
 
 def coarse(X: Any, spread: NDArray[np.float64] | None = None) -> int | None:
-    """The first column that float32 would make coarse; None where it holds them well enough.
+    """Return the first column that needs float64, or None if float32 is accurate enough for all.
 
-    That is one far from 0 beside its spread, or of values near the ends of float32's range.
+    A column needs float64 if its values are far from 0 compared with their spread, or near the
+    ends of float32's range.
 
     Parameters
     ----------
     X : array or sparse array (rows, d)
     spread : float64 (d,), optional
-        Of the columns in other rows, by `spreads`: a column's spread is at least that.
+        Lower bounds on the columns' spreads, from `spreads` of other rows.
     """
     values = X.data if issparse(X) else np.asarray(X)
     if values.dtype != np.float64 or not values.size:
@@ -260,7 +268,7 @@ def coarse(X: Any, spread: NDArray[np.float64] | None = None) -> int | None:
             most, lost = (np.zeros(X.shape[1]) for _ in range(2))
             np.maximum.at(most, X.indices, np.abs(values))
             np.maximum.at(lost, X.indices, off)
-            # Zeros beside its values are spread enough.
+            # A sparse column has zeros, so its spread is of the size of its largest value.
             own = most
         else:
             lost, most = off.max(axis=0), np.abs(values).max(axis=0)
@@ -272,7 +280,7 @@ def coarse(X: Any, spread: NDArray[np.float64] | None = None) -> int | None:
 
 
 def spreads(X: NDArray[Any]) -> NDArray[np.float64]:
-    """Standard deviations of dense columns (d,); of constant ones the largest absolute value."""
+    """Compute each dense column's standard deviation (d,), or its largest |value| if constant."""
     most = np.abs(X).max(axis=0).astype(np.float64)
     spread = X.std(axis=0, dtype=np.float64)
     return np.asarray(np.where(spread > 2.0**-40 * most, spread, most))
@@ -288,7 +296,7 @@ def _not_held(row: str, column: int, value: Any) -> InputError:
 
 
 def check_weights(weights: ArrayLike | None, n_rows: int) -> NDArray[np.float64] | None:
-    """Weights as float64 of shape (n_rows,); InputError unless finite and not negative."""
+    """Return weights as float64 (n_rows,); InputError unless all are finite and not negative."""
     if weights is None:
         return None
     try:
@@ -308,9 +316,9 @@ def check_weights(weights: ArrayLike | None, n_rows: int) -> NDArray[np.float64]
 
 
 def plain_label(value: Any) -> Label | None:
-    """Return what a label is: an int or float if it reads as a number, a str, or None if missing.
+    """Normalise a label: an int or float if it reads as a number, else a str; None if missing.
 
-    1, 1.0, "1", "+1" and True are one label.
+    1, 1.0, "1", "+1" and True are the same label.
     """
     if isinstance(value, np.generic):
         value = value.item()
@@ -328,7 +336,7 @@ def plain_label(value: Any) -> Label | None:
         return value
     if math.isnan(number):
         return None
-    # An integer comes back as it was: float() would round a long one.
+    # An integer is returned unchanged: float() would round a long one.
     if isinstance(value, int):
         return int(value)
     if math.isinf(number):

@@ -1,4 +1,4 @@
-"""Texts that stand for numbers: dates and times as days, and names hashed into buckets."""
+"""Parse texts: numbers, truth values, dates and times as days, names hashed into buckets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bigscreen.errors import InputError
 
 ISO = ""
-"""The format of dates as ISO 8601 writes them: 2024-02-29, 2024-02-29T23:59:59.5Z."""
+"""The date format that stands for ISO 8601: 2024-02-29, 2024-02-29T23:59:59.5Z."""
 
 ISO_DATE = re.compile(
     r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?\s?(?:Z|[+-]\d\d:?\d\d)?)?", re.ASCII
@@ -24,13 +24,13 @@ DATE_LIKE = re.compile(
     r"|\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?",
     re.ASCII,
 )
-"""What is a date or a time, perhaps of days and months in an order that nobody can tell."""
+"""Matches a date or a time; the order of day and month may be ambiguous."""
 
 _EPOCH, _NO_DAY = datetime(1970, 1, 1, tzinfo=UTC), datetime(1900, 1, 1, tzinfo=UTC)
 _DAY = timedelta(days=1)
 
 MOST_BITS = 20
-
+"""Most bits of a hashed column, which has 2**bits features."""
 
 _NUMBER = re.compile(
     r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE
@@ -38,22 +38,22 @@ _NUMBER = re.compile(
 
 
 def exact_number(text: str) -> float | None:
-    """Return the number, correctly rounded (perhaps nan or inf), that `text` is, or None."""
+    """Parse a number, correctly rounded (perhaps nan or inf); None if `text` is not a number."""
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def first_untrue(values: NDArray[Any]) -> int | None:
-    """Return the place of the first value that is neither 0, 1 nor nan, or None."""
+    """Return the index of the first value that is neither 0, 1 nor nan; None if there is none."""
     fine = (values == 0) | (values == 1) | np.isnan(values)
     return None if fine.all() else int(np.argmin(fine))
 
 
 def hashed_text(text: str) -> str:
-    """Return the text that is hashed for a value: every way to write a number or truth is one.
+    """Normalise a text before hashing: all spellings of a number or truth value become one.
 
-    Whole numbers are that without zeros before them, however long they are: 007, 7, 7.0 and 7e0
-    are "7". What float32 holds is the shortest text of that: 0.1 as float32 is "0.1" as float64,
-    too. True and TRUE are "true".
+    Whole numbers of any length lose leading zeros and decimals: 007, 7, 7.0 and 7e0 become "7". A
+    number that float32 represents exactly gets its shortest float32 text, so that 0.1 rounded to
+    float32 and widened again is "0.1". True and TRUE become "true".
     """
     text = text.strip()
     if text.isascii() and text.lstrip("+-").isdigit() and exact_number(text) is not None:
@@ -69,25 +69,28 @@ def hashed_text(text: str) -> str:
 
 
 def days(text: str, form: str = ISO) -> float:
-    """Days from the start of 1970, in UTC, to a date and time; without a date, parts of a day.
+    """Parse a date and time into days since the start of 1970, UTC; a bare time into days.
 
     Parameters
     ----------
     text : str
     form : str
-        As `datetime.strptime` has it; "": ISO 8601.
+        Format as `datetime.strptime` takes it; "" is ISO 8601.
 
     Raises
     ------
     ValueError
-        If the text is not such a date.
+        If the text does not have this format.
     """
     when = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
     return days_of(when, timed=bool(form) and not re.search(r"%[YyGcxjDFs]", form))
 
 
 def days_of(value: date | time | timedelta, timed: bool = False) -> float:
-    """The same of a value of `datetime`; of a duration its days; ``timed``: there is no date."""
+    """Convert a date, time or duration to days; dates count from the start of 1970, UTC.
+
+    ``timed``: `value` was parsed from a time without a date, so only its time of day counts.
+    """
     if isinstance(value, timedelta):
         return value / _DAY
     if isinstance(value, time):
@@ -100,14 +103,14 @@ def days_of(value: date | time | timedelta, timed: bool = False) -> float:
 
 
 def days_in(values: NDArray[Any]) -> NDArray[np.float64]:
-    """The same of numpy's dates and durations, NaN where there is none."""
+    """Convert numpy dates (from 1970) and durations to days; NaN for NaT."""
     if values.dtype.kind == "M":
         values = values.astype("M8[us]") - np.datetime64(0, "us")
     return np.asarray(values.astype("m8[us]") / np.timedelta64(1, "D"), np.float64)
 
 
 def hashed_name(text: str, bits: int) -> int:
-    """The bucket, below 2**bits, of a name: FNV-1a of its UTF-8, folded."""
+    """Hash a name to a bucket in 0..2**bits-1: 64-bit FNV-1a of its UTF-8, high bits folded in."""
     h = 14695981039346656037
     for byte in text.encode():
         h = ((h ^ byte) * 1099511628211) & 0xFFFFFFFFFFFFFFFF
@@ -115,7 +118,7 @@ def hashed_name(text: str, bits: int) -> int:
 
 
 def same_truth(text: str, known: Sequence[str]) -> str | None:
-    """Of known texts the one that spells the same truth value in another case, or None."""
+    """Return the known text that equals a truth value's text up to case, or None."""
     bare = text.casefold()
     if bare not in ("true", "false"):
         return None
@@ -130,18 +133,18 @@ def truth_of(value: Any) -> int | None:
 
 
 def bucket_names(bits: int) -> list[str]:
-    """What the buckets are called as categories, in their order."""
+    """Return the category names of the hash buckets, in order."""
     width = len(str((1 << bits) - 1))
     return [f"#{bucket:0{width}d}" for bucket in range(1 << bits)]
 
 
 def parse_dates(asked: Sequence[str]) -> dict[str, str]:
-    """Columns and formats of COLUMN or COLUMN=FORMAT.
+    """Parse options COLUMN or COLUMN=FORMAT into a mapping of columns to date formats.
 
     Raises
     ------
     InputError
-        If a format is none.
+        If a format is not valid.
     """
     out = {}
     for one in asked:
@@ -159,12 +162,12 @@ def parse_dates(asked: Sequence[str]) -> dict[str, str]:
 
 
 def parse_hashes(asked: Sequence[str]) -> dict[str, int]:
-    """Columns and bits of COLUMN:BITS.
+    """Parse options COLUMN:BITS into a mapping of columns to bits of their hash.
 
     Raises
     ------
     InputError
-        If the bits are no number from 1 to MOST_BITS.
+        If BITS is not a number from 1 to MOST_BITS.
     """
     out = {}
     for one in asked:
@@ -179,5 +182,5 @@ def parse_hashes(asked: Sequence[str]) -> dict[str, int]:
 
 
 def by_column(record: Mapping[str, Any] | None) -> dict[int, Any]:
-    """What JSON has by the texts of column numbers, by the numbers."""
+    """Convert the keys of a JSON mapping, which are texts, back to column numbers."""
     return {int(column): value for column, value in (record or {}).items()}

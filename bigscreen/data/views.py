@@ -1,7 +1,7 @@
-"""Other views of a data set's rows: with outcomes of their own, some of them, or moved.
+"""Views of a dataset: other outcomes or weights, a subset of rows, or shifted features.
 
-Features are not copied: a view reads them where they are, each time it is asked for them. `Held`
-rows alone have features of their own.
+A view does not copy features: it reads them from the underlying dataset at every call. Only `Held`
+keeps features of its own in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bigscreen.numerics.rows import FloatArray
 
 
 class View(Rows):
-    """All rows of another data set, as they are there: what a view changes it overrides.
+    """All rows of another dataset, unchanged; subclasses override what they change.
 
     Parameters
     ----------
@@ -61,20 +61,20 @@ class View(Rows):
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the underlying rows."""
+        """Fingerprint of the underlying dataset."""
         return self.base.fingerprint
 
 
 class Recast(View):
-    """Another data set's rows, whose features are not copied, with other outcomes.
+    """The rows of another dataset with other outcomes or weights.
 
     Parameters
     ----------
     base : Rows
     outcomes : array (n_rows,) or None
-        Label codes or targets in the order of ``base``. None: the outcomes of ``base``.
+        Label codes or targets in the order of ``base``; None keeps the outcomes of ``base``.
     weights : array (n_rows,) or None
-        Not negative, of any type of numbers. None: the weights of ``base``.
+        Nonnegative numbers of any type; None keeps the weights of ``base``.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Recast(View):
 
     @property
     def given(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-        """The outcomes and the weights that are not the other data set's."""
+        """The outcomes and the weights that replace those of ``base``; None if not replaced."""
         return self._outcomes, self._weights
 
     @property
@@ -111,9 +111,9 @@ class Recast(View):
 
 
 class Picked(Rows):
-    """Rows of another data set that are read where they lie, each time they are asked for.
+    """A subset of another dataset's rows, read from that dataset at every call.
 
-    Only their numbers, codes and weights travel to the workers of a cluster.
+    Only the row numbers, codes and weights are sent to the workers of a cluster.
 
     Parameters
     ----------
@@ -122,7 +122,8 @@ class Picked(Rows):
     codes : int32 (k,), or float64 targets
     weights : float64 (k,)
     columns : bool
-        Features are entries to all rows (a precomputed kernel): take those to these rows.
+        Features are kernel entries with all rows (precomputed kernel): keep only the entries with
+        the rows of the subset.
     """
 
     path = None
@@ -176,7 +177,7 @@ class Picked(Rows):
 
     @property
     def max_sqnorm(self) -> float:
-        """An upper bound: the largest squared norm of the whole data set."""
+        """An upper bound: the largest squared norm of all rows of the underlying dataset."""
         return self.base.max_sqnorm
 
     @property
@@ -193,14 +194,14 @@ class Picked(Rows):
 
 
 class Held(Picked):
-    """Rows of another data set that are in memory, on one shard.
+    """A subset of another dataset's rows with features in memory, as a single shard.
 
     Parameters
     ----------
     base, ids, codes, weights
         As for `Picked`; ``ids`` in any order.
     X : Features
-        Features of the rows (k, d). They were checked when ``base`` was made.
+        Features of the rows (k, d), not checked again.
     sqnorms : float64 (k,)
     """
 
@@ -234,15 +235,15 @@ class Held(Picked):
 
 @dataclass(frozen=True)
 class Move:
-    """x becomes ``(x - origin) 2^exponent``; no origin is 0."""
+    """The map ``x -> (x - origin) 2^exponent`` of rows; an origin of None is 0."""
 
     origin: NDArray[np.float64] | None
     exponent: int
 
     def __call__(self, X: Any) -> Any:
-        """Rows, moved: dense float64 where an origin is taken off, else of their own type."""
+        """Apply the map to rows; the result is dense float64 if an origin is subtracted."""
         if issparse(X) and self.origin is not None:
-            X = X.toarray()  # sparse rows that dense landmarks score
+            X = X.toarray()  # e.g. sparse rows scored by a model with dense landmarks
         if issparse(X):
             X = csr_array(X)
             return csr(np.ldexp(X.data, self.exponent), X.indices, X.indptr, X.shape[1])
@@ -253,7 +254,7 @@ class Move:
 
 
 class Moved(View):
-    """The rows of another data set, moved each time they are asked for."""
+    """The rows of another dataset with a `Move` applied to their features at every read."""
 
     def __init__(self, base: Rows, move: Move) -> None:
         super().__init__(base)
@@ -269,7 +270,10 @@ class Moved(View):
         return sqnorms(self.X(start, stop))
 
     def shift(self, w: NDArray[np.float64]) -> float:
-        """``<w, origin>``: the offset of a machine w for moved rows, less that for base rows."""
+        """Return ``<w, origin>``: add it to the offset of a linear machine w to score moved rows.
+
+        It is the difference of the machine's offsets for moved rows and for rows of ``base``.
+        """
         return 0.0 if self.move.origin is None else float(w @ self.move.origin)
 
     @cached_property
@@ -279,7 +283,7 @@ class Moved(View):
 
 
 def held_out(data: Rows, held: NDArray[np.bool_]) -> Rows:
-    """The rows, of which some, a bool (n,), have no weight."""
+    """Return a view of the rows in which those of the mask ``held``, bool (n,), have weight 0."""
     weights = np.where(held, 0.0, data.weights(0, data.n_rows))
     if isinstance(data, Moved):
         return Moved(Recast(data.base, None, weights), data.move)

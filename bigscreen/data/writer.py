@@ -1,4 +1,4 @@
-"""Writing a dataset: chunk by chunk, by any number of processes, whole or not at all."""
+"""Write a dataset chunk by chunk, from any number of processes; it appears only when complete."""
 
 import json
 import os
@@ -30,34 +30,34 @@ from bigscreen.files.sealed import Damaged, sealed, unsealed
 PLAN = "plan.json"
 RECORDS = "chunks"
 IN_MANIFEST = ("digest", "nnz", "crc32c")
-"""What the manifest says of a chunk."""
+"""Fields of a chunk's record that the manifest keeps."""
 
 
 class DatasetWriter:
-    """Writes a dataset into `<path>.wip`; `finish` gives it its name.
+    """Writes a dataset into `<path>.wip`, which `finish` renames to `<path>`.
 
-    A chunk's record is written after its data, so after a death at any moment `done` tells the
-    truth and the same writer goes on where it stopped. The writer may be pickled to other
-    processes; each chunk must have one writer at a time.
+    A chunk's record is written after its data, so `done` is correct even after a crash, and a new
+    writer with the same plan resumes. The writer may be pickled to other processes; at any time
+    each chunk must have at most one writer.
 
     Parameters
     ----------
     path : path
-        The dataset to make. If `<path>.wip` is there with the same plan, it is gone on with.
+        The dataset to write. If `<path>.wip` exists with the same plan, writing resumes there.
     layout : Layout
         Sizes, the grid, labels and types; see `Layout.of`.
     preparation : Preparation or None
     extra : dict, optional
         JSON values to keep in the manifest.
     compress : bool
-        Compress X without loss (lz4 after a byte shuffle; a block that does not shrink stays raw).
+        Compress X losslessly (byte shuffle, then lz4; a block that does not shrink stays raw).
     overwrite : bool
-        Replace an existing dataset, when `finish` is called and not before.
+        Replace an existing dataset, at the call of `finish`.
 
     Raises
     ------
     InputError
-        If the dataset exists already, or `<path>.wip` was begun with another plan.
+        If the dataset exists already, or `<path>.wip` has another plan.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class DatasetWriter:
         return self.layout.n_chunks
 
     def chunk(self, k: int) -> tuple[int, int]:
-        """First row and one past the last row of chunk `k`."""
+        """Return the first row of chunk `k` and one past its last row."""
         return self.layout.chunk(k)
 
     def write(
@@ -101,18 +101,18 @@ class DatasetWriter:
         ----------
         chunk_index : int
         X : array or sparse array of shape (rows, n_features)
-            Rows `chunk(chunk_index)`; sparse exactly if the dataset is.
+            Features of the rows `chunk(chunk_index)`; sparse if and only if the dataset is.
         y : array of shape (rows,) or None
-            Label codes, -1 if unlabelled; or targets, NaN where there is none.
+            Label codes, -1 if unlabelled; or targets, NaN for a row without a target.
         weight : array of shape (rows,) or None
-            Given exactly if the dataset has weights.
+            Weights of the rows; None if and only if the dataset has no weights.
         row_ids : int array of shape (rows,) or None
             Source row numbers; None if the rows are stored in the order of the source.
 
         Raises
         ------
         InputError
-            If a shape, a code, a target, a weight or a value does not fit; nothing is written.
+            If a shape, code, target, weight or value is not valid; nothing is written then.
         """
         start, stop = self.chunk(chunk_index)
         rows = stop - start
@@ -167,17 +167,17 @@ class DatasetWriter:
             stream.write(sealed({**record, "place": chunk_index, "crc32c": checksums}))
 
     def done(self, chunk_index: int) -> bool:
-        """Whether the chunk has been written whole."""
+        """Whether the chunk has been written completely."""
         self.chunk(chunk_index)
         return self._record(chunk_index) is not None
 
     def finish(self, profile: dict[str, Any] | None = None) -> Dataset:
-        """Give the dataset its name, once every chunk is written.
+        """Write the manifest, rename `<path>.wip` to `<path>` and open the dataset.
 
         Parameters
         ----------
         profile : dict, optional
-            JSON values: what the source's columns hold, to be kept beside the rows.
+            JSON values for the manifest: statistics of the source's columns.
 
         Raises
         ------
@@ -209,7 +209,7 @@ class DatasetWriter:
         remove_leftovers(wip)
         with replacing(wip / MANIFEST) as stream:
             stream.write(sealed(manifest))
-        Dataset.open(wip)  # checked before it takes the name
+        Dataset.open(wip)  # check the dataset before it gets its name
         take_name(wip, self.path)
         shutil.rmtree(self.path / RECORDS)
         (self.path / PLAN).unlink()
@@ -225,11 +225,11 @@ class DatasetWriter:
 
     def _begin(self) -> None:
         wip = unfinished(self.path)
-        # Through JSON, so that the comparison sees what a reader will see.
+        # Through JSON and back, to compare it with a plan read from a file.
         plan = json.loads(json.dumps(self._plan(), allow_nan=False))
         if not wip.exists():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            # Made aside and renamed: of two processes that begin at once, one wins whole.
+            # Built under another name and renamed: if two processes begin at once, one succeeds.
             fresh = scratch_folder(self.path.parent)
             try:
                 create_groups(fresh, self.layout)
@@ -264,7 +264,10 @@ class DatasetWriter:
             raise InputError(f"{self.path} is not a bigscreen dataset, so it is not overwritten")
 
     def _wip_folder(self) -> Path:
-        """The folder to write in; a late writer must not bring a finished or deleted one back."""
+        """Return the folder to write in; InputError if it was finished or deleted meanwhile.
+
+        A late writer must not recreate it.
+        """
         wip = unfinished(self.path)
         if not (wip / PLAN).exists():
             raise InputError(f"{wip} is gone: the dataset was finished or given up meanwhile")
@@ -274,7 +277,7 @@ class DatasetWriter:
         return unfinished(self.path) / RECORDS / f"{k:06d}.json"
 
     def _record(self, k: int) -> dict[str, Any] | None:
-        """What is recorded of a chunk that is whole; None if it is to be written (again)."""
+        """Read the record of a complete chunk; None if the chunk must be written (again)."""
         try:
             record = unsealed(self._record_file(k).read_bytes())
         except (FileNotFoundError, Damaged):

@@ -1,4 +1,4 @@
-"""One zarr array on disk: its chunks written whole, and read straight into the caller's memory."""
+"""Zarr arrays on disk: write whole chunks, and read them directly into the caller's memory."""
 
 import math
 import os
@@ -26,20 +26,20 @@ CRC_BYTES = 4
 P = TypeVar("P", Path, RemotePath, Path | RemotePath)
 
 CALL_BYTES = 4096
-"""Bytes that are read from the page cache in the time of a call."""
+"""Cost of one read call, as the number of bytes that the page cache delivers in its time."""
 
 PARTIAL = ".partial"
-"""What the name of a chunk file ends in that is being written."""
+"""Suffix of a chunk file while it is being written."""
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """A zarr v3 array split along its rows, every chunk one file that ends in its crc32c.
+    """A zarr v3 array split along its rows into chunks, one file per chunk.
 
-    A chunk file is the little-endian rows, compressed or not, and four bytes of checksum, so it is
-    read here directly into the result: three times as fast as through zarr and without its second
-    copy. Chunks are told apart by their checksums: with ``checksums``, those that the manifest has
-    of all chunks in order, a chunk in the place of another is found at no cost.
+    A chunk file holds the little-endian rows, perhaps compressed, and their crc32c in four bytes.
+    It is read here directly into the result: three times as fast as through zarr and without a
+    second copy. ``checksums`` are the crc32c of all chunks in order, from the manifest: comparing
+    them with the files' detects a chunk file that was exchanged for another valid one.
     """
 
     folder: Place
@@ -50,9 +50,9 @@ class StoredArray:
     checksums: tuple[int, ...] | None = None
 
     def create(self) -> None:
-        """Write the array's metadata; no chunk."""
+        """Write the array's metadata, but no chunk."""
         codecs = [BloscCodec(cname="lz4", shuffle="shuffle")] if self.compressed else []
-        assert isinstance(self.folder, Path)  # stores are made here, wherever they go then
+        assert isinstance(self.folder, Path)  # stores are written locally, and copied afterwards
         zarr.create_array(
             self.folder,
             shape=self.shape,
@@ -65,12 +65,12 @@ class StoredArray:
         )
 
     def write(self, start: int, values: NDArray[Any]) -> list[int]:
-        """Write rows from `start`, the first row of a chunk, on; each file appears whole.
+        """Write whole chunks, beginning at row `start`; each file is renamed into place.
 
         Returns
         -------
         list of int
-            The checksums of the chunks.
+            The crc32c checksums of the chunks.
         """
         values = np.ascontiguousarray(values, dtype=self.dtype)
         checksums = []
@@ -81,7 +81,7 @@ class StoredArray:
                 part[: len(values) - a] = values[a:]
             data: Any = part.reshape(-1).view(np.uint8)
             if self.compressed:
-                # As zarr does it.
+                # With the codec and the level of zarr.
                 data = blosc.compress(part.reshape(-1), b"lz4", 5, blosc.SHUFFLE)
             checksums.append(google_crc32c.value(data))
             file = self._file((start + a) // self.chunk_rows)
@@ -97,7 +97,7 @@ class StoredArray:
         return checksums
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Rows start..stop as a new array.
+        """Read rows start..stop-1 into a new array.
 
         Raises
         ------
@@ -119,27 +119,27 @@ class StoredArray:
         return out
 
     def read_chunk(self, k: int, room: NDArray[Any] | None = None) -> NDArray[Any]:
-        """All rows of a chunk, and what fills up the last one; in ``room``, if there is any."""
+        """Read all rows of chunk `k` and the last chunk's padding, into ``room`` if given."""
         if room is None:
             room = np.empty((self.chunk_rows, *self.shape[1:]), dtype=self.dtype)
         self._read_chunk(k, room)
         return room
 
     def few(self, count: int) -> bool:
-        """Whether so many rows of a chunk are read faster one by one than with all the others."""
+        """Whether reading `count` rows of a chunk one by one is faster than reading it all."""
         if self.compressed or isinstance(self.folder, RemotePath):
             return False
         return 2 * count * (self._row_bytes() + CALL_BYTES) <= self._chunk_bytes()
 
     def read_rows(self, k: int, places: NDArray[np.int64]) -> NDArray[Any]:
-        """Some rows of a chunk that is not compressed and was read whole before.
+        """Read single rows of an uncompressed chunk that was read, and verified, in full before.
 
-        Nothing is compared with the checksum, which is that of the whole.
+        The rows are not verified again: the checksum covers only the whole chunk.
 
         Raises
         ------
         InputError
-            If the chunk is missing or cut short.
+            If the chunk file is missing or truncated.
         """
         out = np.empty((len(places), *self.shape[1:]), dtype=self.dtype)
         room, size, file = out.reshape(-1).view(np.uint8).data, self._row_bytes(), self._file(k)
@@ -158,16 +158,16 @@ class StoredArray:
         return out
 
     def files(self) -> Iterator[tuple[Place, int | None]]:
-        """Every chunk file and its size in bytes, None if compressed."""
+        """Yield every chunk file and its expected size in bytes, None if compressed."""
         for k in range(-(-self.shape[0] // self.chunk_rows)):
             yield self._file(k), None if self.compressed else self._chunk_bytes() + CRC_BYTES
 
     def _fill_value(self) -> float | int:
-        """A value that is never stored.
+        """Return a fill value that no stored array contains.
 
-        zarr makes no file for a chunk of nothing but fill values, and reads one that is lost as
-        fill values: with this one every chunk is a file, and a loss cannot pass for zeros. NaN
-        would not do: it is the target of a row that has none.
+        zarr writes no file for a chunk of fill values only, and reads a lost file as fill values.
+        With a value that is never stored every chunk is a file, and a lost file does not read as
+        zeros. NaN is not possible: it is the target of a row without a target.
         """
         kind = np.dtype(self.dtype)
         return float("-inf") if kind.kind == "f" else int(np.iinfo(kind).min)
@@ -220,14 +220,17 @@ class StoredArray:
 
 
 class LastChunk(threading.local):
-    """The chunk of rows that a thread has read last: passes go over it in tiles of few rows."""
+    """Cache of the last chunk each thread has read: a pass reads a chunk in tiles of few rows."""
 
     def __init__(self) -> None:
         self._number = -1
         self._rows: Any = None
 
     def chunk(self, k: int, read: Callable[[Any], Any]) -> Any:
-        """The rows of a chunk, which ``read`` reads into those of another, or anew."""
+        """Return the rows of chunk `k`; if not cached, ``read`` reads them.
+
+        ``read`` gets the cached array of another chunk to reuse its memory, or None.
+        """
         if k != self._number:
             self._number = -1  # a read that fails leaves no chunk behind
             self._rows = read(self._rows)
@@ -235,12 +238,12 @@ class LastChunk(threading.local):
         return self._rows
 
     def has(self, k: int) -> bool:
-        """Whether it is this chunk."""
+        """Whether chunk `k` is cached."""
         return k == self._number
 
 
 def missing_chunk(file: Place) -> InputError:
-    """The error of a chunk's file that is not there."""
+    """Return the error for a chunk file that does not exist."""
     return InputError(
         f"the chunk {file} is missing, so the dataset is not whole; restore that file from a copy "
         "or make the dataset again from its source"
@@ -248,7 +251,7 @@ def missing_chunk(file: Place) -> InputError:
 
 
 def damaged_chunk(file: Place) -> InputError:
-    """The error of a chunk whose content does not match its checksum."""
+    """Return the error for a chunk whose content does not match its checksum."""
     return InputError(
         f"the chunk {file} is damaged, its content does not match its checksum; restore that file "
         "from a copy or make the dataset again from its source"
@@ -256,30 +259,30 @@ def damaged_chunk(file: Place) -> InputError:
 
 
 def foreign_chunk(file: Place) -> InputError:
-    """The error of a chunk that matches its own checksum, but not the manifest's."""
+    """Return the error for a chunk that matches its own checksum, but not the manifest's."""
     return InputError(
         f"the chunk {file} is whole but not the one that was written there: files were exchanged "
         "or copied; restore that file from a copy or make the dataset again from its source"
     )
 
 
-# Nonzeros of one chunk file of a CSR group: 32 MB of data.
+# Nonzeros per chunk file of a CSR group: 32 MiB of float32 data.
 CSR_PIECE = 2**23
 
 
 Checksums: TypeAlias = dict[str, list[int]]
-"""Of one chunk of rows: the checksums of its files, by the name of the array."""
+"""Checksums of the files that hold one chunk of rows, keyed by the name of the array."""
 
 
 def row_arrays(
     root: Place, layout: Layout, compressed: bool, chunks: Sequence[Checksums] | None = None
 ) -> dict[str, StoredArray]:
-    """The arrays with one entry for every row, by name; without X where that is sparse.
+    """Return a dataset's arrays with one entry per row, by name; X only if it is dense.
 
     Parameters
     ----------
     chunks : sequence of Checksums or None
-        Of every chunk of rows; None: not known.
+        Checksums of every chunk of rows; None if unknown.
     """
     kinds: dict[str, tuple[str, tuple[int, ...]]] = {
         "y": ("<f8" if layout.labels is None else "<i4", ()),
@@ -304,7 +307,7 @@ def row_arrays(
 
 
 def csr_folder(root: P, k: int) -> P:
-    """The folder of the CSR group that holds chunk `k`."""
+    """Return the folder of the CSR group that holds chunk `k`."""
     return root / "X" / f"{k:06d}"
 
 
@@ -316,7 +319,7 @@ def csr_arrays(
     checksums: Checksums | None = None,
     wide: bool = False,
 ) -> list[StoredArray]:
-    """The arrays of one CSR group, data, indices and indptr."""
+    """Return the arrays of one CSR group: data, indices and indptr."""
     piece = min(max(nnz, 1), CSR_PIECE)
     sizes = {"data": (nnz, piece, "<f8" if wide else "<f4"), "indices": (nnz, piece, "<i4")}
     sizes["indptr"] = (n_rows + 1, n_rows + 1, "<i8")
@@ -334,7 +337,7 @@ def csr_arrays(
 
 
 def create_csr(folder: Path, X: csr_array, compressed: bool) -> Checksums:
-    """Write one CSR group with the attributes that anndata reads; the checksums of its files."""
+    """Write one CSR group with the attributes that anndata reads; return its files' checksums."""
     zarr.create_group(
         folder,
         attributes={
