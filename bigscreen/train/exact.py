@@ -1,4 +1,4 @@
-"""Training exact kernel machines: no landmarks, every row may become part of the model."""
+"""Train exact kernel machines: without landmarks, any row may become a support vector."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from bigscreen.train.start import solve_parts, starting_point
 
 
 class ExactJob(Job):
-    """Kernel entries between rows, a solver that holds alpha, and the support rows as the model."""
+    """The training run of an exact kernel machine, whose model consists of support vectors."""
 
     design: Design
     partition: Partition | None = None
-    """The parts of the rows, of a machine for each of them."""
+    """The partition of the rows, if each part has a machine of its own; else None."""
 
     def _prepare(self) -> None:
         self.design = self.design_of(self.kernel)
@@ -59,7 +59,7 @@ class ExactJob(Job):
         return Attempt(self.design, solver, self.fleet, start, then=self._then(self.design))
 
     def _then(self, design: Design) -> tuple[Rung, ...]:
-        """What may go on where steps on alpha are left, unless a solver was asked for."""
+        """Return the solvers that may continue a solve; none if the options name a solver."""
         return of_exact(design, self.plan.nearby_bytes) if self.options.solver == "auto" else ()
 
     def _start(self, design: Design, binary: Binary) -> Start:
@@ -70,7 +70,7 @@ class ExactJob(Job):
         support, coef = self._support(attempt.design, binary, fitted.point.alpha)
         if attempt.rows is not None:
             support = attempt.rows[support]
-        # The offset for rows where they are.
+        # The offset for rows that are not shifted.
         offset, near = fitted.certificate.intercept, self.design.data
         if isinstance(self.kernel, Linear) and isinstance(near, Moved):
             offset -= near.shift(coef @ near.rows(support))
@@ -79,7 +79,7 @@ class ExactJob(Job):
     def _has_few_rows(self, binary: Binary) -> bool:
         """Whether to solve a pair of labels on a design of its own rows.
 
-        All others have no part in that problem (weight 0), but every sum would pass over them.
+        The rows of other labels have weight 0 in that problem, but every sum would include them.
         """
         options = self.options
         free = options.solver == "auto" and options.tuning.start in ("auto", "cold")
@@ -89,25 +89,25 @@ class ExactJob(Job):
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """Rows of every label."""
+        """The number of rows of each label, int64 (labels,)."""
         return self.data.label_counts
 
     @cached_property
     def by_label(self) -> ByLabel:
-        """The rows by label: made once for all pairs of labels."""
+        """The rows grouped by label, which all pairs of labels share."""
         both = np.add.outer(self.counts, self.counts)
         both = both[np.triu_indices(len(both), 1)]
         return ByLabel(self.design, int(np.max(both[both <= PLAN.few_rows])))
 
     @cached_property
     def alone(self) -> Inline:
-        """One thread, for problems so small that several would rather wait for each other."""
+        """A fleet of one thread: in small problems several threads would wait for each other."""
         return self._held.enter_context(Inline(1))
 
     def _support(
         self, design: Design, binary: Binary, alpha: FloatArray
     ) -> tuple[NDArray[np.int64], FloatArray]:
-        """Support rows of the source, and their coefficients."""
+        """Return the row numbers of the support vectors, and their coefficients."""
         dual = design.dual(binary.problem)
         signed = dual.sign * certified_alpha(design, dual, alpha)
         signed = np.sum(signed.reshape(self.data.sides, -1), axis=0)
@@ -134,10 +134,10 @@ class ExactJob(Job):
 
 
 class EarlyJob(ExactJob):
-    """Machines of parts of the rows, each row scored by that of its part, and no certificate."""
+    """The training run of an early fit: one machine for each part of the rows, no certificate."""
 
     def solve(self, some: Sequence[Binary]) -> None:
-        """Solve every part of the rows; there is no proof, and nothing is kept to resume from."""
+        """Solve every part of the rows, without a proof or checkpoints."""
         for binary in some:
             self._solve_parts(binary)
 

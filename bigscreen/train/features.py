@@ -1,4 +1,4 @@
-"""Training on features that can be written down: a linear machine, or kernel columns."""
+"""Train on explicit features: the columns of a linear machine, or features from landmarks."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ from bigscreen.train.records import machine
 from bigscreen.train.start import begins_at_fewer, from_fewer, starting_point
 
 FACTOR_BYTES = 2**25
-"""A model keeps a factor of at most so many bytes, for edits."""
+"""A model keeps the landmark factor, which makes edits faster, if it has at most this many
+bytes."""
 
 
 class FeaturesJob(Job):
-    """Landmarks, their columns (or the rows themselves), a solver, and coefficients of columns."""
+    """The training run of a machine on explicit features: linear, or from landmarks (Nystrom)."""
 
     design: Design
     source: Design | None = None
     """The kernel design behind ``design``; None for a linear machine."""
     factor: nystrom.Factor | None = None
     sampling: str = ""
-    """How landmarks were picked: what sampling auto has come to."""
+    """How landmarks were picked; never "auto", but what it stands for."""
 
     def _prepare(self) -> None:
         options = self.options
@@ -62,18 +63,18 @@ class FeaturesJob(Job):
         self.seconds["features"] = time.monotonic() - began
 
     def _store(self) -> None:
-        """Have the features of all rows stored."""
+        """Compute the features of all rows and store them, in memory or on disk."""
         assert self.source is not None
         self.report({"event": "phase", "phase": "features"})
         folder = None if self.plan.features_in_memory else self._feature_folder()
-        # Where steps are exact it is features that limit the gap.
+        # The steps of an interior point are exact: float32 features would limit the gap.
         dtype = np.float64 if self.plan.solver == "interior" else np.float32
         self.design = nystrom.stored_features(
             self.source, self.fleet, folder, self._feature_progress, dtype
         )
 
     def _landmarks(self, bare: Design) -> Operand:
-        """The landmarks, as the rows of a bare design are."""
+        """Choose the landmarks among the rows of the design without landmarks."""
         options = self.options
         assert bare.kernel is not None
         self.sampling = nystrom.chosen(bare.data, bare.kernel, options.sampling, options.seed)
@@ -83,12 +84,12 @@ class FeaturesJob(Job):
         return side
 
     def _factored(self, bare: Design, side: Operand) -> nystrom.Factor:
-        """The factor of the landmarks' kernel, as the rows of a bare design are."""
+        """Factor the kernel matrix of the landmarks."""
         assert bare.kernel is not None
         return nystrom.factor_of(bare.kernel, side, self._cutoff())
 
     def _cutoff(self) -> float:
-        """The least eigenvalue that is kept, as a part of the largest."""
+        """Return the smallest eigenvalue to keep, as a fraction of the largest."""
         asked, stored = self.options.tuning.truncation, self.plan.features == "stored"
         if asked is None:
             return nystrom.FULL if stored else nystrom.CARRIED
@@ -117,7 +118,7 @@ class FeaturesJob(Job):
 
     def _feature_progress(self, done: int, total: int) -> None:
         self.report({"event": "progress", "phase": "features", "done": done, "total": total})
-        # Features in memory are lost with their process: there it is better to go on.
+        # Features in memory would be lost when the process ends: finish computing them.
         if self.strict is None or self.plan.features_in_memory or done == total:
             return
         if time.monotonic() > self.strict:
@@ -143,7 +144,7 @@ class FeaturesJob(Job):
         return Attempt(self.design, solver, self.fleet, start, self.source, then)
 
     def _then(self, newton: Newton, problem: Problem) -> tuple[Rung, ...]:
-        """What may go on where a Newton is left."""
+        """Return the solvers that may continue where Newton stalls."""
         interior = self.options.solver == "auto" and not PROBLEMS[self.options.problem].squared
         room, columns = self.plan.nearby_bytes // self.plan.together, self.plan.columns
         columns = self.plan.landmarks or columns
@@ -155,7 +156,7 @@ class FeaturesJob(Job):
         return starting_point(self, design, binary)
 
     def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:
-        # The offset for rows where they are.
+        # The offset for rows that are not shifted.
         offset, data = fitted.certificate.intercept, self.design.data
         if offset is None:
             offset = fitted.point.intercept
@@ -170,13 +171,13 @@ class FeaturesJob(Job):
         return {"landmarks": self.model_landmarks(), "coef": self._coef(results), **known}
 
     def _coef(self, results: list[Result]) -> FloatArray:
-        """Coefficients of a model's columns, (machines, m) or (machines, d)."""
+        """Return the coefficients of all machines, (machines, landmarks or columns)."""
         coefs = [np.asarray(result["coef"]) for result in results]
-        # Stored features are phi = T' k(x, Z): the model goes back to coefficients of k(x, Z).
+        # Stored features are phi = T' k(x, Z), and the model has coefficients of k(x, Z).
         if self.source is not None and self.source is not self.design:
             coefs = [self.source.coef(coef) for coef in coefs]
         return np.stack(coefs)
 
     def model_landmarks(self) -> Any:
-        """The landmarks where the source has them; None for a linear machine."""
+        """Return the landmarks as rows of the data; None for a linear machine."""
         return None if self.source is None else self.data.rows(self.ids)

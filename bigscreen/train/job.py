@@ -1,4 +1,4 @@
-"""A training run: its problems, some of them together, and the folder that it resumes from."""
+"""A training run: solve its problems, keep their results in a work folder, make the model."""
 
 from __future__ import annotations
 
@@ -46,31 +46,35 @@ from bigscreen.train.problems import Binary, check_rows, problems
 from bigscreen.train.records import decided, hindrance, provenance, records, warn_missed
 
 DONE = "done.kept"
-"""The result of a problem that is solved, in its folder."""
+"""The file of a problem's folder that holds its result."""
 
 STORED = "-stored"
-"""What the name of a problem's folder ends with where features are stored: another w, from which
-nothing over recomputed ones goes on."""
+"""The suffix of a problem's folder if its features are stored. Their w differs from that of
+recomputed features, so that neither kind of run can resume the other's."""
 
 TOGETHER = "label-together"
-"""Where the checkpoints of problems go that are solved together."""
+"""The folder with the checkpoints of problems that are solved together."""
 
 FOLD_TOL = 1e-2
-"""Relative gap that suffices for scores of rows that were held out."""
+"""Solve the problems of folds to this relative gap, or to a larger ``tol``: it suffices for
+scores."""
 
 NAMED = 5
-"""Classifiers that a warning names, at most."""
+"""A warning names at most this many classifiers."""
 
 MAX_LATER_ROWS = 1 << 20
-"""Compute the ledgers of all problems at once if they have more rows than this together; those of
-fewer rows wait until somebody asks. A row that waits keeps some 60 bytes: 60 MiB at most."""
+"""Compute ledgers right after each solve if the problems have more rows than this together. Smaller
+ledgers are computed when they are read: until then a row holds about 60 bytes, 60 MiB in all."""
 
 Result = dict[str, Any]
-"""One problem's machine and its records, JSON-able but for numpy arrays."""
+"""The coefficients, offset and records of one solved problem: JSON values and numpy arrays."""
 
 
 class Start(NamedTuple):
-    """A feasible alpha (n,), None for 0, what the model records of it, a machine in its place."""
+    """Where a solve begins: a feasible alpha (n,) or None for 0, its record, a machine near w.
+
+    ``near`` replaces alpha for solvers that hold w.
+    """
 
     alpha: FloatArray | None = None
     record: dict[str, Any] | None = None
@@ -78,7 +82,7 @@ class Start(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """What one problem is solved on, by what, where, and from which start."""
+    """How to solve one problem: its design, its solver, the fleet, and the start."""
 
     design: Design
     solver: Solver
@@ -87,13 +91,13 @@ class Attempt(NamedTuple):
     source: Design | None = None
     """The kernel design behind stored features."""
     then: tuple[Rung, ...] = ()
-    """What may go on where the solver is left before the gap."""
+    """The solvers that may continue if this one stalls before it reaches the gap."""
     rows: NDArray[np.int64] | None = None
-    """The numbers of the design's rows among all, int64 (k,); None: it has all."""
+    """The row numbers of the design's rows, int64 (k,); None: it has all rows."""
 
 
 class Shortfall(NamedTuple):
-    """What there is to say of a problem: its gap (or violation), why, and whether it missed."""
+    """What to warn of in one problem: the gap (or KKT violation) it reached, and the reason."""
 
     reached: float
     why: str
@@ -101,7 +105,7 @@ class Shortfall(NamedTuple):
 
 
 class Job:
-    """One training run; `train.run.train` drives it: begin, solve every problem, make the model.
+    """One training run: `begin` it, `solve` the problems of each of its `turns`, make the `model`.
 
     Parameters
     ----------
@@ -109,10 +113,10 @@ class Job:
         As `train.run.train` takes them.
     plan : Plan
     fold : int16 array (n,), optional
-        Of every row the fold that holds it out, if machines of folds are wanted, too.
+        The fold that holds each row out, if the fit also needs machines of folds.
     over_stored : callable, optional
-        Outlines the fit over stored features, None without room for them: asked if rounding ends a
-        solve too early.
+        Returns a plan with stored features, or None if there is no room for them. Called if
+        rounding ends a solve before it reaches the gap.
     """
 
     def __init__(
@@ -135,27 +139,27 @@ class Job:
         if deadline is None and options.time_budget is not None:
             self.deadline = self.started + options.time_budget
         self.until = self.deadline
-        """When the problem at hand has had its share of the time."""
+        """The ``time.monotonic()`` at which the present problems have used up their time."""
         self.results: dict[str, Result] = {}
-        """Of every problem, by its folder's name."""
+        """The result of each problem, by the name of its folder."""
         self.fold, self._over_stored = fold, over_stored
         self.landmarks: dict[str, Any] = {}
-        """What certificates say of the landmarks, if there are any."""
+        """What certificates record of the landmarks; empty without landmarks."""
         self._short: dict[Any, Shortfall] = {}
         self._telling = threading.Lock()
         self._held = ExitStack()
         self._of = ""
-        """Which problem the files of the work folder are of."""
+        """The digest of data and options that seals the files of the work folder."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of the work folder."""
+        """Release the work folder."""
         self._held.close()
 
     def begin(self) -> None:
-        """Check rows and plan, take the work folder, and make what all problems share."""
+        """Check rows and plan, claim the work folder, and compute what all problems share."""
         data, options = self.data, self.options
         check_rows(data, options.problem, options.classifies)
         self.problems = self._problems()
@@ -181,10 +185,9 @@ class Job:
         return problems(self.data, self.options)
 
     def _should_store(self, some: Sequence[Binary]) -> Plan | None:
-        """The plan over stored features, if rounding ended one of these solves too early.
+        """Return a plan with stored features, if rounding ended one of these solves too early.
 
-        None without room for them; with a time budget, also unless twice the time is left that
-        went by.
+        None without room for them. None also if the time left is less than twice the time used.
         """
         now = time.monotonic()
         late = self.deadline is not None and self.deadline - now < 2.0 * (now - self.started)
@@ -198,7 +201,7 @@ class Job:
         return self._over_stored() if short else None
 
     def _store_features(self, plan: Plan) -> None:
-        """Begin anew over stored features."""
+        """Discard all results, and prepare to solve again with stored features."""
         self.plan, self._over_stored = plan, None
         self.report({"event": "phase", "phase": "again, with features stored: float32 columns end"})
         self.results.clear()
@@ -206,11 +209,11 @@ class Job:
         self._prepare()
 
     def turns(self) -> Iterator[list[Binary]]:
-        """The problems, those together that the plan solves together.
+        """Yield the problems in the groups that the plan solves together.
 
-        They have their share of the time that those before them left. What nobody needed goes to
-        those that had too little: again from the start, so only where it is twice as much at least.
-        All of them come again where features come to be stored.
+        Each group has its share of the time that is left. Problems that ran out of time come again
+        if at least twice their time is left at the end, as they start from the beginning. All
+        problems come again if features turn out to need storing.
         """
         spent: dict[str, float] = {}
         turn, end = self.problems, self.deadline
@@ -218,7 +221,7 @@ class Job:
             end -= 0.5 * max(0.0, end - time.monotonic())  # the folds have the other half
         while turn:
             rounds = -(-len(turn) // self.plan.together)
-            size = -(-len(turn) // rounds)  # the same for all, but for the last
+            size = -(-len(turn) // rounds)  # of each group; the last one may be smaller
             for place in range(0, len(turn), size):
                 began, some = time.monotonic(), turn[place : place + size]
                 self._share_time(end, len(some) / (len(turn) - place))
@@ -238,21 +241,21 @@ class Job:
             turn = short[: max(0, int(left / (2.0 * longest + 1e-9)))]
 
     def _share_time(self, end: float | None, share: float) -> None:
-        """Have the problems that come next end within a share of the time until ``end``."""
+        """Limit the next problems to a share of the time until ``end``."""
         if end is not None:
             now = time.monotonic()
             self.until = now + max(0.0, end - now) * share
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """Count the time that a block takes as that of one phase, whatever it solves."""
+        """Count all the time that a block takes as one phase, including solves within it."""
         began, spent = time.monotonic(), dict(self.seconds)
         yield
         taken = time.monotonic() - began
         self.seconds = {**spent, phase: spent.get(phase, 0.0) + taken}
 
     def solve(self, some: Sequence[Binary]) -> None:
-        """Solve problems to the gap that is asked for; a run that resumes this one keeps them."""
+        """Solve these problems to the requested gap, and keep their results for a resumed run."""
         left = [binary for binary in some if not self._was_finished(binary)]
         if len(left) > 1:
             self._solve_together(left)
@@ -266,7 +269,7 @@ class Job:
             self._take(binary, attempt, fitted)
 
     def _solve_together(self, some: Sequence[Binary]) -> None:
-        """Solve several problems over one pass a round, each as if it were alone."""
+        """Solve several problems that share their passes; each gets the same result as alone."""
         name = TOGETHER if some[0].fold is None else f"{TOGETHER}-fold-{some[0].fold}"
         folder = self._folder(name)
         attempts = {binary.folder: (binary, self._fitting(binary)) for binary in some}
@@ -292,14 +295,14 @@ class Job:
         self.seconds["solve"] += time.monotonic() - began - lockstep.seconds
 
     def solved_fold(self, some: Sequence[Binary], share: float) -> Model:
-        """The machine of a fold's problems, solved within a share of the time that is left."""
+        """Solve the problems of a fold within a share of the time left; returns their machine."""
         self._share_time(self.deadline, share)
         for place in range(0, len(some), self.plan.together):
             self.solve(some[place : place + self.plan.together])
         return self.machine([self.results.pop(binary.folder) for binary in some])
 
     def _fitting(self, binary: Binary) -> Attempt:
-        """How to solve one problem, on the rows that its fold does not hold out."""
+        """Return how to solve one problem, without the rows that its fold holds out."""
         attempt = self._attempt(binary)
         if binary.fold is None:
             return attempt
@@ -329,7 +332,7 @@ class Job:
         )
 
     def _how(self, binary: Binary, attempt: Attempt) -> dict[str, Any]:
-        """What `fit` takes beside the run and the solver."""
+        """Return the arguments of `fit` in addition to the run and the solver."""
         options, tuning = self.options, self.options.tuning
         return {
             "limits": Limits(self._tol(binary), options.max_iter, self.until),
@@ -341,12 +344,12 @@ class Job:
         }
 
     def _tol(self, binary: Binary) -> float:
-        """The relative gap to solve a problem to: those of folds need no close one."""
+        """Return the relative gap to solve a problem to: folds do not need a small one."""
         tol = self.options.tol
         return tol if binary.fold is None else max(tol, FOLD_TOL)
 
     def _lines(self, binary: Binary) -> Report:
-        """Events of one of several problems at once: the phases are those of all."""
+        """Return a report that drops the phases of one problem: several problems share them."""
 
         def passed(event: dict[str, Any]) -> None:
             if event["event"] != "phase":
@@ -355,14 +358,14 @@ class Job:
         return passed
 
     def _was_finished(self, binary: Binary) -> bool:
-        """Whether the run that is resumed has solved a problem; its result is taken over then."""
+        """Take over a problem's result from the resumed run; False if it has none."""
         result = self._finished(binary)
         if result is not None:
             self._better(binary, result)
         return result is not None
 
     def _take(self, binary: Binary, attempt: Attempt, fitted: Fitted) -> None:
-        """Keep the result of a fit."""
+        """Make the result of a fit, and keep it."""
         self._note(fitted, binary)
         stated = replace(fitted.certificate, rows=fitted.certificate.rows // self.data.sides)
         fitted = replace(fitted, certificate=stated)
@@ -376,7 +379,7 @@ class Job:
         self._better(binary, result)
 
     def _better(self, binary: Binary, result: Result) -> None:
-        """Take a result unless an earlier turn had a better one."""
+        """Use a problem's result, unless an earlier turn has reached a smaller gap."""
         before = self.results.get(binary.folder)
         if before is not None and _gap(result) > _gap(before):
             result = before
@@ -388,7 +391,7 @@ class Job:
                 self.report({**told, "total": len(self.problems)})
 
     def model(self) -> Model:
-        """The model of all results; a warning says which of them missed the gap."""
+        """Return the model of all results; a warning names the problems that missed the gap."""
         self._end()
         return self.machine([self.results[binary.folder] for binary in self.problems])
 
@@ -399,7 +402,7 @@ class Job:
         self.seconds["total"] = time.monotonic() - self.started
 
     def machine(self, results: list[Result], parts: dict[str, Any] | None = None) -> Model:
-        """The model of one result for every problem; ``parts``: what else it is made of."""
+        """Assemble a model from one result for each problem; ``parts`` are its other arrays."""
         parts = self._parts(results) if parts is None else parts
         ledgers: list[Any] = [result.get("ledger") for result in results]
         return Model(
@@ -413,35 +416,35 @@ class Job:
             **parts,
         )
 
-    # -- what kinds of run differ in ---------------------------------------------------------------
+    # -- defined by each kind of run ---------------------------------------------------------------
     def _prepare(self) -> None:
-        """Make what all problems share, before the first is solved."""
+        """Compute what all problems share, before the first solve."""
         raise NotImplementedError
 
     def _attempt(self, binary: Binary) -> Attempt:
-        """How to solve one problem."""
+        """Return how to solve one problem."""
         raise NotImplementedError
 
     def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:
-        """The coefficients and the offset of a solved problem."""
+        """Return the coefficients and the offset of a solved problem."""
         raise NotImplementedError
 
     def _parts(self, results: list[Result]) -> dict[str, Any]:
-        """What else a model is made of: its landmarks and their coefficients."""
+        """Return the arrays of a model: its landmarks or support vectors, and coefficients."""
         raise NotImplementedError
 
     def design_of(self, kernel: Kernel | None) -> Design:
-        """The rows where float32 holds what this kernel, or None, sees of them."""
+        """Return the design of the rows, shifted if that loses fewer digits in float32."""
         options = self.options
         balanced = options.coupled and options.problem != "one-class"
-        # An early model's gate is asked about rows where they are.
+        # The gate of an early model, which finds the part of a new row, needs rows without a shift.
         if options.early or isinstance(kernel, (Custom, Precomputed)):
             return Design(self.data, kernel)
         return Design(*moved(self.data, kernel, balanced and options.offset == "true"))
 
-    # -- what is proved of rows -----------------------------------------------------------------
+    # -- the ledger: proofs about single rows ------------------------------------------------------
     def _ledger(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Ledger | None:
-        """The ledger of one problem's rows, by their numbers in the source."""
+        """Return the ledger of one problem, with the row numbers of the data source."""
         data, found = self.data, fitted.ledger
         if found is None:
             return None
@@ -453,12 +456,12 @@ class Job:
             found, numbers = found.among(keep), numbers[keep]
         found = found.numbered(numbers)
         if len(self.problems) * attempt.design.data.n_rows > MAX_LATER_ROWS:
-            _ = found.margins  # computed now, which frees what they are computed from
+            _ = found.margins  # computed now, to free the arrays that they are computed from
         return found
 
     # -- the work folder ---------------------------------------------------------------------------
     def _claim(self) -> None:
-        """Make the work folder this problem's, and this process's; refuse to resume another's."""
+        """Lock the work folder for this run; refuse a folder of other data or options."""
 
         def fields() -> dict[str, Any]:
             known = self.options.folder_record
@@ -468,7 +471,7 @@ class Job:
         self._of = self._held.enter_context(claimed(*of, "fit", "label-*"))
 
     def _finished(self, binary: Binary) -> Result | None:
-        """The result of a problem that a run which is resumed has solved."""
+        """Return the result that the resumed run has kept of a problem, or None."""
         found = self.kept(binary).read(DONE)
         if found is None:
             return None
@@ -478,11 +481,11 @@ class Job:
         certificate = result["certificate"]
         if certificate is None:
             return result
-        # One that missed the gap goes on from its last checkpoint.
+        # A problem that missed the gap continues from its last checkpoint.
         return result if settled(certificate, self._tol(binary)) else None
 
     def _finish(self, binary: Binary, result: Result) -> None:
-        """Keep a result for a run that resumes this one."""
+        """Write a result to the work folder, for a run that resumes this one."""
         if self.folder(binary) is None:
             return
         arrays = {name: part for name, part in result.items() if isinstance(part, np.ndarray)}
@@ -492,22 +495,22 @@ class Job:
         self.kept(binary).write(DONE, record, arrays)
 
     def kept(self, binary: Binary) -> KeptFiles:
-        """The files of a problem."""
+        """Return the files that are kept of a problem."""
         return KeptFiles(self.folder(binary), f"{self._of}/{binary.folder}", self.options.resume)
 
     def folder(self, binary: Binary) -> Path | None:
-        """Where one problem's part of the run is kept."""
+        """Return the folder of one problem, or None without a work folder."""
         return self._folder(binary.folder)
 
     def _folder(self, name: str) -> Path | None:
         work, stored = self.options.work, self.plan.features == "stored"
         return None if work is None else work / (name + STORED * stored)
 
-    # -- what there is to say ----------------------------------------------------------------------
+    # -- warnings and records ----------------------------------------------------------------------
     def _note(self, fitted: Fitted, binary: Binary) -> None:
-        """Remember what stood in the way of a fit."""
+        """Remember whether a problem missed its gap, and why."""
         if binary.fold is not None:
-            return  # what is published is the machine of all rows
+            return  # the model that users see is the one of all rows
         tol, proof = self.options.tol, fitted.certificate
         why = hindrance(fitted, tol, self.plan.features)
         missed = not proof.proves(tol)
@@ -517,7 +520,7 @@ class Job:
             self._short[binary.name] = Shortfall(proof.reached, why, missed)
 
     def _unsolved(self) -> str:
-        """What there is to say of the problems, in one sentence."""
+        """Describe in one sentence which problems missed the gap, and why."""
         tol, problems = self.options.tol, len(self.problems)
         known = [one.name for one in self.problems if one.name in self._short]
         short = {name: self._short[name] for name in known}
@@ -540,7 +543,7 @@ class Job:
 
     def _pass_on(self, event: dict[str, Any], binary: Binary) -> None:
         with self._telling:
-            # Asking every process for its memory takes longer than a pass over a few rows.
+            # To ask every process for its memory takes longer than a pass over a few rows.
             if self.watched:
                 beside = {"class": binary.name, "memory": self.fleet.memory()}
                 if event["event"] == "pass":
@@ -575,22 +578,22 @@ def claimed(
     noun: str,
     stale: str,
 ) -> Iterator[str]:
-    """Lock the work folder of a run, if it has one, and use only workers that can see it.
+    """Lock the work folder of a run, if it has one, and use only the workers that can see it.
 
     Parameters
     ----------
     options : TrainOptions
-        With the folder, and whether to resume what is there.
+        Their ``work`` is the folder; ``resume`` says whether to resume a run in it.
     fields : callable
-        Returns all that the result depends on, but for the rows; called if there is a folder.
+        Returns all that the result depends on, except the rows. Called if there is a folder.
     noun, stale
         As `files.work.owned` takes them.
 
     Yields
     ------
     str
-        A digest of the data and of all that the result depends on: files of the folder are sealed
-        with it. Empty without a folder.
+        A digest of the data and of all that the result depends on, which seals the files of the
+        folder. Empty without a folder.
     """
     with ExitStack() as stack:
         of = ""
@@ -603,12 +606,12 @@ def claimed(
 
 
 def rely_on(fleet: Fleet, data: Rows, work: Path | None) -> None:
-    """Have those workers alone that see the rows, and the work folder as it was claimed.
+    """Use only the workers that see the rows, and the work folder as it was claimed.
 
     Raises
     ------
     InputError
-        If none does.
+        If no worker sees them.
     """
     files: list[Path | RemotePath] = [] if data.path is None else [data.path / MANIFEST]
     fleet.rely_on(files if work is None else [*files, work / "problem.json"])
