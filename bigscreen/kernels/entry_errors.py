@@ -1,4 +1,4 @@
-"""How far rounding can move kernel entries, and the scores that are sums of them (maths.md 4)."""
+"""Bounds on rounding errors of kernel entries, and of scores made of them (maths.md 4)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bigscreen.numerics.rows import FloatArray
 class EntryErrors:
     """Bounds on the errors of the kernel entries of some rows with all rows of the data.
 
-    An entry of row i may be off by ``relative_i |k_ij|`` together with the row's other entries,
-    and by ``absolute_i`` independently of them.
+    The error of entry (i, j) has two parts: at most ``relative_i |k_ij|`` that is common to all
+    entries of the row, and at most ``absolute_i`` that is independent of the other entries.
 
     Attributes
     ----------
@@ -42,15 +42,15 @@ class EntryErrors:
         constant: bool = False,
         max_sqnorm: float | None = None,
     ) -> EntryErrors:
-        """The errors of float32 entries.
+        """Bound the errors of float32 entries.
 
         Parameters
         ----------
         kernel : Kernel
         rows : Operand
         constant : bool
-            A 1 is appended to every phi. It is exact: `rounded_again` is for entries that it is
-            added to in float32.
+            A 1 is appended to every phi, which adds an exact 1 to each entry. If it is added in
+            float32, use `rounded_again` as well.
         max_sqnorm : float or None
             The largest squared norm of all rows of the data; None if ``rows`` are all of them.
         """
@@ -71,21 +71,21 @@ class EntryErrors:
         return cls(each + relative, each + absolute, norms, max_norm)
 
     def in_float64(self) -> EntryErrors:
-        """The errors of float64 entries."""
+        """Return the bounds for float64 entries."""
         return replace(self, relative=FLOAT64 * self.relative, absolute=FLOAT64 * self.absolute)
 
     def rounded_again(self) -> EntryErrors:
-        """The errors of these entries after one more rounding to float32."""
+        """Return the bounds for these entries after one more rounding to float32."""
         moved = ROUNDED_ONCE * self.norms * self.max_norm
         return replace(self, relative=self.relative + U32, absolute=self.absolute + moved)
 
     def of_scores(
         self, scores: FloatArray, spread: float, rows: NDArray[np.int64] | slice = slice(None)
     ) -> FloatArray:
-        """Bounds on the errors of the scores ``u_i = sum_j coef_j k_ij`` of these rows.
+        """Bound the errors of the scores ``u_i = sum_j coef_j k_ij`` of these rows.
 
         ``spread``: `bigscreen.kernels.square.total_spread` of the coefficients. The independent
-        errors of a row's entries add up to ``absolute_i`` times it, the others to
+        errors of a row's entries add up to at most ``absolute_i spread``, the common ones to
         ``relative_i |u_i|``.
         """
         bounds: FloatArray = self.relative[rows] * np.abs(scores) + self.absolute[rows] * spread

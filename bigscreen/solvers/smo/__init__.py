@@ -1,1 +1,1 @@
-"""Pairs of rows of an exact kernel machine, in one process."""
+"""SMO: sequential minimal optimisation of the exact kernel machine in one process."""

@@ -1,4 +1,4 @@
-"""Rows of the kernel matrix, kept while there is room."""
+"""Cached rows of the kernel matrix for SMO."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ FEWEST = 3  # rows kept however small the cache: a pair of them, and one to come
 
 
 class KernelRows:
-    """Kernel rows against the rows alive, least recently used out first.
+    """Rows of the kernel matrix, restricted to the rows not screened, in an LRU cache.
 
     Parameters
     ----------
     kernel : Kernel
     X : ndarray or csr_array (n, d), float32
     constant : bool
-        Every entry is one larger: a 1 is appended to phi.
+        Add 1 to each entry, for a constant appended to phi.
     cache : int
-        Bytes of rows that are kept.
+        Bytes of cached rows.
     most : int
-        Bytes of the matrix of the rows alive up to which it is computed as a whole.
+        Compute the whole matrix if it has at most this many bytes.
     square : Square or None
-        Entries between all rows, shared with whoever needs them too: used while all are alive.
+        The shared kernel matrix of all rows, used while no row is screened.
 
     Attributes
     ----------
     alive : int64 (rows,)
-        Numbers of the rows looked at, ascending. Kept rows lose the entries of rows that go; when
-        rows come back, all are computed again.
+        Numbers of the rows not screened, ascending. Cached rows lose the entries of screened rows;
+        when rows come back, the cache is emptied.
     diag : float64 (n,), ``k(x, x)``
     errors : EntryErrors
-        Of the entries of all rows.
+        Bounds on the errors of the entries of all rows.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class KernelRows:
 
     @property
     def matrix(self) -> Matrix | None:
-        """The matrix of the rows alive for compiled steps; None where it is too large."""
+        """The kernel matrix of the rows not screened, for compiled steps; None if too large."""
         if self._matrix is None:
             if self.square is not None:
                 self._matrix = Matrix(self.square)
@@ -88,7 +88,7 @@ class KernelRows:
 
     @property
     def whole(self) -> NDArray[Any] | None:
-        """The matrix of the rows alive, computed at first use; None where it is too large."""
+        """The kernel matrix of the rows not screened as an array; None if too large."""
         n = len(self.alive)
         if n * n * np.dtype(self.dtype).itemsize > self.most:
             return None
@@ -102,7 +102,7 @@ class KernelRows:
         return self._whole
 
     def look_at(self, alive: NDArray[np.int64]) -> None:
-        """Change which rows are alive."""
+        """Set which rows are not screened."""
         self._leave()
         known = bool(np.all(np.isin(alive, self.alive)))
         place = np.searchsorted(self.alive, alive)
@@ -117,7 +117,7 @@ class KernelRows:
             self._kept = None
 
     def refine(self) -> None:
-        """Entries in float64 from here on."""
+        """Compute entries in float64 from now on."""
         if self.dtype is np.float64:
             return
         self._leave()
@@ -128,23 +128,23 @@ class KernelRows:
         """Bound the errors of the entries of all rows in their present precision."""
         errors = EntryErrors.of(self.kernel, self.side, self.constant)
         if self.constant:
-            errors = errors.rounded_again()  # the 1 is added to entries of their own precision
+            errors = errors.rounded_again()  # the constant's 1 is added in the entries' precision
         return errors.in_float64() if self.dtype is np.float64 else errors
 
     def count(self) -> None:
-        """Count what compiled steps have computed."""
+        """Update the count of entries that compiled steps have computed."""
         if self.square is not None:
             self.square.count()
 
     def _leave(self) -> None:
-        """Use no matrix any more that is not of these rows and this precision."""
+        """Drop matrices of other rows or another precision."""
         self._matrix = None
         if self.square is not None:
             self.computed += self.square.entries
             self.square = None
 
     def __getitem__(self, place: int) -> NDArray[Any]:
-        """Row ``alive[place]`` of the kernel matrix, columns ``alive``; not to be written to."""
+        """Return row ``alive[place]`` of the kernel matrix, columns ``alive`` (read-only)."""
         if self._whole is not None:
             return self._whole[place]
         kept, slots = self._kept or self._empty()
@@ -159,7 +159,7 @@ class KernelRows:
         return row
 
     def _empty(self) -> tuple[KernelCache, Slots]:
-        """Room for rows against the rows alive."""
+        """Make an empty cache for rows of the present length."""
         row = max(1, len(self.side)) * np.dtype(self.dtype).itemsize
         slots = Slots(max(FEWEST, self.cache // row), self.X.shape[0])
         kept = KernelCache(self.kernel, self.side, slots.capacity, self.dtype, padded=False)
@@ -173,7 +173,10 @@ class KernelRows:
         coef: FloatArray,
         dtype: type | None = None,
     ) -> FloatArray:
-        """``sum_j coef_j k(x_i, x_j)`` over the support, for these rows; entries of ``dtype``."""
+        """Compute ``sum_j coef_j k(x_i, x_j)`` over the support for these rows i.
+
+        ``dtype``: type of the entries; None: that of the cached rows.
+        """
         scores = np.zeros(len(rows))
         if len(rows) and len(support):
             self.computed += len(rows) * len(support)

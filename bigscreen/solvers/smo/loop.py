@@ -1,16 +1,16 @@
-"""Pair steps and single steps on the dual (SMO): the loop for a kernel matrix in memory.
+"""Compiled SMO steps on one or two dual variables, and the loop for a kernel matrix in memory.
 
-In terms of ``x_i = r_i alpha_i`` (``r`` the coupling's +-1 where there is one, else the sign) and
-``F_i = r_i G_i`` every problem of ``Dual`` without a curve reads: maximise
-``F . d - 1/2 d' Q d - e . |x + d|`` over ``low <= x + d <= high``, with a coupling also
-``sum d = 0`` over every group, and ``Q_ij = f_i f_j K_ij``, ``f = r s``. Without a coupling ``f``
-is 1, and for a C-SVC with one too: no sign is left.
+Let ``x_i = r_i alpha_i`` (``r`` is the coupling's +-1, without a coupling the sign) and
+``F_i = r_i G_i``. Then every problem of ``Dual`` without a quadratic term of the loss reads:
+maximise ``F . d - 1/2 d' Q d - e . |x + d|`` over ``low <= x + d <= high``, and, with a coupling,
+``sum d = 0`` over each group. Here ``Q_ij = f_i f_j K_ij`` and ``f = r s``. Without a coupling, and
+for a C-SVC with one, ``f`` is 1, so no sign is left.
 
-Rows of a group are kept together, so that scans run on slices: a step costs the same for any number
-of groups. A tube is a kink of every variable at 0, where a step ends.
+Rows of a group are adjacent, so that scans run on slices, and a step costs the same for any number
+of groups. A tube (half-width e) gives each variable a hinge point at 0, where a step ends.
 
-What loops take comes in records of arrays. A field that may be None is handed to a function of its
-own: loops are compiled without what is not there only where an argument says so.
+Loops take named tuples of arrays. A field that may be None is passed to a function of its own,
+because numba compiles a branch away only if the type of an argument decides it.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ Singles = NDArray[np.float32]
 Entries = NDArray[Any]
 """A row of kernel entries: float32 or float64."""
 
-UP, DOWN = np.int8(1), np.int8(2)  # bits of `moves`: which way a variable has room
+UP, DOWN = np.int8(1), np.int8(2)  # bits of `moves`: whether a variable can move up, down
 
 _MOST = np.int64(0x7FFFFFFFFFFFFFFF)
 _NONE = np.int64(-0x8000000000000000)
 _INDEX = np.int64(0xFFFFFFFF)
 _ZERO, _HALF, _TINY = np.float32(0), np.float32(0.5), np.float32(1e-30)
-# (A number as such has a type of its own: each function that takes one is compiled again for it.)
+# Typed, since numba would compile functions anew for arguments that are integer literals.
 _FIRST: Any = np.int64(0)
 _NOBODY: Any = np.int64(-1)
 _FLAT = 1e-12  # curvature below this share of the largest k(x, x) counts as this much
 
 
 class Limits(NamedTuple):
-    """When steps end, and how they are chosen.
+    """When to stop, and how to choose the variables of a step.
 
     Parameters
     ----------
     tol : float
-        Stop at this violation or below.
+        Stop once the violation is at most this.
     max_steps : int
     second_order : bool
-        Choose by the gain in the dual, not by the violation alone.
+        Choose the largest gain in the dual, not the largest violation.
     pairs : bool
-        Without a coupling: move two variables at a time rather than one.
+        Without a coupling: move two variables at a time, not one.
     """
 
     tol: float
@@ -61,9 +61,10 @@ class Limits(NamedTuple):
 
 
 class Variables(NamedTuple):
-    """What steps move, float64 arrays (q,): ``x`` within ``low`` and ``high``, with F.
+    """The variables that steps change, float64 (q,): ``x`` within [low, high], and F.
 
-    Where there is a tube: it, and what it adds to F at x on the way up and on the way down.
+    With a tube: its half-widths, and the terms ``up`` and ``down`` that it adds to F for moves up
+    and down from x.
     """
 
     low: FloatArray
@@ -83,23 +84,24 @@ class Variables(NamedTuple):
         F: FloatArray,
         tube: FloatArray | None = None,
     ) -> Variables:
-        """Those at this x, whose F this is."""
+        """Make the variables at this x, with this F."""
         if tube is None:
             return cls(low, high, x, F, None, None, None)
-        tube = np.ascontiguousarray(tube)  # scans do not vectorise over a view of one number
+        tube = np.ascontiguousarray(tube)  # scans of a broadcast view would not vectorise
         up, down = np.where(x >= 0, -tube, tube), np.where(x > 0, -tube, tube)
         return cls(low, high, x, F, tube, up, down)
 
     def at(self, rows: NDArray[np.int64]) -> Variables:
-        """Copies of those of some rows."""
+        """Copy the variables of these rows."""
         tube = None if self.tube is None else self.tube[rows]
         return self.of(self.low[rows], self.high[rows], self.x[rows], self.F[rows], tube)
 
 
 class PairScan(NamedTuple):
-    """What is looked at to choose a pair: F and what the tube adds to it, and ...
+    """The arrays that are scanned to choose a pair.
 
-    ... the factors f (None: they cancel out), ``k(x, x)``, and which way each variable can move.
+    F, the tube's terms ``up`` and ``down``, the factors f as ``flip`` (None: they cancel),
+    ``k(x, x)``, and in which directions each variable can move.
     """
 
     F: FloatArray
@@ -111,11 +113,11 @@ class PairScan(NamedTuple):
 
 
 class FreeScan(NamedTuple):
-    """What is looked at to choose single variables, or two, where there is no coupling.
+    """The arrays that are scanned to choose one or two variables, without a coupling.
 
-    F and what the tube adds to it; ``k(x, x)`` and the least curvature; in float32 and units of the
-    widest box (C may be 1e-50) the curvatures, their inverses, and the room down (<= 0) and up, to
-    a kink at most.
+    F and the tube's terms ``up`` and ``down``; ``k(x, x)`` and the least curvature. The others are
+    float32 in units of the widest box (C may be 1e-50): curvatures, their inverses, and the room
+    below (<= 0) and above each variable, up to its hinge point.
     """
 
     F: FloatArray
@@ -131,18 +133,17 @@ class FreeScan(NamedTuple):
 
 
 class Matrix:
-    """A kernel matrix, or some of its rows and columns, in the order that steps want them.
+    """A kernel matrix for compiled steps, or a reordered part of one.
 
     Parameters
     ----------
     K : float32 or float64 (n, n), C-contiguous; or Square
-        Of a square each row is computed when a step first needs it (and `order` is None).
+        Rows of a Square are computed when a step first needs them (`order` must be None then).
     order : int64 (q,) or None
-        The rows that matter, those of a group together; None: all of them as they are. A row is
-        then copied when a step first needs it: a solve that moves few variables never touches most
-        of the square that they span.
+        The rows to use, rows of a group adjacent; None: all rows in their order. A row is copied
+        when a step first needs it, because a solve often needs few of the rows.
     room : array of the type of K, at least (q * q,), or None
-        Memory for the copies, where there is some: fresh pages cost more than the copying.
+        Memory for the copies: new memory costs more than copying.
     """
 
     def __init__(
@@ -169,29 +170,29 @@ class Matrix:
 def smo(
     K: NDArray[Any] | Matrix, dual: Dual, alpha: FloatArray, G: FloatArray, limits: Limits
 ) -> tuple[int, float]:
-    """Maximise the dual over all rows of a kernel matrix, from a feasible alpha.
+    """Maximise the dual over all rows of a kernel matrix by SMO, from a feasible alpha.
 
     Parameters
     ----------
     K : float32 or float64 (q, q), C-contiguous, or Matrix
-        Kernel entries, without signs; the constant's 1 added where there is one. All else follows
-        the order of a ``Matrix``, which has the rows of every group together.
+        Kernel entries without signs, plus 1 if a constant is appended to phi. With a ``Matrix``,
+        all other arguments have its order, in which rows of a group are adjacent.
     dual : Dual
-        Signs, box, coupling, groups and tube of the rows; its linear part is in G, and what a
-        coupling adds up to is what it is at alpha.
+        Signs, box, coupling, groups and tube of the rows. Its linear part is contained in G, and
+        its total is not used: the one of alpha is kept.
     alpha : float64 (q,)
-        Within the box; updated. ``t . alpha`` stays what it is, in every group.
+        Within the box; updated. ``t . alpha`` of each group does not change.
     G : float64 (q,)
-        ``p - s u``, without a multiplier or a tube; updated.
+        ``p - s u``, without multipliers and tube; updated.
     limits : Limits
 
     Returns
     -------
     steps : int
     violation : float
-        The largest ``t_i G_i - t_j G_j`` of a pair that can move (m - M) in any group, or the
-        largest projected gradient. Above ``tol`` where ``max_steps`` or the precision of float64
-        ended it.
+        The largest ``t_i G_i - t_j G_j`` of a pair that can move (m - M) in any group; without a
+        coupling the largest projected gradient. Above ``tol`` if ``max_steps`` or the precision of
+        float64 stopped the loop.
     """
     coupled = dual.coupling is not None
     if not isinstance(K, Matrix):
@@ -210,7 +211,7 @@ def smo(
     flip = flips(r * dual.sign) if coupled else None
     variables = Variables.of(low, high, x, F, dual.tube)
     done = steps(K, variables, flip, dual.group, coupled, limits)
-    alpha[:], G[:] = r * x + 0.0, r * F  # no -0.0 for those who compare bits
+    alpha[:], G[:] = r * x + 0.0, r * F  # + 0.0: no -0.0 in alpha
     return done
 
 
@@ -222,7 +223,23 @@ def steps(
     coupled: bool,
     limits: Limits,
 ) -> tuple[int, float]:
-    """The same in the variables of the steps themselves: x and F are updated."""
+    """Maximise the dual by SMO in the variables x and F, which are updated.
+
+    Parameters
+    ----------
+    K : Matrix
+    variables : Variables
+    flip : float32 (q,) or None
+        The factors f; None if they cancel.
+    group : int8 (q,), ascending, or None
+    coupled : bool
+        Whether there is a coupling.
+    limits : Limits
+
+    Returns
+    -------
+    (steps, violation), as `smo` returns them
+    """
     if not coupled:
         return _free(K.rows, K.diag, variables, limits)
     ends = None
@@ -232,13 +249,13 @@ def steps(
 
 
 def flips(f: FloatArray) -> Singles | None:
-    """The factors ``f``, None where they cancel out: scans are compiled for either."""
+    """Return the factors ``f`` as float32, or None if all are equal: then they cancel in pairs."""
     return None if np.all(f == f[:1]) else f.astype(np.float32)
 
 
 @njit(cache=True, nogil=True)
 def _row(K: Any, order: Any, copies: Any, copied: Any, i: int) -> Entries:
-    """Row i of a ``Matrix``."""
+    """Return row i of a ``Matrix``, computed or copied if this is its first use."""
     if order is None:
         return row_of(K, copies, copied, i)
     if not copied[i]:
@@ -251,13 +268,13 @@ def _row(K: Any, order: Any, copies: Any, copied: Any, i: int) -> Entries:
 
 @njit(cache=True, nogil=True)
 def _cut(values: Any, ends: Any, g: int) -> Any:
-    """The part of a group; without groups the values as they are, as slices cost 10 % of a step."""
+    """Slice the values of group g; without groups return all (a slice costs 10 % of a step)."""
     return values if ends is None or values is None else values[ends[g] : ends[g + 1]]
 
 
 @njit(cache=True, nogil=True)
 def _group(scan: PairScan, ends: Any, g: int) -> PairScan:
-    """The part of a scan that is a group's."""
+    """Slice the arrays of a scan to group g."""
     return PairScan(
         _cut(scan.F, ends, g),
         _cut(scan.up, ends, g),
@@ -311,7 +328,7 @@ def _coupled(
         cross = _row(K, order, copies, copied, i)[j]
         curvature = diag[i] + diag[j] - 2.0 * f_i * f_j * cross
         step = pair_step(variables, moves, i, j, curvature, least)
-        if step == 0.0:  # below the last digit of x
+        if step == 0.0:  # smaller than the last digit of x
             break
         a, b = step * f_i, -step * f_j
         steps += 1
@@ -333,7 +350,7 @@ def _free(rows: Any, diag: FloatArray, variables: Variables, limits: Limits) -> 
         if pairs:
             j = free_partner(scan, row, i, second)
         a, b = free_step(variables, i, j, diag, row[j], scan.least)
-        if a == 0.0 and b == 0.0:  # below the last digit of x
+        if a == 0.0 and b == 0.0:  # smaller than the last digits of x
             break
         note_space(i, variables, scan)
         note_space(j, variables, scan)
@@ -345,41 +362,41 @@ def _free(rows: Any, diag: FloatArray, variables: Variables, limits: Limits) -> 
 
 @njit(cache=True, nogil=True)
 def least_curvature(diag: FloatArray) -> float:
-    """The smallest curvature that steps reckon with (duplicates, zeros, kernels not psd)."""
+    """Return the curvature that steps use at least (for equal rows, zeros, indefinite kernels)."""
     return max(_FLAT * largest(diag), 1e-30)
 
 
 @njit(cache=True, nogil=True)
 def largest(values: FloatArray) -> float:
-    """The largest of values that are not negative; 0 of none (numpy's takes long to compile)."""
+    """Return the largest of nonnegative values, 0 if there are none (np.max compiles slowly)."""
     found = 0.0
     for value in values:
         found = max(found, value)
     return found
 
 
-# -- what may not be there -----------------------------------------------------------------------
+# -- arguments that may be None ------------------------------------------------------------------
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def signed(value: Any, flip: Singles | None, k: int) -> Any:
-    """The value times the factor f of a variable."""
+    """Multiply a value with the factor f of variable k."""
     return value if flip is None else flip[k] * value
 
 
 @njit(cache=True, nogil=True)
 def with_tube(F: float, kink: FloatArray | None, k: int) -> float:
-    """F of a variable and what the tube adds to it on the way that ``kink`` is of."""
+    """Return F of variable k plus the tube's term for moves up or down, given as ``kink``."""
     return F if kink is None else F + kink[k]
 
 
 @njit(cache=True, nogil=True)
 def slope(F: float, k: int, up: FloatArray | None, down: FloatArray | None) -> float:
-    """The derivative of the objective in the way that it grows, 0 where it grows in neither."""
+    """Return the derivative in the direction in which the objective rises; 0 if in neither."""
     return F if up is None or down is None else max(F + up[k], 0.0) + min(F + down[k], 0.0)
 
 
 @njit(cache=True, nogil=True)
 def smooth(k: int, up: FloatArray | None, down: FloatArray | None) -> bool:
-    """Whether a variable is away from its kink."""
+    """Whether variable k is away from its hinge point, so that the objective is smooth there."""
     return True if up is None or down is None else up[k] == down[k]
 
 
@@ -391,7 +408,7 @@ def note_tube(
     up: FloatArray | None,
     down: FloatArray | None,
 ) -> None:
-    """Write down what the tube adds to F at this x, on the way up and on the way down."""
+    """Update the tube's terms of F for moves up and down from the present x_k."""
     if tube is not None and up is not None and down is not None:
         up[k] = -tube[k] if x[k] >= 0 else tube[k]
         down[k] = -tube[k] if x[k] > 0 else tube[k]
@@ -399,7 +416,10 @@ def note_tube(
 
 @njit(cache=True, nogil=True)
 def piece(k: int, way: float, variables: Variables) -> tuple[float, float]:
-    """Where x_k can go on its way with the derivative it has now: up to its kink at most."""
+    """Return the interval in which x_k can move in direction ``way`` without passing 0.
+
+    With a tube the objective has a hinge point at 0; else the interval is the box.
+    """
     x, bottom, top = variables.x[k], variables.low[k], variables.high[k]
     if variables.tube is not None:
         if x > 0.0 or (x == 0.0 and way >= 0.0):
@@ -412,7 +432,7 @@ def piece(k: int, way: float, variables: Variables) -> tuple[float, float]:
 # -- with a coupling: pairs that keep the sum --------------------------------------------------
 @njit(cache=True, nogil=True)
 def rooms(variables: Variables) -> NDArray[np.int8]:
-    """Which way every variable can move: bits UP and DOWN, int8 (q,)."""
+    """Return in which directions each variable can move: bits UP and DOWN, int8 (q,)."""
     moves = np.empty(len(variables.x), np.int8)
     for k in range(len(moves)):
         _note_room(k, variables, moves)
@@ -427,9 +447,10 @@ def _note_room(k: int, variables: Variables, moves: NDArray[np.int8]) -> None:
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def pair_update(scan: PairScan, Ki: Entries, Kj: Entries, a: float, b: float) -> int:
-    """F -= f (a K_i + b K_j) and, in the same pass, the largest derivative up (its row, or -1).
+    """Update F -= f (a K_i + b K_j), and return the row with the largest derivative upwards, or -1.
 
-    The index replaces the last bits of F: its F is the maximum up to 2^-52 len(F) of itself.
+    Both in one pass: the index replaces the last bits of F, so the row found has the maximum up to
+    a relative 2^-52 len(F).
     """
     F, up, flip, moves = scan.F, scan.up, scan.flip, scan.moves
     index = np.int64(1)
@@ -440,11 +461,11 @@ def pair_update(scan: PairScan, Ki: Entries, Kj: Entries, a: float, b: float) ->
         v = F[k] - signed(a * Ki[k] + b * Kj[k], flip, k)
         F[k] = v
         bits = np.float64(with_tube(v, up, k)).view(np.int64)
-        # Two's complement order for negative numbers.
+        # Flip negative numbers, so that integers order like floats.
         bits ^= (bits >> 63) & _MOST
         key = (bits & -index) | np.int64(k)
         best = max(best, key if moves[k] & UP else _NONE)
-    # Not `best == _NONE`: knowing of that exit, LLVM would not vectorise the loop.
+    # Not `best == _NONE`: with that exit LLVM would not vectorise the loop.
     i = best & (index - 1)
     return int(i) if len(F) and moves[i] & UP else -1
 
@@ -453,10 +474,11 @@ def pair_update(scan: PairScan, Ki: Entries, Kj: Entries, a: float, b: float) ->
 def pair_partner(
     scan: PairScan, Ki: Entries, i: int, least: np.float32, second: bool
 ) -> tuple[int, float]:
-    """The partner j of i, and the largest ``F_i - F_j`` (with tubes) over what can move down.
+    """Choose the partner j of i; return it and the largest ``F_i - F_j`` of all possible partners.
 
-    Second order (Fan et al. 2005): j has the largest gain ``(F_i - F_j)^2 / curvature``,
-    in float32, which decides about the order of steps only. j is -1 if no pair is left.
+    Partners can move down; F includes the tube's terms. Second order (Fan et al. 2005): j has the
+    largest gain ``(F_i - F_j)^2 / curvature``. The gain is float32, which affects only the order of
+    steps. j is -1 if no pair violates.
     """
     F, down, flip, diag, moves = scan.F, scan.down, scan.flip, scan.diag, scan.moves
     top, scale, own = with_tube(F[i], scan.up, i), signed(np.float32(2), flip, i), diag[i]
@@ -490,9 +512,9 @@ def pair_step(
     curvature: float,
     least: float,
 ) -> float:
-    """x_i += d, x_j -= d with the best d within the box; returns d, 0 where x stays the same.
+    """Take the step x_i += d, x_j -= d with the best d within the box; return d.
 
-    A variable that meets its bound IS the bound, to the last bit.
+    0 if x does not change. A variable that reaches its bound is set to it exactly.
     """
     x, F = variables.x, variables.F
     apart = with_tube(F[i], variables.up, i) - with_tube(F[j], variables.down, j)
@@ -519,9 +541,9 @@ def pair_turn(
     other: Entries,
     least: float,
 ) -> tuple[float, int]:
-    """A step on a pair whose rows these are: what `pair_step` and `pair_update` say.
+    """Take a step on a pair with these kernel rows; return it and the next i of `pair_update`.
 
-    In one call: outside of compiled loops calls cost as much as a step.
+    One function for both: a call from Python costs as much as a step.
     """
     f_i, f_j = signed(1.0, scan.flip, i), signed(1.0, scan.flip, j)
     curvature = diag[i] + diag[j] - 2.0 * f_i * f_j * row[j]
@@ -532,7 +554,7 @@ def pair_turn(
 # -- without a coupling: one variable, or two ---------------------------------------------------
 @njit(cache=True, nogil=True)
 def free_scan(variables: Variables, diag: FloatArray) -> FreeScan:
-    """What the scans of these variables reckon with."""
+    """Make the arrays that are scanned for steps without a coupling."""
     n, width = len(variables.x), variables.high - variables.low
     unit = max(largest(width), 1e-300)
     curve = np.maximum(np.maximum(diag, _FLAT * largest(diag)) * unit, 1e-30).astype(np.float32)
@@ -547,7 +569,7 @@ def free_scan(variables: Variables, diag: FloatArray) -> FreeScan:
 
 @njit(cache=True, nogil=True)
 def note_space(k: int, variables: Variables, scan: FreeScan) -> None:
-    """Write down how far a variable can go, to a kink at most."""
+    """Update the room below and above variable k, up to its hinge point."""
     x, bottom, top = variables.x[k], variables.low[k], variables.high[k]
     if variables.tube is not None:
         bottom = max(bottom, 0.0) if x > 0.0 else bottom
@@ -559,10 +581,13 @@ def note_space(k: int, variables: Variables, scan: FreeScan) -> None:
 def free_update(
     scan: FreeScan, Ki: Entries, Kj: Entries, a: float, b: float, second: bool
 ) -> tuple[int, float]:
-    """F -= a K_i + b K_j and, in the same pass, the best single variable (or -1).
+    """Update F -= a K_i + b K_j, and choose the best single variable.
 
-    Second order: by the gain of its step within the box, else by its projected gradient, the
-    largest of which is returned too.
+    By the gain of its step within the box if ``second``, else by its projected gradient.
+
+    Returns
+    -------
+    (the variable, or -1; the largest projected gradient)
     """
     F, up, down, _, _, _, curve, inverse, less, more = scan
     best, widest = np.int64(0), np.int32(0)
@@ -589,10 +614,10 @@ def free_update(
 
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def free_partner(scan: FreeScan, Ki: Entries, i: int, second: bool) -> int:
-    """The partner of i: the largest joint gain, or the largest gradient the other way (or i).
+    """Choose the partner of i: the largest joint gain, or the largest opposite gradient.
 
-    The gain is that of the exact step on both within their boxes: see `free_step`. Where x is at
-    a kink its step keeps the sign of its own slope.
+    Returns i if there is none. The gain is that of the exact step on both within their boxes (see
+    `free_step`). A variable at its hinge point moves only in the direction of its own slope.
     """
     F, up, down, _, _, unit, curve, inverse, less, more = scan
     g_i, c_i, inv_i = np.float32(slope(F[i], i, up, down)), curve[i], inverse[i]
@@ -630,10 +655,10 @@ def free_partner(scan: FreeScan, Ki: Entries, i: int, second: bool) -> int:
 def free_step(
     variables: Variables, i: int, j: int, diag: FloatArray, cross: float, least: float
 ) -> tuple[float, float]:
-    """The best step on x_i and x_j within their boxes; returns both (j = i: one variable).
+    """Take the best step on x_i and x_j within their boxes; return both (j = i: one variable).
 
-    Eliminate d_i, clip d_j; if then d_i leaves its box it is at that bound in the optimum, since
-    the problem is convex, and d_j is best for it. Exact, with no case distinction.
+    Eliminate d_i and clip d_j. If d_i then leaves its box, it is at that bound at the optimum,
+    since the problem is convex; d_j is recomputed for it. This is exact without cases.
     """
     x, F, up, down = variables.x, variables.F, variables.up, variables.down
     diag_i, diag_j = max(diag[i], least), max(diag[j], least)
@@ -659,9 +684,10 @@ def free_step(
 def free_turn(
     variables: Variables, scan: FreeScan, i: int, j: int, row: Entries, other: Entries, second: bool
 ) -> tuple[bool, int, float]:
-    """A step on variables whose rows these are: whether x moved, and what `free_update` says then.
+    """Take a step on variables with these kernel rows, and choose the next variable.
 
-    In one call: outside of compiled loops calls cost as much as a step.
+    Returns whether x changed, and the results of `free_update`. One function for both: a call from
+    Python costs as much as a step.
     """
     a, b = free_step(variables, i, j, scan.diag, np.float64(row[j]), scan.least)
     note_space(i, variables, scan)
@@ -677,7 +703,7 @@ def _within(d: float, low: float, high: float) -> float:
 
 @njit(cache=True, nogil=True)
 def _move(x: float, d: float, low: float, high: float) -> float:
-    """x + d, the bound itself to the last bit where d leads there."""
+    """Return x + d, or exactly the bound that d reaches."""
     if d >= high - x:
         return high
     return low if d <= low - x else x + d

@@ -1,4 +1,4 @@
-"""Sequential minimal optimisation over all rows, in one process, kernel rows through a cache."""
+"""The SMO solver: sequential minimal optimisation over all rows, with a cache of kernel rows."""
 
 from __future__ import annotations
 
@@ -43,25 +43,26 @@ SCANNED = 1 << 24
 
 @dataclass(frozen=True)
 class Pairs:
-    """SMO: every step solves for one variable or two exactly.
+    """The SMO solver: each step solves exactly for one or two dual variables.
 
-    For data that one process holds: the inner solver of partitions, and the reference that others
-    are compared with. Kernel entries are computed against the rows alive alone.
+    For data in one process: it is the inner solver of partitions, and the reference for other
+    solvers. Screened rows have no entries in kernel rows.
 
     Parameters
     ----------
     selection : {"second", "first"}
-        By the gain in the dual (with a coupling Fan et al. 2005), or the worst violation.
+        Choose variables by the gain in the dual (with a coupling Fan et al. 2005), or by the
+        largest violation.
     working_set : {1, 2} or None
-        Variables moved at a time; None: 2. With a coupling one alone cannot move.
+        Variables per step; None: 2. With a coupling one alone cannot move.
     cache : int
-        Bytes of kernel rows kept, where the matrix is too large for ``whole``.
+        Bytes of cached kernel rows, if the matrix is larger than ``whole``.
     whole : int
-        Bytes of the matrix of the rows alive up to which all of it is computed at once.
+        Compute the whole kernel matrix of the rows not screened if it has at most this many bytes.
     eps : float
-        LIBSVM's stopping rule: nothing is left to do once the violation is no larger.
+        Stop once the violation is at most this, as LIBSVM does.
     every : int or None
-        Steps between checks; None: as many as rows are alive up to 1,000, more as time goes by.
+        Steps between checks; None: one per row up to 1,000 at first, then more.
     """
 
     selection: str = "second"
@@ -78,13 +79,13 @@ class Pairs:
             raise InputError(f"a working set has 1 or 2 variables, not {self.working_set}")
 
     def solve(self, run: Run, check: Check) -> Point:
-        """Solve to whatever ``check`` asks for; returns the last point.
+        """Solve until ``check`` is satisfied; return the last point.
 
         Raises
         ------
         InputError
-            For landmarks (their features are no rows to take products of), single variables
-            and a coupling, a coupling whose total no alpha within the box has, or squared losses.
+            For landmarks (their features are not rows of the data), for a working set of 1 with a
+            coupling, for a coupling whose total no alpha within the box has, for squared losses.
         """
         if run.design.landmarks is not None:
             raise InputError("pair steps need an exact kernel or stored features; use newton")
@@ -99,7 +100,7 @@ class Pairs:
         if found is not None:
             state.restore(*found)
             check.restored(found[0])
-        # (That of a pass under way says how many steps of it are left; any other is checked again.)
+        # A checkpoint made between checks says how many steps are left; any other is checked first.
         going = found is None or state.left > 0
         while True:
             if going:
@@ -115,7 +116,7 @@ class Pairs:
                 state.screen(verdict.region)
 
     def _advance(self, state: SmoState, check: Check) -> None:
-        """Steps until the next check is due."""
+        """Take steps until the next check is due."""
         if state.left == 0:
             state.left = self._steps_due(state)
             state.checks += 1
@@ -128,19 +129,20 @@ class Pairs:
         state.left = 0
 
     def _steps_due(self, state: SmoState) -> int:
-        """How many steps there are to the next check."""
+        """Choose the number of steps until the next check."""
         if self.every is not None:
             return self.every
-        # A check costs about a step, and sorts: check more rarely as time goes by.
+        # A check costs approximately a step, and a sort: check less often later.
         most = min(len(state.alive), MOST_STEPS) * min(50, max(1, state.checks // 4))
         if state.rows.matrix is not None:
-            # Steps are cheap then, and few where classes are far; of many it is an eighth more.
+            # Steps are cheap, and easy problems take few: check early. Later, each time after an
+            # eighth more steps.
             longer = min(state.steps // 8, SCANNED // max(1, len(state.alive)))
             most = max(FEWEST_STEPS, most // 4, longer)
         return most
 
     def _within(self, matrix: Matrix, state: SmoState, most: int) -> None:
-        """The same steps on a matrix that is there, in one compiled loop."""
+        """Take at most ``most`` steps on a kernel matrix in memory, in one compiled loop."""
         moved, flip = state.variables(), state.part.flip
         group, order = state.part.dual.group, None
         if state.coupled and group is not None and np.any(np.diff(group) < 0):
@@ -155,11 +157,11 @@ class Pairs:
             state.x[order], state.F[order] = moved.x, moved.F
         state.rows.count()
         state.done(done)
-        if done < most:  # nothing is left to do, or nothing that the last digit would show
+        if done < most:  # converged, or no step changes the last digits
             state.violation = 0.0
 
     def _pair_steps(self, state: SmoState, check: Check) -> None:
-        """Steps on pairs that keep the sum of every group's coupling, row by row."""
+        """Take steps on pairs, which keep the total of each group's coupling, with cached rows."""
         rows, flip, diag, group = (
             state.rows,
             state.part.flip,
@@ -173,7 +175,7 @@ class Pairs:
             self.selection == "second",
         )
         moves = rooms(variables)
-        # A group's moves are those of all rows, with none for rows of other groups.
+        # A group's scan covers all rows, but rows of other groups cannot move in it.
         own = [moves] if group is None else [moves * (group == g) for g in state.groups]
         F, up, down = variables.F, variables.up, variables.down
         scans = [PairScan(F, up, down, flip, narrow, mine) for mine in own]
@@ -184,12 +186,12 @@ class Pairs:
             check.pause(state.save)
             state.violation, i, last = 0.0, -1, chosen
             for g, scan in enumerate(scans):
-                # (The last step's group is known from its update.)
+                # The update of the last step has found the top of its group.
                 top = first if g == last else pair_update(scan, nothing, nothing, 0.0, 0.0)
                 if top < 0:
                     continue
                 apart = np.inf
-                if len(own) > 1:  # which group is worst is seen without its kernel row
+                if len(own) > 1:  # the worst group is found without kernel rows
                     _, apart = pair_partner(scan, nothing, top, floor, False)
                 if apart > state.violation:
                     i, chosen, state.violation = top, g, apart
@@ -206,7 +208,7 @@ class Pairs:
             state.done(1)
 
     def _single_steps(self, state: SmoState, check: Check) -> None:
-        """Steps without a coupling, on one variable or on two, row by row."""
+        """Take steps on one or two variables, without a coupling, with cached rows."""
         rows, diag, second = state.rows, state.part.diag, self.selection == "second"
         state.violation = 0.0
         if not len(diag):

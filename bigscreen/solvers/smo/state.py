@@ -1,4 +1,4 @@
-"""Where SMO stands: alpha of all rows, the variables of those alive, what screening has taken."""
+"""The state of the SMO solver: alpha of all rows, the variables of steps, and screened rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bigscreen.solvers.smo.loop import (
 )
 
 PLACE = "pairs"
-"""Where in the folder of a problem the checkpoints are."""
+"""Name of SMO checkpoints in the folder of a problem."""
 
 ARRAYS = ("alpha", "alive", "x", "F", "since")
 SCREENED_ARRAYS = ("side", "streak", "counts")
@@ -46,12 +46,12 @@ PROBED = 32
 
 
 class AliveRows(NamedTuple):
-    """The rows looked at, and what follows from which they are; arrays (rows,).
+    """The rows not screened, and arrays (rows,) that depend on which they are.
 
-    ``rows``: their numbers. ``dual``: their part of it, the coupling asking what the others leave;
-    ``arrays``: the same for compiled sums. ``own``: what alpha is multiplied with for x, which lies
-    between ``low`` and ``high``. ``flip``: see `flips`. ``rough``: bounds on the relative and the
-    absolute error of entries.
+    ``rows``: their numbers. ``dual``: the dual of these rows, with the other rows' part subtracted
+    from the coupling's total; ``arrays``: the dual as arrays for compiled sums. ``own``: the
+    factors of alpha in x, which lies between ``low`` and ``high``. ``flip``: see `flips`.
+    ``rough``: bounds on the relative and the absolute error of entries.
     """
 
     rows: NDArray[np.int64]
@@ -67,11 +67,12 @@ class AliveRows(NamedTuple):
 
 @dataclass
 class ScreenedRows:
-    """What screening has taken, of all rows (n,).
+    """The screened rows; arrays (n,) cover all rows.
 
-    ``side``: int8, AT_HI, AT_LO, AT_ZERO for screened rows, FREE for all others. ``streak``: checks
-    running that a region has decided about a row at its bound. ``counts``: rows that the last
-    region fixed at the upper and the lower end; ``false_removals``: all that came back wrongly out.
+    ``side``: int8, AT_HI, AT_LO, AT_ZERO for screened rows, FREE for all others. ``streak``:
+    consecutive checks at which a region has proved a row to be at its bound. ``counts``: rows that
+    the last region fixed at the upper bound, and elsewhere. ``false_removals``: rows that were
+    found to be screened wrongly.
     """
 
     side: NDArray[np.int8]
@@ -81,7 +82,7 @@ class ScreenedRows:
 
 
 class Look(NamedTuple):
-    """What the last look at the rows alive found: scores, multiplier, and the largest of F."""
+    """Results of the last evaluation of the gap: scores, multiplier, and the largest |F|."""
 
     scores: FloatArray
     mu: Mu
@@ -89,7 +90,9 @@ class Look(NamedTuple):
 
 
 class SmoState:
-    """alpha (n,) of all rows; in the variables of ``smo``, x and F of the rows alive.
+    """The state of an SMO solve: alpha (n,) of all rows, and x and F (see `loop`) of those alive.
+
+    Rows alive are the rows not screened.
 
     Attributes
     ----------
@@ -97,13 +100,13 @@ class SmoState:
     part : AliveRows
     x, F : float64 (rows alive,)
     since : float64 (2, rows alive)
-        x and F at the last check, once not all rows are alive.
+        x and F at the last check, kept only while some rows are screened.
     value : float
-        D(alpha), which every step adds to.
+        The dual value D(alpha).
     steps, left : int
-        Steps taken, and how many there are to the next check; 0 at a check.
+        Steps taken, and steps left until the next check (0 at a check).
     fine_at : float
-        The gap at which the true error of float32 scores was seen last.
+        The gap at which the actual error of float32 scores was last measured.
     """
 
     def __init__(
@@ -122,7 +125,7 @@ class SmoState:
         kernel = Linear() if design.kernel is None else design.kernel
         self.rows = KernelRows(kernel, data.X(0, n), self.constant, cache, whole, design.square)
         if design.kernel is None:
-            # What w is computed from later on in float64; float32 sums would differ from it.
+            # Features: w is computed in float64 later, so scores must be float64 sums too.
             self.rows.refine()
         self.alike = alike(self.rows.X) if design.square is None else design.square.alike
         try:
@@ -133,7 +136,7 @@ class SmoState:
         self.steps = self.left = self.checks = 0
         self.value = 0.0
         self.violation = self.fine_at = np.inf
-        # Rows whose box is the point 0 have no gap and no part in w.
+        # Rows whose box is the point 0 contribute neither to the gap nor to w.
         self.movable = np.flatnonzero((self.dual.hi > self.dual.lo) | (self.dual.lo != 0))
         if len(self.movable) < n:
             self.rows.look_at(self.movable)
@@ -155,33 +158,33 @@ class SmoState:
 
     @property
     def alive(self) -> NDArray[np.int64]:
-        """Numbers of the rows looked at."""
+        """Numbers of the rows not screened."""
         return self.part.rows
 
     @property
     def factor(self) -> FloatArray:
-        """What alpha is multiplied with for x (n,)."""
+        """The factors r of ``x = r alpha`` (n,): +-1."""
         return self.dual.sign if self.dual.coupling is None else self.dual.coupling
 
     # -- the variables of the rows alive ---------------------------------------------------------
     def _begin(self, scores: FloatArray) -> None:
-        """Look at all rows that can move, whose scores these are."""
+        """Start with all rows that can move, none screened; ``scores`` are theirs."""
         self.part = self._rows_at(self.movable)
         self.x = self.part.own * self.alpha[self.alive]
         self.F = self._upward(scores)
         self.since = np.stack([self.x, self.F])
 
     def variables(self) -> Variables:
-        """What steps move."""
+        """Return the variables that steps change."""
         return Variables.of(self.part.low, self.part.high, self.x, self.F, self.part.dual.tube)
 
     def _upward(self, scores: FloatArray) -> FloatArray:
-        """F of the rows alive, from their scores."""
+        """Compute F of the rows alive from their scores."""
         dual = self.part.dual
         return self.part.own * (dual.lin - dual.sign * scores)
 
     def _rows_at(self, rows: NDArray[np.int64]) -> AliveRows:
-        """These rows as those that are looked at."""
+        """Collect the arrays of these rows, which become the rows alive."""
         dual, own = self._part_of(rows), self.factor[rows]
         low = np.where(own > 0, dual.lo, -dual.hi)
         high = np.where(own > 0, dual.hi, -dual.lo)
@@ -191,7 +194,7 @@ class SmoState:
         return AliveRows(rows, dual, arrays(dual), own, low, high, diag, flip, rough)
 
     def _part_of(self, rows: NDArray[np.int64]) -> Dual:
-        """The dual of the rows alive; the coupling asks of them what the others leave."""
+        """Restrict the dual to these rows; the others' part is subtracted from the total."""
         if len(rows) == len(self.dual):
             return self.dual
         part = self.dual[rows]
@@ -214,17 +217,17 @@ class SmoState:
         self.steps += steps
         self.left -= steps
 
-    # -- what check is handed --------------------------------------------------------------------
+    # -- the point for checks --------------------------------------------------------------------
     def point(self, target: float) -> Point:
-        """The point with its Frank-Wolfe gap over the rows alive (screened rows have none).
+        """Return the point with its Frank-Wolfe gap over the rows alive (screened rows have none).
 
-        Entries become float64 once float32 begins to tell, unless ``target`` is met already and
-        there is more to do.
+        Switches to float64 entries once float32 errors affect the gap, unless ``target`` is met and
+        steps are left to take.
         """
         self.alpha[self.alive] = self.part.own * self.x + 0.0
         some = len(self.alive) < len(self.movable)
         if some:
-            # D is quadratic: what steps add to it follows from the gradients before and after.
+            # D is quadratic, so its change follows from the gradients before and after.
             x, F = self.since
             self.value += 0.5 * float((self.x - x) @ (F + self.F))
         gap, doubt = self._look()
@@ -253,9 +256,9 @@ class SmoState:
         )
 
     def _look(self) -> tuple[float, float]:
-        """Scores, the best multiplier for them, the gap and what rounding of scores can do to it.
+        """Evaluate scores, the best multiplier, the gap and the bound on the gap's rounding error.
 
-        D itself too, while all rows are alive.
+        Returns the last two. Also evaluates D while all rows are alive.
         """
         part, alpha = self.part, self.alpha[self.alive]
         scores = np.empty(len(alpha))
@@ -271,17 +274,17 @@ class SmoState:
         return gap, doubt
 
     def _refine(self) -> None:
-        """Entries in float64 from here on, and the gradient of them."""
+        """Switch to float64 entries, and recompute F from them."""
         self.rows.refine()
         self.part = self._rows_at(self.alive)
-        self.violation = np.inf  # that of the entries before says nothing now
+        self.violation = np.inf  # it was of float32 entries
         self.F = self._upward(self._scores_of(self.alive))
 
     def _violation(self) -> float:
         return violation(self.part.dual, self.alpha[self.alive], self.seen.scores)
 
     def _coarse(self, gap: float, doubt: float) -> bool:
-        """Whether float32 entries begin to tell in the gap (the violation, where that is all)."""
+        """Whether float32 errors are large compared with the gap (indefinite: the violation)."""
         if self.rows.dtype is np.float64:
             return False
         if not self.design.definite:
@@ -289,7 +292,7 @@ class SmoState:
             return float(np.max(slack, initial=0.0)) > ROUNDING_PART * self._violation()
         if gap > 0.5 * self.fine_at or doubt <= ROUNDING_PART * gap:
             return False
-        # The bound is that of the worst pair of rows: see what the error of some scores really is.
+        # The bound is pessimistic: measure the actual error of some scores.
         self.fine_at = gap
         some = np.linspace(0, len(self.alive) - 1, PROBED).astype(np.int64)
         exact = self._scores_of(self.alive[some], np.float64)
@@ -303,7 +306,7 @@ class SmoState:
         return total_spread(self.dual.sign * self.alpha, self.alike)
 
     def _slack(self, rows: NDArray[np.int64], scores: FloatArray) -> FloatArray:
-        """Bounds on the errors of these scores of these rows (maths.md 4)."""
+        """Bound the errors of these rows' scores (maths.md 4)."""
         return self.rows.errors.of_scores(scores, self._spread(), rows)
 
     def _weights(self) -> FloatArray:
@@ -314,11 +317,11 @@ class SmoState:
 
     @property
     def tolerated(self) -> float:
-        """The violation at which nothing is left to do: what float64 cannot tell from none."""
+        """The violation at which to stop: ``eps``, or what float64 cannot distinguish from 0."""
         return max(self.eps, EXACT * max(1.0, self.seen.largest))
 
     def stats(self) -> dict[str, Any]:
-        """What the last steps and the last screening did."""
+        """Counters of the solve and of the last screening."""
         high, low = self.screened.counts.tolist()
         return {
             "rows_visited": len(self.alive),
@@ -333,7 +336,7 @@ class SmoState:
 
     # -- screening -------------------------------------------------------------------------------
     def screen(self, region: Ball) -> None:
-        """Drop rows that are, and by the region stay, at a bound (or in a tube, at 0)."""
+        """Drop rows that are at a bound (or in a tube, at 0) and that the region proves to stay."""
         dual, alpha, taken = self.part.dual, self.alpha[self.alive], self.screened
         scores = self.seen.scores
         slack = self._slack(self.alive, scores)
@@ -356,11 +359,11 @@ class SmoState:
         self.rows.look_at(self.alive)
 
     def _multipliers(self, lower: FloatArray, upper: FloatArray) -> tuple[Mu, Mu]:
-        """An interval that holds the optimal multiplier: that of the rows alive."""
+        """Return an interval that contains the optimal multiplier of the rows alive."""
         return self.part.dual.multiplier_interval(lower, upper) if self.coupled else (0.0, 0.0)
 
     def take_back(self) -> None:
-        """Free every row again, scores computed anew; count those that had been wrongly out."""
+        """Free all screened rows, recompute their scores, and count those screened wrongly."""
         taken = self.screened
         gone = np.flatnonzero(taken.side != FREE)
         taken.counts = np.zeros(2, np.int64)
@@ -377,7 +380,7 @@ class SmoState:
         self._begin(scores[self.movable])
 
     def _held(self, rows: NDArray[np.int64], scores: FloatArray) -> FloatArray:
-        """How firmly its gradient holds a screened row where it is; negative: it should not be."""
+        """Return the distance by which gradients hold screened rows; negative: wrongly screened."""
         part, side = self.dual[rows], self.screened.side[rows]
         gradient = part.gradient(scores, self.seen.mu)
         tube: Any = 0.0 if part.tube is None else part.tube
@@ -388,7 +391,7 @@ class SmoState:
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(self, folder: Path, meta: dict[str, Any]) -> None:
-        """Write a checkpoint, whole or not at all; kernel rows are computed again."""
+        """Write a checkpoint atomically; kernel rows are not saved but recomputed."""
         record = {name: getattr(self, name) for name in TALLIES}
         record["false_removals"] = self.screened.false_removals
         record |= {"left": self.left, "largest": self.seen.largest}
@@ -398,7 +401,7 @@ class SmoState:
         save_alone(folder / PLACE, {**meta, "pairs": record}, arrays)
 
     def restore(self, meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Go on from what ``save`` wrote; ``meta`` is then what it was given."""
+        """Continue from a checkpoint; removes from ``meta`` what ``save`` added to it."""
         record = meta.pop("pairs")
         for name in TALLIES:
             setattr(self, name, record[name])
@@ -417,10 +420,10 @@ class SmoState:
 
 
 def _first(dual: Dual) -> FloatArray:
-    """Where to start: the feasible alpha with the fewest rows that are not 0.
+    """Choose the initial alpha: feasible, with few nonzero rows.
 
-    As LIBSVM does it, row after row to its bound until the coupling has its total: every row that
-    is not 0 costs a row of the kernel matrix.
+    As in LIBSVM, rows are set to their bounds one after the other until the coupling's total is
+    met. Each nonzero row costs a row of the kernel matrix.
     """
     alpha = np.clip(np.zeros(len(dual)), dual.lo, dual.hi)
     if dual.coupling is None or not (np.any(dual.total) or alpha.any()):
@@ -436,5 +439,5 @@ def _first(dual: Dual) -> FloatArray:
         if left > 0 and last < len(own):
             k = own[last]
             x[k] = min(x[k] + float(total) - float(np.sum(x[own])), most[k])
-    # Totals below the sum, and those that no alpha has.
+    # For totals below the sum, and to raise if no alpha has the total.
     return dual.feasible(np.clip(t * x, dual.lo, dual.hi))
