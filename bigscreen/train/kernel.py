@@ -1,4 +1,4 @@
-"""The kernel of a run: the one its options name, gamma as a number, or the one they bring along."""
+"""Make the kernel that a fit's options name, with gamma as a number."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ from bigscreen.kernels.standard import make_kernel
 from bigscreen.options.train import TrainOptions
 
 CANCELLED = 2.0**-10
-"""Variance, as a part of the mean square, below which their difference has lost digits."""
+"""Compute the variance in a second pass if it is below this fraction of the mean square: as the
+difference of the mean square and the squared mean it has lost too many digits."""
 
 
 def chosen_kernel(data: Rows, options: TrainOptions, fleet: Fleet) -> Kernel:
-    """The kernel that the options ask for; of one that is given, what the rows say of it.
+    """Make the kernel that the options request.
+
+    A kernel function or matrix of the user is tested on the rows: is it symmetric, and positive
+    semidefinite?
 
     Raises
     ------
     InputError
-        If a precomputed one is not a square matrix, or one that is given is not symmetric.
+        If a precomputed kernel is not a square matrix, or a kernel of the user is not symmetric.
     """
     name, gamma = options.kernel, options.gamma
     if callable(name):
@@ -47,7 +51,7 @@ def chosen_kernel(data: Rows, options: TrainOptions, fleet: Fleet) -> Kernel:
 
 
 def gamma_scale(data: Rows, fleet: Fleet) -> float:
-    """``1 / (n_features * X.var())`` over all entries, as scikit-learn defines "scale"."""
+    """Return ``1 / (n_features * X.var())`` over all entries: scikit-learn's gamma="scale"."""
     shards = range(data.n_shards)
     squares = sum(float(np.sum(data.sqnorms(*data.shard(s)))) for s in shards)
     entries = float(data.n_rows) * data.n_features
@@ -55,14 +59,14 @@ def gamma_scale(data: Rows, fleet: Fleet) -> float:
     variance = squares / entries - mean**2
     if variance < CANCELLED * squares / entries:
         variance = sum(fleet.each(_EntrySum(data, mean), shards)) / entries
-    # Entries that are all the same differ from their mean by its rounding.
+    # If all entries are equal, they differ from their mean only by its rounding.
     same = variance <= (2.0**-50 * mean) ** 2
     return 1.0 if same else 1.0 / (data.n_features * variance)
 
 
 @dataclass(frozen=True)
 class _EntrySum:
-    """The sum of a shard's entries, or of their squared distances from the mean."""
+    """The function that sums a shard's entries, or their squared distances from the mean."""
 
     data: Rows
     mean: float | None = None

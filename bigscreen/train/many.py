@@ -1,4 +1,4 @@
-"""Many fits to the same rows: features made once, problems solved together, a model of each."""
+"""Fit many models to the same rows: they share features and passes over the data."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from bigscreen.train.job import Attempt, Start
 from bigscreen.train.problems import Binary, check_rows, problems
 
 MOST = 128
-"""Problems over one product, at most."""
+"""Solve at most this many problems with one matrix product."""
 
 POINT = "point.kept"
-"""Where a problem that was solved with others ended, in its folder."""
+"""The file of a problem's folder with the solution found together with other problems."""
 
 HELD_BYTES, HELD_SHARE = 2**30, 0.25
 """What the problems of one product may hold of the rows, also as a part of the memory allowed."""
 
 
 class Outcomes(NamedTuple):
-    """One fit's label codes or targets, and its weights (n,), row by row; None: the rows' own."""
+    """The label codes or targets (n,), and row weights (n,), of one fit; None: the data's own."""
 
     y: NDArray[Any] | None
     weights: NDArray[Any] | None
 
 
 class ManyJob(FeaturesJob):
-    """One training run of many fits; `models` makes a model of each.
+    """The training run of many fits to the same rows; `models` returns a model for each.
 
     Parameters
     ----------
@@ -66,9 +66,9 @@ class ManyJob(FeaturesJob):
         super().__init__(data, options, fleet, report, plan, deadline)
         self.outcomes = outcomes
         self.fits: dict[str, int] = {}
-        """The number of every problem's fit, by the problem's folder."""
+        """The number of the fit that each problem belongs to, by the problem's folder."""
         self.points: dict[str, Point] = {}
-        """Where problems that were solved together ended, by their folders."""
+        """The solutions of problems that were solved together, by the problems' folders."""
 
     def _problems(self) -> list[Binary]:
         found = []
@@ -82,7 +82,7 @@ class ManyJob(FeaturesJob):
         return found
 
     def _prepare(self) -> None:
-        """Make the features, and solve over them what can be solved together."""
+        """Compute the features, and solve all problems together if the solver can."""
         super()._prepare()
         cases = {
             one.folder: Case(one.problem, self._recast(self.design, one).data)
@@ -100,21 +100,21 @@ class ManyJob(FeaturesJob):
             self.report({**told, "done": total})
 
     def _solve_at_once(self, turn: list[Binary], cases: dict[str, Case]) -> None:
-        """Find the points of some problems together; a run that resumes this one takes them all."""
+        """Solve these problems together, and keep their solutions for a resumed run."""
         kept = [self.kept(one).read(POINT) for one in turn]
         points = [Point.from_dict(found[0]) for found in kept if found is not None]
         if len(points) < len(turn):
             own = [cases[one.folder] for one in turn]
             how = self.options.tol, self.deadline, self._resident(len(turn))
             points = solve_many(self.design, own, self.fleet, *how)
-            # What the time has cut short is no point that a run with more of it would come to.
+            # A solution that the time limit cut short must not be what a resumed run starts from.
             if self.deadline is None or time.monotonic() < self.deadline:
                 for one, point in zip(turn, points, strict=True):
                     self.kept(one).write(POINT, point.to_dict(), {})
         self.points |= {one.folder: point for one, point in zip(turn, points, strict=True)}
 
     def _resident(self, problems: int) -> float:
-        """The part of the features that stays in memory beside what so many problems hold."""
+        """Return the fraction of the features that stays in memory next to this many problems."""
         part = self.plan.resident
         if part >= 1:
             return 1.0
@@ -125,21 +125,21 @@ class ManyJob(FeaturesJob):
         return replace(design, data=Recast(design.data, *outcomes))
 
     def _start(self, design: Design, binary: Binary) -> Start:
-        # A point that was found together with others is the start.
+        # The solution found together with the other problems is the start.
         return Start() if binary.folder in self.points else super()._start(design, binary)
 
     def _attempt(self, binary: Binary) -> Attempt:
         attempt = super()._attempt(binary)
         solver, source = attempt.solver, attempt.source
         design = self._recast(attempt.design, binary)
-        if source is not None:  # features that are computed again have no other source
+        if source is not None:  # recomputed features are their own source
             source = design if source is attempt.design else self._recast(source, binary)
         if binary.folder in self.points and isinstance(solver, Newton):
             solver = Begun(self.points[binary.folder], solver)
         return attempt._replace(design=design, solver=solver, source=source)
 
     def models(self) -> list[Model]:
-        """The model of every fit; a warning says which of them missed the gap."""
+        """Return the model of each fit; a warning names the fits that missed the gap."""
         self._end()
         results = [self.results[binary.folder] for binary in self.problems]
         parts = self._parts(results)

@@ -1,6 +1,6 @@
-"""The rows of two labels as a data set of their own: what one of many small problems is solved on.
+"""Make data sets of the rows of two labels, on which one-against-one problems are solved.
 
-Rows are brought into the order of their labels once; a pair of labels then is two slices of them.
+The rows are sorted by label once; the data set of two labels then consists of two slices.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bigscreen.plan.tuning import PLAN
 
 
 def squared(design: Design) -> Design:
-    """The design with its kernel matrix shared by solver and closing pass, where rows are few."""
+    """Give a design of few rows a kernel matrix, which solver and closing pass share."""
     data, kernel = design.data, design.kernel
     if data.n_rows > PLAN.few_rows or not isinstance(kernel, Compiled):
         return design
@@ -33,14 +33,14 @@ def squared(design: Design) -> Design:
 
 
 class ByLabel:
-    """The rows of a design in the order of their labels.
+    """The rows of a design, sorted by label.
 
     Parameters
     ----------
     design : Design
-        Of an exact kernel machine; every row has a label.
+        The design of an exact kernel machine, whose rows all have a label.
     most : int
-        Rows that two labels have together, at most, of those that are asked for.
+        Pairs of labels that are requested have at most this many rows together.
     """
 
     def __init__(self, design: Design, most: int) -> None:
@@ -59,9 +59,9 @@ class ByLabel:
             self.recipe = Recipe.of(design.kernel, self.X)
 
     def pair(self, codes: Iterable[int]) -> tuple[Design, NDArray[np.int64]]:
-        """The design of the rows of two labels, and their numbers among all rows.
+        """Return the design of the rows of two labels, and their row numbers.
 
-        It may be used until the next one is asked for.
+        The next call overwrites the memory of this design.
         """
         slices = [slice(self.ends[code], self.ends[code + 1]) for code in codes]
         ids, own, weights = (
@@ -74,7 +74,7 @@ class ByLabel:
         else:
             X = np.concatenate([self.X[rows] for rows in slices])
         if self.given:
-            X = X[:, ids]  # columns are entries to all rows: those to these
+            X = X[:, ids]  # of the entries with all rows, those with the pair's rows
         side = Operand(X, np.arange(len(ids)))
         data = Held(self.design.data, ids, own, weights, side.X, side.sqnorms)
         kernel, numbers, square = self.design.kernel, self.alike, None

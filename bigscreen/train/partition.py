@@ -1,14 +1,14 @@
-"""Parts of the rows that are close to each other, as their kernel sees it: two-step k-means.
+"""Divide the rows into parts by kernel k-means: rows of a part are close in feature space.
 
-A seeded sample is clustered in memory, then every row goes to the nearest centre, shard by shard
-(Hsieh, Si and Dhillon 2014). A centre is the mean of its sample rows in the kernel's feature
-space, so a row's distance to it needs kernel entries to the sample alone.
+Kernel k-means clusters a random sample in memory; then every row goes to the part with the nearest
+centre, shard by shard (Hsieh, Si and Dhillon 2014). A centre is the mean of its sample rows in the
+kernel's feature space, so the distance of a row to it needs kernel entries with the sample alone.
 
-No part may have more rows than fit in memory. Parts that would are made dearer, on the sample,
-until none holds more than its share there: cells of a power diagram, found where it costs nothing,
-and a rule for new rows as well. What is left over (sampling error, equal rows) is moved by one pass
-over ``CHOICES`` numbers a row at the coordinator. Splitting overfull parts instead would need more
-passes over the rows, and as many more parts as the worst of them asks for.
+No part may have more rows than fit in memory. Parts that are too large on the sample get a price,
+which is added to the distances to them, until none is too large: the parts are then the cells of a
+power diagram, which also assigns new rows. Rows that still do not fit (sampling error, equal rows)
+move to their next nearest part, at the coordinator. Splitting large parts instead would take more
+passes over the rows, and would increase the number of parts.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ DISTANCE_ROWS = 2048
 
 @dataclass(frozen=True)
 class Centres:
-    """Where the parts are: the rule that gives every row, old or new, a part.
+    """The centres of the parts: the rule that assigns every row, old or new, to a part.
 
-    The distance of a row x to part p is ``k(x, x) + offset_p - 2 mean of k(x, z)`` over the
-    part's landmarks z, plus what makes a part dearer that would be too large.
+    The squared distance of a row x to part p is ``k(x, x) + offset_p - 2 mean of k(x, z)`` over the
+    part's landmarks z. ``offset_p`` is the squared norm of the centre, plus the price of the part.
 
     Parameters
     ----------
     kernel : Kernel
-    landmarks : Side of m rows
+    landmarks : Operand of m rows
     owner : int32 (m,)
-        The part of every landmark, ascending; every part has one at least.
+        The part of each landmark, ascending; each part has at least one landmark.
     offset : float64 (parts,)
     dtype : type
-        Of the kernel entries.
+        The type of the kernel entries.
     """
 
     kernel: Kernel
@@ -70,17 +70,17 @@ class Centres:
 
     @property
     def gate(self) -> Gate:
-        """The same rule as a model keeps it; it has to be asked with this ``kernel``."""
+        """The rule that assigns rows to parts, as a model keeps it (without the kernel)."""
         coef = np.zeros((len(self.owner), len(self)))
         counts = np.bincount(self.owner, minlength=len(self))
         coef[np.arange(len(self.owner)), self.owner] = 1.0 / counts[self.owner]
         return Gate(self.landmarks.X, coef, self.offset, self.landmarks.ids)
 
     def distances(self, X: Any, ids: NDArray[np.int64] | None = None) -> FloatArray:
-        """Distances less the row's own k(x, x), float64 (rows, parts)."""
+        """Return squared distances to all parts without the term k(x, x), float64 (rows, parts)."""
         block = self.kernel.block(Operand(X, ids), self.landmarks, dtype=self.dtype)
         if len(self.owner) > len(self):
-            # Landmarks are in the order of their parts: an addition an entry, for all parts.
+            # Landmarks are sorted by part, so that one pass over the block sums it by part.
             starts = np.searchsorted(self.owner, np.arange(len(self)))
             block = np.add.reduceat(block, starts, axis=1) / np.bincount(self.owner)
         return self.offset - 2.0 * block
@@ -94,7 +94,7 @@ class Centres:
         return np.concatenate(found).astype(np.int32) if found else np.empty(0, np.int32)
 
     def only(self, keep: NDArray[np.int64]) -> Centres:
-        """These parts alone, numbered in this (ascending) order."""
+        """Return the centres of these parts alone, renumbered in this (ascending) order."""
         rows = np.flatnonzero(np.isin(self.owner, keep))
         ids = None if self.landmarks.ids is None else self.landmarks.ids[rows]
         owner = np.searchsorted(keep, self.owner[rows]).astype(np.int32)
@@ -104,17 +104,16 @@ class Centres:
 
 @dataclass(frozen=True)
 class Partition:
-    """Every row's part.
+    """The assignment of all rows to parts, and the rule that made it.
 
     Parameters
     ----------
     assign : int32 (n,)
-        Parts are numbered from 0 and none is empty.
+        The part of each row. Parts are numbered from 0 and none is empty.
     centres : Centres
-        What new rows are given a part by; of the old ones it differs for those that found their
-        part full.
+        The rule for new rows. Old rows have another part than by this rule if theirs was full.
     entries : int
-        Kernel entries that it took: none where rows were clustered as they are.
+        Number of kernel entries computed; 0 if the rows themselves were clustered.
     """
 
     assign: NDArray[np.int32]
@@ -123,7 +122,7 @@ class Partition:
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Rows of every part."""
+        """The number of rows of each part, int64 (parts,)."""
         return np.bincount(self.assign, minlength=len(self.centres))
 
     def nearest(self, X: Any) -> NDArray[np.int32]:
@@ -140,27 +139,27 @@ def partition(
     seed: int = 0,
     pool: NDArray[np.int64] | None = None,
 ) -> Partition:
-    """Cluster the rows into parts; the same on any number of workers.
+    """Cluster the rows into parts; the result does not depend on the number of workers.
 
     Parameters
     ----------
     design : Design
-        Its rows are clustered in its kernel's feature space, or as they are: without a kernel,
-        and where the kernel is one of the distance between rows.
+        Its rows are clustered in its kernel's feature space. The rows themselves are clustered if
+        there is no kernel, or if the kernel is a function of the distance between rows.
     fleet : Fleet
     parts : int
-        As many as asked for, or fewer where rows are equal.
+        The requested number of parts; there are fewer if rows are equal.
     largest : int or None
-        Rows of a part at most; None: no bound.
+        A part has at most this many rows; None: no bound.
     seed : int
     pool : int64 array or None
-        Row numbers, ascending, that the sample is taken from where they are enough for all parts:
-        the support rows, say, as it is they that the parts should keep together.
+        Ascending row numbers. The sample is drawn from them if they are enough for all parts.
+        Support vectors, for instance: similar ones should be in the same part.
 
     Raises
     ------
     InputError
-        More parts than rows or than can be told apart, or too few for ``largest``.
+        If there are more parts than rows or than the largest sample, or too few for ``largest``.
     """
     n = design.data.n_rows
     largest = n if largest is None else min(largest, n)
@@ -188,7 +187,7 @@ def partition(
 
 @dataclass(frozen=True)
 class _Nearest:
-    """Runs anywhere: the nearest parts of a shard's rows, and how much farther the second is."""
+    """The function that finds the nearest parts of a shard's rows, and the loss of the second."""
 
     design: Design
     centres: Centres
@@ -217,9 +216,9 @@ class _Nearest:
 
 @dataclass(frozen=True)
 class _Clustering:
-    """Runs anywhere: kernel k-means on a sample.
+    """The function that clusters a sample by kernel k-means.
 
-    It is an item of a fleet so that BLAS runs on one thread, as the rows' assignment does.
+    It runs as an item of a fleet, so that BLAS has one thread, as in `_Nearest`.
     """
 
     design: Design
@@ -238,8 +237,8 @@ class _Clustering:
         centres = self._centres(ids, limit, rng)
         if self.share == 1.0:
             return centres
-        # Other rows say how many of all each part will have: those of the sample are biased, and
-        # how large a part is is not for the pool to say.
+        # Prices need a second sample: the first is biased, as the centres are fitted to it, and
+        # a pool says nothing about how many of all rows each part will have.
         ids = np.sort(rng.choice(data.n_rows, size, replace=False))
         price = prices(centres.distances(data.rows(ids), ids), _limit(self.share, size, parts))
         return replace(centres, offset=centres.offset + price)
@@ -254,7 +253,7 @@ class _Clustering:
             raise InputError("the rows are so long that their products overflow; scale the data")
         owner, offset = means(gram, self.parts, limit, rng)
         if isinstance(kernel, Linear):
-            # Means of rows are rows themselves: no need to keep the sample.
+            # With a linear kernel the mean of rows is a row: no need to keep the sample.
             member = np.zeros((self.parts, len(ids)))
             member[owner, np.arange(len(ids))] = 1.0 / np.bincount(owner)[owner]
             mean = Operand((sparse.csr_array(member) @ X).astype(X.dtype))
@@ -265,43 +264,44 @@ class _Clustering:
 
 
 def _limit(share: float, size: int, parts: int) -> int:
-    """Rows of a sample that a part may hold: a little less than its share of all rows."""
+    """Return how many rows of a sample a part may have: a little less than its share."""
     return max(int(0.9 * share * size), -(-size // parts))
 
 
 ROUNDS = 25
-"""Iterations of k-means at most."""
+"""Run at most this many iterations of k-means."""
+
 AUCTION = 25
-"""Rounds of asking prices at most: what is overfull then is left to ``spill``."""
+"""Raise prices at most this many times; `spill` moves the rows that are too many then."""
 
 
 def means(
     gram: NDArray[Any], parts: int, limit: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], FloatArray]:
-    """Cluster the rows of a Gram matrix.
+    """Cluster rows by kernel k-means, given their Gram matrix.
 
     Parameters
     ----------
     gram : float32 or float64 (rows, rows)
-        Its diagonal is set to 0.
+        The Gram matrix; its diagonal is set to 0 in place.
     parts : int
-        At most as many as rows.
+        Number of parts, at most the number of rows.
     limit : int
-        Rows of a part at most, where prices alone can do it.
+        A part has at most this many rows, if prices alone can achieve it.
 
     Returns
     -------
     owner : int64 (rows,)
-        Every row's part; no part is empty.
+        The part of each row; no part is empty.
     offset : float64 (parts,)
-        The squared norms of the parts' means.
+        The squared norm of each part's mean.
 
     Notes
     -----
-    A row's part is chosen for what the OTHER rows say, and norms of means are averages over pairs
-    of different rows: both as for rows that are not in the sample. Where a kernel is narrow, a
-    row's k(x, x) in the mean of its own part would keep it there for ever, and small parts would
-    seem far away from everything.
+    The distance of a row to its own part uses the mean of the OTHER rows of that part, and norms of
+    means are averages over pairs of different rows: the sample rows are treated as new rows will
+    be. With a narrow kernel, a row's k(x, x) in the mean of its own part would otherwise keep it
+    there, and small parts would seem far away from all rows.
     """
     size = len(gram)
     diag = np.diag(gram).astype(np.float64)
@@ -319,7 +319,8 @@ def means(
         member = np.zeros((size, parts))
         member[np.arange(size), owner] = 1
         others = np.bincount(owner, minlength=parts) - member
-        # Sums over rows, the matrix being symmetric: a product with `member` works for every part.
+        # The matrix is symmetric, so sum rows: a product with `member` would cost (parts) times as
+        # much.
         products = np.stack([gram[owner == p].sum(axis=0) for p in range(parts)], axis=1)
         alone = others == 0
         products = np.where(alone, diag[:, None], products / np.maximum(others, 1))
@@ -329,10 +330,11 @@ def means(
 
 
 def prices(distances: FloatArray, limit: int) -> FloatArray:
-    """What to add to the distances to every part so that no part is nearest to more than ``limit``.
+    """Return prices to add to the distances, so that no part is nearest to more than ``limit``
+    rows.
 
-    An auction: every overfull part asks so much more that just its excess turns to another part.
-    It may end with parts still overfull; equal rows no price can tell apart.
+    An auction: each part with too many rows raises its price until its surplus prefers another
+    part. Some parts may stay too large: no price separates equal rows.
     """
     parts = distances.shape[1]
     price = np.zeros(parts)
@@ -348,7 +350,7 @@ def prices(distances: FloatArray, limit: int) -> FloatArray:
             rows[:, part] = np.inf
             regret = np.sort(rows.min(axis=1) - own)
             last = counts[part] - limit
-            # Half-way between the last that leaves and the first that stays.
+            # Half-way between the last row that leaves and the first row that stays.
             price[part] += 0.5 * (regret[last - 1] + regret[min(last, len(regret) - 1)])
     return price
 
@@ -356,20 +358,21 @@ def prices(distances: FloatArray, limit: int) -> FloatArray:
 def spill(
     choice: NDArray[np.integer[Any]], loss: NDArray[np.float32], largest: int, parts: int
 ) -> NDArray[np.int64]:
-    """Every row's first choice, or the next one that has room where a part is overfull.
+    """Assign each row to its nearest part that has room.
 
-    Of an overfull part those rows leave that lose least by it, of equal ones the first.
+    The rows that leave a full part are those with the smallest loss; of equal losses the first.
 
     Parameters
     ----------
     choice : int (n, k)
-        The k best parts of every row, best first.
+        The k nearest parts of each row, nearest first.
     loss : float32 (n,)
-        How much farther the second is.
+        How much farther the second nearest part is than the nearest.
 
     Returns
     -------
-    int64 (n,), no part more than ``largest`` times; ``parts * largest >= n``.
+    int64 (n,)
+        No part occurs more than ``largest`` times. (``parts * largest >= n``.)
     """
     assign = choice[:, 0].astype(np.int64)
     counts = np.bincount(assign, minlength=parts)
@@ -381,7 +384,7 @@ def spill(
             room = np.maximum(largest - counts, 0)
             if rank < choice.shape[1]:
                 wanted = choice[leaving, rank].astype(np.int64)
-            else:  # every choice was full: whatever part has room
+            else:  # all choices were full: any part that has room
                 wanted = np.repeat(np.arange(parts), room)[: len(leaving)]
             for target in np.unique(wanted):
                 assign[leaving[wanted == target][: room[target]]] = target
@@ -390,10 +393,11 @@ def spill(
 
 
 def _seeds(gram: NDArray[Any], parts: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """First centres: greedy k-means++.
+    """Choose sample rows as the first centres by greedy k-means++, int64 (parts,).
 
-    Rows are drawn in proportion to their distance from those taken, a few at a time, and the one
-    is taken that leaves the least to all.
+    For each centre a few candidates are drawn, with probabilities proportional to their squared
+    distance from the centres so far. The candidate that leaves the smallest sum of squared
+    distances is chosen.
     """
     diag = np.diag(gram).astype(np.float64)
     trials = 2 + int(np.log(parts))
@@ -402,7 +406,7 @@ def _seeds(gram: NDArray[Any], parts: int, rng: np.random.Generator) -> NDArray[
     for k in range(parts):
         left = apart.copy()
         left[seeds[:k]] = 0.0
-        if not left.any():  # equal rows: any that is not yet taken
+        if not left.any():  # all other rows equal a centre: draw any of them
             left[:] = 1.0
             left[seeds[:k]] = 0.0
         drawn = rng.choice(len(gram), trials, p=left / left.sum())
@@ -415,7 +419,7 @@ def _seeds(gram: NDArray[Any], parts: int, rng: np.random.Generator) -> NDArray[
 
 
 def _filled(owner: NDArray[np.int64], distances: FloatArray) -> NDArray[np.int64]:
-    """The same, but every empty part has the row that is farthest from the mean of its own."""
+    """Give each empty part the row that is farthest from the mean of its present part."""
     counts = np.bincount(owner, minlength=distances.shape[1])
     if counts.all():
         return owner
