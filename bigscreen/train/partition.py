@@ -330,8 +330,7 @@ def means(
 
 
 def prices(distances: FloatArray, limit: int) -> FloatArray:
-    """Return prices to add to the distances, so that no part is nearest to more than ``limit``
-    rows.
+    """Return prices to add to distances, so that no part is nearest to more than ``limit`` rows.
 
     An auction: each part with too many rows raises its price until its surplus prefers another
     part. Some parts may stay too large: no price separates equal rows.

@@ -1,4 +1,4 @@
-"""The problems that a run solves: one, or one for every label or pair of labels."""
+"""Make the optimisation problems of a fit: one, or one for each label or pair of labels."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from bigscreen.problems.recipes import (
 )
 
 NO_MARGIN = 1e-9
-"""A margin so small beside 1 is none: LIBSVM's scale would divide by noise."""
+"""Treat a nu-SVC margin below this as 0: dividing by it (LIBSVM's scale) would amplify rounding."""
 
 
 class Binary(NamedTuple):
-    """One problem: what records call it (None: it is the only one), its folder, its labels.
+    """One problem of a fit: its name in records (None if it is the only one), and its folder.
 
-    The codes of its two labels are there where the rows of others have no part in it, and the
-    number of a fold where its rows have none.
+    ``codes`` are the two labels of a one-against-one problem, in which rows of other labels have
+    weight 0. ``fold`` is the fold whose rows the problem leaves out.
     """
 
     problem: Problem
@@ -46,12 +46,12 @@ class Binary(NamedTuple):
 
 
 def problems(data: Rows, options: TrainOptions) -> list[Binary]:
-    """One problem; or one a label, against the rest; or one a pair of labels.
+    """Make the problems of a fit: one, or one for each label against the rest, or for each pair.
 
     Raises
     ------
     InputError
-        If a nu is infeasible. Nothing but labels and weights are looked at.
+        If a nu is infeasible. Only labels and weights are read, no rows.
     """
     if options.classifies:
         return list(_classifiers(data, options))
@@ -82,7 +82,7 @@ def _classifiers(data: Rows, options: TrainOptions) -> Iterator[Binary]:
     weights = np.asarray(class_weights(options.class_weight, data) or np.ones(k))
     if k > 2 and options.strategy == "one":
         for one, other in combinations(range(k), 2):
-            # The box of a row of weight 0 is a point, which takes it out of every sum.
+            # The box of a row with weight 0 is a point, so the row drops out of all sums.
             pair = np.zeros(k)
             pair[[one, other]] = weights[[one, other]]
             name = f"{labels[one]} vs {labels[other]}"
@@ -98,7 +98,7 @@ def _classifiers(data: Rows, options: TrainOptions) -> Iterator[Binary]:
 def _classifier(
     data: Rows, options: TrainOptions, positive: int, weights: FloatArray, where: str
 ) -> Problem:
-    """The problem of one label against those others that have any weight."""
+    """Make the problem of one label against the other labels with a positive weight."""
     by_code = tuple(weights.tolist()) if np.any(weights != 1.0) else ()
     if options.problem in ("c-svc", "squared-svc"):
         classifier = CSvc if options.problem == "c-svc" else SquaredSvc
@@ -111,10 +111,10 @@ def _classifier(
 
 
 def published(problem: Problem, multiplier: tuple[float, ...], data: Rows) -> float:
-    """What LIBSVM multiplies w and the offset with.
+    """Return the factor by which LIBSVM multiplies w and the offset of a solved problem.
 
-    1 / rho of a nu-SVC (its margin is 1 then), nu times the weight of a one-class machine's rows,
-    else 1.
+    It is 1 / rho for a nu-SVC (so that its margin is 1), nu times the total weight of the rows for
+    a one-class machine, and 1 for all other problems.
     """
     if isinstance(problem, OneClass):
         return problem.nu * problem.mass
@@ -130,16 +130,16 @@ def _penalty(data: Rows, options: TrainOptions) -> float:
 
 
 def class_weights(given: str | Mapping[Any, float] | None, data: Rows) -> tuple[float, ...]:
-    """One weight per label code; "balanced" is ``total / (labels * total of the label)``.
+    """Return a weight for each label code; "balanced" is ``total / (labels * total of the label)``.
 
-    The totals are sums of row weights, of ones where rows have none. A mapping may name labels
-    that no row has, as those that a fold lacks, if it has a weight for every label.
+    Totals are sums of row weights; rows without weights count as 1. A mapping may name labels that
+    no row has (a fold may lack one), if it has a weight for every label.
 
     Raises
     ------
     InputError
-        If a weight is not a positive number, or a mapping names an unknown label and lacks a known
-        one, so that a name is probably wrong.
+        If a weight is not a positive number; or if a mapping names an unknown label and lacks a
+        known one, so that it probably has a typing error.
     """
     labels = data.labels
     if given is None:
@@ -164,7 +164,7 @@ def class_weights(given: str | Mapping[Any, float] | None, data: Rows) -> tuple[
 
 
 def label_totals(data: Rows) -> np.ndarray:
-    """The weight of every label's rows together, float64 (n_labels,)."""
+    """Return the total row weight of each label, float64 (n_labels,)."""
     if not data.has_weights:
         return data.label_counts.astype(np.float64)
     totals = np.zeros(data.n_labels)
@@ -176,14 +176,14 @@ def label_totals(data: Rows) -> np.ndarray:
 
 
 def total_weight(data: Rows) -> float:
-    """The weight of all rows together."""
+    """Return the total weight of all rows."""
     if not data.has_weights:
         return float(data.n_rows)
     return float(sum(np.sum(data.weights(*data.chunk(k))) for k in range(data.n_chunks)))
 
 
 def check_rows(data: Rows, problem: str, classifies: bool) -> None:
-    """Refuse rows that are not what a problem is fitted to: labels, or targets."""
+    """Refuse rows without the labels or targets that the problem needs."""
     if problem == "one-class":
         return
     if classifies and data.regression:

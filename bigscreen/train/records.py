@@ -1,4 +1,4 @@
-"""What a model records of its training run: versions, parameters, proofs, what hindered them."""
+"""What a model records of its training run: versions, parameters, certificates, warnings."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from bigscreen.train.problems import Binary, published
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Versions that can change a result's last bits."""
+    """Return the versions of the packages that can change the last bits of a result."""
     names = ("bigscreen", "numpy", "scipy", "numba", "zarr", "dask")
     found = {name: importlib.metadata.version(name) for name in names}
     return {**found, "python": platform.python_version()}
 
 
 def computed_with(kernel: Kernel, exact: bool) -> dict[str, str]:
-    """Versions that can change a result's last bits, and what computes products of rows."""
-    raw = kernel.name == "linear" and not exact  # w itself, and no entries
+    """Return package versions, and the processor instructions that multiply rows."""
+    raw = kernel.name == "linear" and not exact  # products with w, no kernel entries
     products = multiplied_by(None if raw else kernel)
     return {**versions(), "products": products}
 
 
 def decided(data: Rows, options: TrainOptions) -> dict[str, Any]:
-    """Kind and labels of a model: what it decides between."""
+    """Return the kind of a model (classifier, regressor, one-class) and its labels."""
     if options.problem == "one-class":
         return {"kind": "one-class", "labels": [-1, 1]}
     if not options.classifies:
@@ -53,15 +53,15 @@ def decided(data: Rows, options: TrainOptions) -> dict[str, Any]:
 def provenance(
     data: Rows, options: TrainOptions, kernel: Kernel, fleet: Fleet, known: bool, **own: Any
 ) -> dict[str, Any]:
-    """Where a model or a path comes from.
+    """Return the record of a fit: data, options, versions, and what ``own`` adds.
 
     Parameters
     ----------
     known : bool
-        Whether rows in memory are worth their fingerprint, too: hashing 60,000 images takes a tenth
-        of an exact fit.
+        Record the fingerprint of rows in memory, too. To hash 60,000 images takes a tenth of the
+        time of an exact fit.
     own
-        What only models record, or only paths.
+        Further entries, which only models have, or only paths.
     """
     stored = known or data.path is not None or options.work is not None
     return {
@@ -82,21 +82,21 @@ def unlike(
     free: Sequence[str] = FREE,
     own: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
 ) -> str:
-    """What makes a model or a path another one than is asked for, in words; empty where nothing.
+    """Describe how the fit of a model or path differs from a requested fit; "" if it does not.
 
     Parameters
     ----------
     provenance : mapping
-        Its own.
+        The record of the model or path.
     free : sequence of str
-        Options that do not count.
+        Options that may differ.
     own : (mapping, mapping)
-        What else was asked for then, and what is now.
+        Further settings to compare: those of the model or path, and those requested.
     """
     parameters = provenance["parameters"]
     before = {**parameters, "kernel": parameters["kernel"]["name"]}
     now = {name: value for name, value in options.record.items() if name not in free}
-    # (What only one of them has is what it is without a word, but in the other.)
+    # An option that only one of them has was added later: the other has its default, None.
     before |= dict.fromkeys(now.keys() - before.keys())
     now |= {name: None for name in before.keys() - now.keys() if name not in free}
     return changes(
@@ -108,20 +108,21 @@ def unlike(
 def gathered(
     parts: Sequence[tuple[NDArray[np.int64], FloatArray]],
 ) -> tuple[NDArray[np.int64], FloatArray]:
-    """The rows that support any of some machines, one at least, int64 ascending; and coefficients.
+    """Combine the support vectors of several machines.
 
     Parameters
     ----------
     parts : sequence of (int64, float64) arrays
-        Support rows of each machine, ascending, and their coefficients.
+        Row numbers of the support vectors of each machine, ascending, and their coefficients.
 
     Returns
     -------
     rows : int64 (rows,)
+        Rows that are a support vector of at least one machine, ascending; at least one row.
     coef : float64 (machines, rows)
     """
     rows = np.unique(np.concatenate([support for support, _ in parts])).astype(np.int64)
-    # A score of nothing but the offset is one, too.
+    # A machine may have no support vector, only an offset: a model needs a row all the same.
     rows = rows if len(rows) else np.zeros(1, np.int64)
     coef = np.zeros((len(parts), len(rows)))
     for own, (support, numbers) in zip(coef, parts, strict=True):
@@ -130,7 +131,7 @@ def gathered(
 
 
 def support_rows(kernel: Kernel, data: Rows, rows: NDArray[np.int64]) -> Any:
-    """Support rows as a model has them: of a precomputed kernel their numbers are all it needs."""
+    """Return the support vectors that a model stores; empty rows for a precomputed kernel."""
     if isinstance(kernel, Precomputed):
         return sparse.csr_array((len(rows), data.n_features), dtype=np.float32)
     return data.rows(rows)
@@ -139,17 +140,17 @@ def support_rows(kernel: Kernel, data: Rows, rows: NDArray[np.int64]) -> Any:
 def machine(
     coef: FloatArray, fitted: Fitted, binary: Binary, data: Rows, offset: float
 ) -> dict[str, Any]:
-    """A score's coefficients and offset, in the scale that LIBSVM has for the problem."""
+    """Return coefficients and offset of a machine, times LIBSVM's factor for the problem."""
     scale = published(binary.problem, fitted.certificate.multiplier, data)
     if fitted.ended == "nothing" and isinstance(binary.problem, NuSvc):
-        scale = 1.0  # no margin to divide by
+        scale = 1.0  # the margin is 0
     return {"coef": scale * coef, "intercept": scale * offset}
 
 
 def hindrance(fitted: Fitted, tol: float, features: str) -> str | None:
-    """The reason why a fit proves little, where more passes would not help.
+    """Explain why a fit missed its gap, if more passes would not help; else None.
 
-    ``features``: as `Plan` has them.
+    ``features`` is `Plan.features`.
     """
     proved = fitted.certificate
     if fitted.ended == "nothing":
@@ -192,7 +193,7 @@ def hindrance(fitted: Fitted, tol: float, features: str) -> str | None:
 def records(
     fitted: Fitted, name: Any, tol: float, features: str, landmarks: dict[str, Any]
 ) -> dict[str, Any]:
-    """What the model records of one problem's fit."""
+    """Return what the model records of one problem: certificate, history and screening."""
     return {
         "certificate": {
             "label": name,
@@ -209,15 +210,15 @@ def records(
 
 
 def warn_missed(sentence: str, stacklevel: int) -> None:
-    """Warn that something falls short of what was asked, as scikit-learn's users catch it.
+    """Warn with scikit-learn's ConvergenceWarning that a fit missed its tolerance.
 
     Parameters
     ----------
     sentence : str
     stacklevel : int
-        Calls up to the one it is about, from the caller: ``warnings.warn``'s own.
+        As of ``warnings.warn``, counted from the caller of this function.
     """
-    # Not before there is one: to import that package takes as long as all else a fit is made of.
+    # Imported only for a warning: to import scikit-learn takes as long as a small fit.
     from sklearn.exceptions import ConvergenceWarning
 
     warnings.warn(sentence, ConvergenceWarning, stacklevel=stacklevel + 1)

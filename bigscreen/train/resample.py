@@ -1,4 +1,4 @@
-"""How much a held-out error depends on the rows drawn, or on labels: many fits at once."""
+"""Bootstrap and permutation tests of a classifier's held-out error, by many fits at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bigscreen.train.run import train_many
 WAYS = ("bootstrap", "permutation")
 
 INTERVAL = (0.025, 0.975)
-"""The part of the bootstraps that an interval holds."""
+"""The quantiles of the bootstrap errors that bound the reported interval."""
 
 
 def resampled(
@@ -32,34 +32,34 @@ def resampled(
     way: str,
     scratch: Callable[[], Path] | None = None,
 ) -> dict[str, Any]:
-    """Fit a classifier to the rows, and to so many resamples of them; judge all by other rows.
+    """Fit a classifier to the rows and to ``fits`` resamples of them; test all on other rows.
 
     Parameters
     ----------
     data, held : Rows
-        To fit, and to judge by: every row with a label counts once.
+        Rows to fit, and rows to test on; every test row with a label counts once.
     options : TrainOptions
-        Of a machine on features; the seed draws the resamples, too.
+        Options of a machine on features; their seed also draws the resamples.
     fleet : Fleet
     fits : int
     way : {"bootstrap", "permutation"}
-        As many rows drawn with replacement (a row's weight counts as often as it is drawn); or
-        the labels in random order, each with the weight of the row that it came to.
+        bootstrap draws as many rows with replacement (a row's weight is multiplied by how often
+        it is drawn); permutation assigns the labels to the rows at random.
     scratch : callable or None
         As `train_many` takes it.
 
     Returns
     -------
     dict
-        JSON-able: way, fits, seed, rows (judged), error (of the fit to the rows themselves),
-        errors (of the resamples), relative_gap (the largest of all fits). Of bootstraps interval
-        (the middle 95 % of the errors); of permutations p_value, how often chance does as well:
+        JSON-able: way, fits, seed, rows (tested), error (of the fit to the rows themselves),
+        errors (of the resamples), relative_gap (the largest of all fits). For bootstrap also
+        interval (the middle 95 % of the errors). For permutation also p_value:
         ``(1 + permutations with an error no larger) / (1 + permutations)``.
 
     Raises
     ------
     InputError
-        As `train_many` does; where no row of ``held`` has a label, or it was prepared otherwise.
+        As `train_many`; also if no row of ``held`` has a label, or ``held`` was prepared otherwise.
     """
     if held.regression or held.n_unlabelled == held.n_rows:
         raise InputError("the rows to judge by have no labels, and errors are counted by them")
@@ -107,11 +107,11 @@ def _drawn(data: Rows, fits: int, way: str, seed: int) -> Iterator[Outcomes]:
 
 
 def _wrong(models: list[Model], held: Rows, chunk: int) -> NDArray[np.int64]:
-    """[Rows of a chunk that have a label, those that each model gets wrong...]."""
+    """Count the labelled rows of a chunk, and the errors of each model; int64 (1 + models,)."""
     start, stop = held.chunk(chunk)
     y, X, labels = held.y(start, stop), held.X(start, stop), models[0].labels
     known = y >= 0
-    # A label that no model knows is one that all get wrong.
+    # All models get the rows of an unknown label wrong.
     codes = np.array([labels.index(each) if each in labels else -1 for each in held.labels])
     true = codes[y[known]]
     wrong = [

@@ -1,4 +1,4 @@
-"""From a data set to a fitted model: the main job, the same for Python and the command line."""
+"""Fit a model to a data set: `train`, which Python and the command line share."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from bigscreen.train.problems import check_rows, problems
 
 
 def check(data: Rows, options: TrainOptions) -> None:
-    """Refuse rows that the problem cannot be fitted to; labels and weights are looked at alone.
+    """Refuse rows that the problem cannot be fitted to, by their labels and weights alone.
 
     Raises
     ------
     InputError
-        Rows without a label or target, one class only, a nu that is infeasible.
+        If rows have no label or target, there is only one class, or a nu is infeasible.
     """
     check_rows(data, options.problem, options.classifies)
     problems(data, options)
@@ -50,29 +50,29 @@ def train(
     Parameters
     ----------
     data : Rows
-        A stored or in-memory data set; every row must have a label, for a regression a target.
+        A data set, stored or in memory. Every row must have a label, or a target for regression.
     options : TrainOptions
     fleet : Fleet
-        Where it runs, `Inline` or `Cluster`; the result is the same bit for bit on any number of
-        workers.
+        Runs the fit: `Inline` or `Cluster`. The result does not depend on it, bit for bit.
     report : callable or None
-        Receives events: phases, and one per pass.
+        Receives events (dicts): the beginning of each phase, and the end of each pass.
     deadline : float or None
-        Value of ``time.monotonic()`` at which the time budget ends, of a run that can be resumed:
-        it bounds the writing of features, too. Default: the budget from now on, for the solve.
+        Value of ``time.monotonic()`` at which the time budget ends. Given for runs that can be
+        resumed, as it also bounds the writing of features. Default: the options' time budget,
+        from now on, for the solve alone.
     scratch : callable or None
         Makes a folder for features that memory cannot hold, if ``options.work`` is None.
 
     Returns
     -------
     Model
-        With its certificate in ``provenance``; a ConvergenceWarning says where the gap was missed.
+        Its certificate is in ``provenance``; a ConvergenceWarning says if it missed the gap.
 
     Raises
     ------
     InputError
-        Bad parameters, rows without a label or target, one class only, a nu that is infeasible, or
-        a fit that cannot fit in memory, a store that was replaced meanwhile.
+        If parameters are bad, rows have no label or target, there is only one class, a nu is
+        infeasible, memory is too small, or the data were replaced meanwhile.
     TimeOver
         If ``deadline`` passes while features are written.
     """
@@ -82,8 +82,8 @@ def train(
     fold = folds_of(data, options) if options.probability else None
     instead = partial(over_stored, data, options, fleet, outlined)
     run = kind(data, options, fleet, report, outlined, deadline, fold, instead)
-    # One BLAS thread: BLAS's own threads spin for a while after every product, and the shards'
-    # threads run just then.
+    # One BLAS thread: idle threads of BLAS spin after each product, and would take cores from the
+    # threads of the shards.
     with blas_threads(1), run as job:
         job.begin()
         for some in job.turns():
@@ -111,19 +111,19 @@ def train_many(
     Parameters
     ----------
     data, options, fleet, scratch
-        As ``train`` takes them; of a machine on features (not exact).
+        As for ``train``; the machine must be one on features, not exact.
     outcomes : sequence of Outcomes
 
     Returns
     -------
     list of Model
-        In their order. All share their landmarks; each has its own certificate.
+        One for each of the outcomes. All share their landmarks; each has its own certificate.
 
     Raises
     ------
     InputError
-        As ``train`` does; and for an exact machine, which has no features to share, and where
-        probabilities are asked for.
+        As for ``train``; also for an exact machine, which has no features to share, and if
+        probabilities are requested.
     """
     if options.exact:
         raise InputError(
@@ -152,7 +152,7 @@ def _planned(
     scratch: Callable[[], Path] | None,
     fits: int = 1,
 ) -> tuple[TrainOptions, Plan]:
-    """The plan of so many fits; and the options, with a folder if features need one."""
+    """Plan the fits; returns the plan, and the options with a folder if features need one."""
     outlined = plan_on(fleet, data, options, fits)
     if outlined.disk_bytes and options.work is None and scratch is not None:
         options = replace(options, work=scratch())

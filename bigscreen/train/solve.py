@@ -1,4 +1,4 @@
-"""One problem of any kind, solved with an exact kernel: no estimator, no options, no model."""
+"""Solve one optimisation problem with an exact kernel, without an estimator or a model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bigscreen.solvers.smo.solver import Pairs
 
 @dataclass(frozen=True)
 class Solution:
-    """A dual point and what is proved of it.
+    """The solution of one problem: dual variables, offset and certificate.
 
     Attributes
     ----------
@@ -43,8 +43,8 @@ class Solution:
         ``s alpha``: the score of a row x is ``sum_i coef_i k(x_i, x) + intercept``.
     intercept : float
     certificate : Certificate
-        P, D and their gap over all rows; ``multiplier`` of the coupling. Of a kernel that is not
-        positive semidefinite the KKT violation, and no gap.
+        The primal and dual objectives and their gap over all rows, and the ``multiplier`` of the
+        coupling constraint. For a kernel that is not positive semidefinite, the KKT violation.
     """
 
     alpha: FloatArray
@@ -69,27 +69,27 @@ def solve(
     Parameters
     ----------
     problem : Problem
-        the general class of Wang et al. (2014) is ``Sublinear(C, a, b, lower, upper)``.
+        The general class of Wang et al. (2014) is ``Sublinear(C, a, b, lower, upper)``.
     X : array or sparse array of shape (n, d)
         Rows.
     y : array of shape (n,) or None
         Label codes for classifiers (``problem.positive`` is class +1), targets for regressions;
-        ``OneClass`` and ``Sublinear`` do not look at it.
+        ``OneClass`` and ``Sublinear`` ignore it.
     kernel : str or Kernel
-        Of the exact machine: a name, or one of `bigscreen.kernels`.
+        The name of a kernel, or a kernel of `bigscreen.kernels`.
     gamma : float
-        Of a kernel that is given by name.
+        Parameter of a kernel that is given by name.
     weights : array of shape (n,) or None
-        Not negative.
+        Row weights, not negative; None: all 1.
     tol : float
-        Relative gap to prove (KKT violation, where the kernel has no gap).
+        Relative gap to prove (KKT violation, if the kernel is not positive semidefinite).
     max_iter : int
-        Checks of the solver; the certificate says what was reached.
+        Limit on the checks of the solver; the certificate says what was reached.
 
     Raises
     ------
     InputError
-        For rows, labels, targets or weights that cannot be used.
+        If rows, labels, targets or weights cannot be used.
     """
     for name, value in (("tol", tol), ("gamma", gamma), ("max_iter", max_iter)):
         if not (is_number(value) and value > 0):
@@ -108,7 +108,7 @@ def solve(
     solver: Solver = Pairs() if n <= PLAN.few_rows else Block()
     design = Design(data, made)
     then = [ExactInterior(design)] if n <= PLAN.few_rows and design.definite else []
-    # One BLAS thread: its own would wait for each other beside those of the fleet.
+    # One BLAS thread: several would compete with the threads of the fleet for the cores.
     with Inline() as fleet, blas_threads(1):
         run = Run(design, problem, fleet)
         fitted = fit(run, solver, Limits(tol, max_iter), certify="float64", then=then)
@@ -120,13 +120,13 @@ def solve(
 
 
 def _outcome(problem: Problem, y: ArrayLike | None, n: int) -> tuple[ArrayLike, list[int] | None]:
-    """What the problem knows of each row, and the labels if that is a code."""
+    """Return the targets or label codes that the problem uses, and the labels of codes."""
     if isinstance(problem, (Sublinear, OneClass)):
         if isinstance(problem, Sublinear) and len(problem.a) != n:
             raise InputError(
                 f"a and b have {len(problem.a)} numbers and X has {n} rows; give one for each row"
             )
-        # Sublinear looks its rows up by their numbers, which travel as targets.
+        # Sublinear looks up its parameters by row number, so the targets are the row numbers.
         return np.arange(n, dtype=np.float64), None
     if y is None:
         raise InputError(f"{type(problem).__name__} needs y: label codes or targets")

@@ -1,4 +1,4 @@
-"""Where a solve begins: at 0, at the solutions of parts of the rows, or at a smaller machine's."""
+"""Compute where a solve begins: at 0, or at the solution of parts of the rows or few landmarks."""
 
 from __future__ import annotations
 
@@ -34,21 +34,20 @@ START = "start.kept"
 """The file of a problem's folder that holds its start."""
 
 TOL = 1e-2
-"""Relative gap of what is only a start."""
+"""Solve what is only a start to this relative gap."""
 
 FEWER = 8
-"""Landmarks of a fit for each of its start's."""
+"""A start uses one in this many of the fit's landmarks."""
 
 ROWS_A_LANDMARK, MOST_LANDMARKS = 20, 1000
-"""Rows of an exact machine for each landmark of its start, and their number at most."""
-
+"""The start of an exact machine has one landmark for this many rows, up to a maximum."""
 
 LEAST_ROWS = 256
-"""Rows that a part may always have."""
+"""Allow parts of this many rows even if memory is short."""
 
 
 def starting_point(job: Job, design: Design, binary: Binary) -> Start:
-    """The start that a run's options ask for; read back where a run is resumed."""
+    """Compute the start that a run's options request; a resumed run reads it back."""
     kind = job.options.tuning.start
     if kind in ("auto", "cold"):
         return Start()
@@ -69,7 +68,7 @@ def starting_point(job: Job, design: Design, binary: Binary) -> Start:
 
 
 def begins_at_fewer(job: Job, design: Design, binary: Binary) -> bool:
-    """Whether a problem begins at the machine of some of its landmarks."""
+    """Whether a problem starts from a machine on a subset of its landmarks."""
     asked = (
         job.options.tuning.start == "auto" and job.plan.solver == "newton" and binary.fold is None
     )
@@ -77,9 +76,10 @@ def begins_at_fewer(job: Job, design: Design, binary: Binary) -> bool:
 
 
 def from_fewer(job: Job, design: Design, binary: Binary) -> Start:
-    """Where many landmarks begin: at the machine of some of them, solved loosely.
+    """Start a fit with many landmarks from a loosely solved fit with a subset of them.
 
-    It scores rows as the larger one with zeros for the others does, so no row is looked at.
+    The larger machine, with 0 as the coefficients of the other landmarks, has the same scores: the
+    start takes no pass over the rows.
     """
     known = job.kept(binary).read(START)
     if known is not None:
@@ -91,7 +91,7 @@ def from_fewer(job: Job, design: Design, binary: Binary) -> Start:
 
 
 def _near_fewer(job: Job, design: Design, problem: Problem) -> Near:
-    """The machine of some landmarks, as one of all of them."""
+    """Fit a machine on a subset of the landmarks; returns it as a machine on all of them."""
     some = np.arange(0, design.width, FEWER)
     job.report({"event": "phase", "phase": f"start from {len(some)} of the landmarks"})
     assert design.kernel is not None
@@ -114,7 +114,7 @@ def _near_fewer(job: Job, design: Design, problem: Problem) -> Near:
 
 
 def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:
-    """Divide and conquer, as a run's options have it."""
+    """Run divide and conquer with the options of a run."""
     options, tuning = job.options, job.options.tuning
     if design.landmarks is not None:
         raise InputError(
@@ -137,7 +137,7 @@ def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:
 
 
 def _part_solver(job: Job, design: Design) -> Solver:
-    """A solver that holds alpha."""
+    """Return the solver of parts, which holds alpha."""
     cache = _share(job)
     if design.exact:
         return Block(cache=cache, seed=job.options.seed)
@@ -147,12 +147,12 @@ def _part_solver(job: Job, design: Design) -> Solver:
 
 
 def _share(job: Job) -> int:
-    """Bytes that the rows of a part may take, and its kernel columns as many again."""
+    """Return the bytes that the rows of a part may take; its kernel columns may take as many."""
     return job.plan.cache_bytes // (2 * max(1, job.fleet.workers))
 
 
 def _nystrom(job: Job, problem: Problem) -> tuple[FloatArray, dict[str, Any]]:
-    """The alpha of a Nystrom machine, solved loosely."""
+    """Solve a machine on few landmarks loosely; returns its alpha and the record of the solve."""
     data, fleet, options = job.data, job.fleet, job.options
     m = options.landmarks // FEWER
     if options.exact:
