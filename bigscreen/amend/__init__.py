@@ -1,1 +1,1 @@
-"""Certified edits: rows leave, enter or change, and what is proved before anything is fitted."""
+"""Certified edits of a fitted machine: rows are removed, added, relabelled or reweighted."""

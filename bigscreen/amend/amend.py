@@ -1,4 +1,4 @@
-"""Edits of a fitted machine, from what is proved before to what is proved after."""
+"""Edits of a fitted machine: bounds on what they change, and the refit with a new certificate."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from bigscreen.train.problems import Binary, problems
 from bigscreen.train.run import train
 
 PROVED = ("label", "primal", "dual", "gap", "relative_gap", "rounding_bound", *EACH, "rows")
-"""What the record of an edit keeps of a certificate."""
+"""Fields of a certificate that the record of an edit keeps."""
 
 
 @dataclass(frozen=True)
 class Amended:
-    """A model after edits.
+    """A model after edits, the edited rows and the record of the edit.
 
     Attributes
     ----------
     model : Model
-        With its certificates over the edited rows; its provenance lists all edits ("edits").
+        The model, with certificates over the edited rows; its provenance lists all edits ("edits").
     data : Rows
         The edited rows.
     record : dict
-        Of this edit; JSON-able.
+        The record of this edit; JSON-able.
     """
 
     model: Model
@@ -52,7 +52,7 @@ class Amended:
 
 
 def bounds(model: Model, data: Rows, edits: Edits) -> tuple[list[Bound], Changes]:
-    """What edits change at most, of every score; no other row is looked at.
+    """Bound how far edits can change each score of a model; only the edited rows are read.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def bounds(model: Model, data: Rows, edits: Edits) -> tuple[list[Bound], Changes
 def _bounds(
     model: Model, data: Rows, edits: Edits, own: list[Binary]
 ) -> tuple[list[Bound], Changes]:
-    """The same for a model's problems, which are looked up once."""
+    """Bound how far edits can change each score; ``own``: the model's problems."""
     edited = changes(data, edits)
     return [bound(model, k, binary, data, edited) for k, binary in enumerate(own)], edited
 
@@ -83,34 +83,35 @@ def amend(
     time_budget: float | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
 ) -> Amended:
-    """Apply edits: the rows as they are from then on, and a model that is certified over them.
+    """Apply edits to a data set and its model: the new model is certified over the edited rows.
 
-    Rows that leave and are proved to be out change nothing: the certificate holds as it is. Else
-    the fit goes on from where the model stands, with the model's landmarks and kernel.
+    If all edited rows are removed and are proved to have no influence, the machine stays and its
+    certificate holds. Otherwise the fit goes on from the old machine, on its landmarks.
 
     Parameters
     ----------
     data : Rows
-        What the model was fitted on; it stays as it is.
+        The rows that the model was fitted on; they are not changed.
     path : path or None
-        The new store of the edited rows, which appears once the machine is fitted; None, for rows
-        in memory, keeps them there.
+        The new store of the edited rows, which appears once the machine is fitted. None: rows in
+        memory stay in memory.
     overwrite : bool
-        Replace a store that stands there. Without it one is refused, but for a store of the very
-        same edited rows: a run that was killed may have left it.
+        Replace a store that exists at the path. Otherwise an existing store is refused, unless it
+        holds exactly the edited rows: a run that was killed may have left it.
     strict : bool
-        Fit anew: landmarks are drawn, and a gamma in words is computed, from the edited rows.
+        Fit from the start: draw landmarks, and compute a gamma given in words, from the edited
+        rows.
     work : path or None
         A folder for features that do not fit in memory.
     time_budget : float or None
-        Most seconds that the fit over the edited rows may take. A fit that they end is published
-        unproved, and no edit can start from it.
+        Most seconds for the fit of the edited rows. If they end the fit, its model is published
+        without a proof, and no edit can start from it.
 
     Raises
     ------
     InputError
         For a model that cannot be amended, edits that do not fit the data, another store at the
-        path, or where strict asks for a scaling that only the source can give.
+        path, or a strict edit of scaled data, whose scaling only the source can give.
     """
     began = time.monotonic()
     if path is None and data.path is not None:
@@ -120,7 +121,7 @@ def amend(
     own = check_amendable(model, data)
     found, edited = _bounds(model, data, edits, own)
     notes = _notes(model, data, edited, strict)
-    # (Of rows whose fingerprint nobody took, nothing but another look is a proof.)
+    # (For rows without a fingerprint nothing is proved without reading them again.)
     still = all(each.still for each in found) and before is not None and not strict
     onward = {}
     if not (strict or still):
@@ -166,7 +167,7 @@ def amend(
 
 
 def _kept(model: Model, data: Rows, edited: Changes, rows: Rows) -> Model:
-    """The model as it is, its certificates of the rows that are left."""
+    """The unchanged model, with certificates and ledgers for the rows that remain."""
     known, support = model.provenance, model.support
     assert model.ledger is not None
     proofs = [_proof(model, k, edited) for k in range(len(model.ledger))]
@@ -183,7 +184,7 @@ def _kept(model: Model, data: Rows, edited: Changes, rows: Rows) -> Model:
 
 
 def _proof(model: Model, k: int, edited: Changes) -> dict[str, Any]:
-    """The certificate of a score that stays what it is, over the rows that are left."""
+    """The certificate of an unchanged score, over the rows that remain."""
     assert model.ledger is not None
     proof, numbers = model.provenance["certificates"][k], model.ledger[k].numbers()
     gone = int(np.count_nonzero(np.isin(numbers, edited.numbers[edited.removed])))
@@ -191,7 +192,7 @@ def _proof(model: Model, k: int, edited: Changes) -> dict[str, Any]:
 
 
 def _left(book: Ledger, data: Rows, edited: Changes) -> Ledger:
-    """A ledger of the rows that are left, by their numbers from now on."""
+    """The ledger of the rows that remain, by their new numbers."""
     numbers = book.numbers()
     gone = np.sort(edited.numbers[edited.removed])
     left = book.among(~np.isin(numbers, gone))
@@ -203,7 +204,10 @@ def _left(book: Ledger, data: Rows, edited: Changes) -> Ledger:
 
 
 def _take_back(model: Model, made: Model, data: Rows, edited: Changes, found: list[Bound]) -> None:
-    """Give scores of several that no edit has touched what they had; the fit has looked at them."""
+    """Restore the coefficients and ledgers of scores that the edits cannot have changed.
+
+    The refit of a model of several scores has fitted these scores, too.
+    """
     for k, each in enumerate(found):
         known = model.provenance.get("fingerprint") is not None
         if each.still and known and model.support is None and made.ledger is not None:
@@ -214,12 +218,12 @@ def _take_back(model: Model, made: Model, data: Rows, edited: Changes, found: li
 
 
 def _notes(model: Model, data: Rows, edited: Changes, strict: bool) -> list[str]:
-    """What the edits change beside the rows: landmarks, a gamma and a scaling come from rows, too.
+    """Notes for the user on landmarks, gamma and scaling, which came from the rows before the edit.
 
     Raises
     ------
     InputError
-        If strict asks for what only the source can give.
+        If strict is set for scaled data: only the source can give another scaling.
     """
     notes, scaling = [], data.preparation.scaling
     if scaling != "none":
@@ -244,7 +248,7 @@ def _notes(model: Model, data: Rows, edited: Changes, strict: bool) -> list[str]
 
 
 def _texts(X: Any) -> list[bytes]:
-    """Every row's bytes."""
+    """Each row of X as bytes, for comparison of rows."""
     if sparse.issparse(X):
         X = X.toarray()
     return [row.astype(np.float64).tobytes() for row in X]

@@ -1,7 +1,7 @@
-"""What edits can change at most, from the rows that they touch alone (maths.md 2.8).
+"""Bounds on the change of a machine by edits, from the edited rows alone (maths.md 2.8).
 
-The old w is a point of the edited problem, and the old alpha, less that of the rows that leave, is
-one of its dual: P' and D' follow from P, D and the edited rows. Between them lies the new optimum.
+The old w is a primal point of the edited problem, and the old alpha without the removed rows is a
+dual point. Their P' and D' follow from P, D and the edited rows; the new optimum lies between them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bigscreen.problems.recipes import Problem
 from bigscreen.train.problems import Binary
 
 SUMMED = 2.0**-44
-"""What float64 sums of so many terms as there are edited rows are off, as a part of their size."""
+"""Relative rounding error of float64 sums over the edited rows."""
 
 SWEEPS, MOST_SWEPT = 3, 1000
 """Sweeps of coordinate ascent over the rows that enter, and for how many of them it is tried."""
@@ -36,31 +36,31 @@ MENDERS = 512
 """Support rows at least that make up for what edits take from a coupling."""
 
 GROWN = 1.0 + 1e-6
-"""By so much can a computed feature be longer than its kernel entry says."""
+"""Bound on the length of a computed feature, relative to the root of its kernel entry."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """One score of a model: its w, the w of its dual point, both as kernel sums, and its proof.
+    """One score of a model: its w and w(alpha) as kernel sums, and its certificate.
 
     Parameters
     ----------
     kernel : Kernel
     side : Operand or None
-        Landmarks or support rows; None of a linear machine.
+        Landmarks or support rows; None for a linear machine.
     coef : float64 (m, 2)
-        Of w and of w(alpha).
+        Coefficients of w and of w(alpha).
     offsets : float64 (2,)
-        Likewise.
+        Offsets of w and of w(alpha).
     constant : float
-        What is appended to phi, 0 without it.
+        The constant appended to phi; 0 if there is none.
     apart : float
         ``||w - w(alpha)||``.
     proof : dict
         The certificate as JSON.
     ledger : Ledger
     exact : bool
-        Whether w is w(alpha) and alpha the coefficients themselves.
+        Whether w is w(alpha), with coefficients ``s alpha`` (an exact kernel machine).
     """
 
     kernel: Kernel
@@ -92,13 +92,13 @@ class Machine:
 
     @property
     def roundings(self) -> tuple[float, float, float]:
-        """How far rounding can have moved the proof's gap, P and D; infinite if it is not said."""
+        """The rounding bounds of the certificate's gap, P and D; infinite if it has none."""
         each = (self.proof.get(name) for name in EACH)
         own, other = (np.inf if number is None else float(number) for number in each)
         return float(self.proof["rounding_bound"]), own, other
 
     def scores(self, X: Features) -> tuple[FloatArray, float]:
-        """Those of rows under w and w(alpha), (rows, 2), and how far any of them may be off."""
+        """The scores of rows under w and w(alpha), (rows, 2), and a bound on their errors."""
         if not X.shape[0]:
             return np.zeros((0, 2)), 0.0
         size = float(np.max(np.abs(self.coef).sum(axis=0)))
@@ -111,7 +111,7 @@ class Machine:
         return found, self._entry_slack(rows, self.side) * size
 
     def entries(self, rows: Operand, others: Operand) -> FloatArray:
-        """Products of the features of rows (rows, others), the constant's included."""
+        """Inner products of the features of rows (rows, others), the constant included."""
         found: FloatArray = self.kernel.block(rows, others, dtype=np.float64)
         return found + self.constant**2
 
@@ -121,7 +121,7 @@ class Machine:
         return FLOAT64 * error + 2.0**-50 * float(self.kernel.bound(longest, longest))
 
     def quadratic(self, rows: Operand, coef: FloatArray) -> tuple[float, float]:
-        """At least ``||sum_i coef_i phi_i||^2``, and how far rounding can have moved it."""
+        """An upper bound on ``||sum_i coef_i phi_i||^2``, and a bound on its rounding error."""
         used = np.flatnonzero(coef)
         if not len(used):
             return 0.0, 0.0
@@ -129,7 +129,7 @@ class Machine:
         found = float(own @ self.kernel.dots(part, part, own[:, None], np.float64)[:, 0])
         slack = self._entry_slack(part, part) * float(np.abs(own).sum()) ** 2
         if self.side is not None and not self.exact:
-            # Nystrom features are projections of the kernel's own: no sum of them is longer.
+            # Nystrom features are projections of the kernel's features: no sum of them is longer.
             found *= GROWN**2
         return max(found, 0.0) + (self.constant * float(own.sum())) ** 2, slack
 
@@ -142,29 +142,30 @@ class Machine:
 
 @dataclass(frozen=True)
 class Bound:
-    """What is proved of the edited problem by the old machine.
+    """What the old machine proves about the edited problem, for one score.
 
     Parameters
     ----------
     machine : Machine
     primal, dual : float
-        P' of the old w, and at most D' of the moved alpha, in the edited problem.
+        In the edited problem: P' of the old w, and a lower bound on D' of the changed alpha.
     rounding : float
-        How far rounding can have moved their gap.
+        Bound on the rounding error of their gap.
     primal_rounding, dual_rounding : float
-        How far it can have moved each of them; infinite of models that do not state theirs.
+        Bounds on the rounding errors of P' and D'; infinite if the model's certificate has none.
     radius : float
-        How far the new optimal w can be from the old one.
+        Bound on the distance from the old w to the new optimal w.
     way : (Operand, float64 (rows,))
-        Rows, and ``sum coef_i phi_i``: what w(alpha) moves by.
+        The change of w(alpha): rows, and their coefficients in ``sum coef_i phi_i``.
     spread : float
-        The new optimal w is so far, at most, from the middle of the old w and the moved w(alpha).
+        Bound on the distance from the middle of the old w and the changed w(alpha) to the new
+        optimal w.
     alpha : float64 (rows,)
-        Of the edited rows, from now on.
+        The new alpha of the edited rows.
     mended : (int64 (k,), float64 (k,)) or None
-        Where other rows are stored whose coefficients move to keep the coupling, and by how much.
+        Places of other rows whose coefficients change to keep the coupling, and the changes.
     still : bool
-        Whether the optimum is the very same: what left is proved to be out.
+        Whether the optimum is unchanged, as the removed rows are proved to have no influence.
     """
 
     machine: Machine
@@ -190,9 +191,9 @@ class Bound:
         return relative(self.gap, self.primal)
 
     def intervals(self, X: Features) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(score, low, high) of rows (rows,) each: the old one, and where the new one lies.
+        """(score, low, high) of rows, (rows,) each: the old score, and bounds on the new score.
 
-        Infinite where an unpenalised offset is not known to stay near.
+        The bounds are infinite with an unpenalised offset, whose change is not bounded.
         """
         scores, slack = self.machine.scores(X)
         old = scores[:, 0]
@@ -201,8 +202,9 @@ class Bound:
             return old, old - reach, old + reach
         if not np.isfinite(self.spread):
             return old, np.full(len(old), -np.inf), np.full(len(old), np.inf)
-        # Landmarks' features are a part of the kernel's own, in whose space w* has nothing beside
-        # them: what the way has there counts in spread, whose square is the kernel's.
+        # Features of landmarks are projections of the kernel's features, and w* lies in their
+        # space. The part of the change outside that space counts in spread, which is computed
+        # from kernel entries.
         rows, coef = self.way
         moved = np.zeros(len(old))
         if len(coef):
@@ -212,12 +214,12 @@ class Bound:
         norms = self.machine.norms(X)
         middle = 0.5 * (scores[:, 0] + scores[:, 1] + moved)
         reach = self.spread * norms + slack
-        # Both balls hold it: that around the middle, and that around the old w.
+        # Two balls hold the new w: one around the middle, the other around the old w.
         wide = self.radius * norms + slack
         return old, np.maximum(middle - reach, old - wide), np.minimum(middle + reach, old + wide)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; what is not known is None."""
+        """The bound as JSON values; None stands for an infinite number."""
         numbers = {
             "primal": self.primal,
             "dual": self.dual,
@@ -233,9 +235,10 @@ class Bound:
 
 
 def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> Bound:
-    """What edits change of the k-th score, at most; no row but the edited ones is looked at.
+    """Bound how far edits can change the k-th score of a model, from the edited rows alone.
 
-    With a coupling some support rows make up for what leaves; the offset itself has no bound then.
+    With a coupling, some support rows change to keep the coupling's total; the offset has no bound
+    then.
     """
     machine, problem = Machine.of(model, k, binary), binary.problem
     duals = [problem.dual(edited.codes[e], edited.weights[e]) for e in (0, 1)]
@@ -282,7 +285,7 @@ def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> 
     size = losses + float(np.abs(coef) @ (1.0 + np.abs(moved)))
     size += abs(primal) + abs(dual) + square + machine.apart**2
     reach = float(np.sum(duals[0].reach + duals[1].reach) + np.abs(coef).sum())
-    # What rounding can have moved w(alpha) by: half of its square is in D.
+    # How far rounding can have moved w(alpha): half of its square is in D.
     astray = 0.0 if machine.exact else float(np.sqrt(2.0 * doubt))
     rounding = doubt + slack * reach + 0.5 * off + SUMMED * size + astray * np.sqrt(square)
     dual_doubt += slack * float(np.abs(coef).sum()) + 0.5 * off + SUMMED * size
@@ -292,7 +295,7 @@ def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> 
     apart = machine.apart**2 - 2.0 * towards + square
     known = 2.0 * slack * float(np.abs(coef).sum()) + off + SUMMED * size
     known += astray * (astray + 2.0 * machine.apart + 2.0 * float(np.sqrt(square)))
-    # Of all distances between the two that there can be, the one that leaves most.
+    # (The distance within its error bounds that gives the largest radius.)
     spread = float(np.sqrt(max(total - 0.25 * max(apart - known, 0.0), 0.0))) + 0.5 * astray
     radius = 0.5 * float(np.sqrt(max(apart + known, 0.0))) + spread
     radius = min(float(np.sqrt(2.0 * total)), radius)
@@ -312,10 +315,11 @@ def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> 
 
 
 def stays(found: Bound, data: Rows, edited: Changes) -> int:
-    """Rows that the edits leave alone and whose prediction they provably cannot change, at least.
+    """Count rows that are not edited and whose prediction provably cannot change: a lower bound.
 
-    As far as the ledger tells, at no look at them: the margin of a row is at least 1 as long as w
-    is no farther than so many radii, and at least 0 for another ``1 / ||phi||``.
+    It follows from the ledger, without reading the rows: a ledger's margin is the distance, in
+    radii, that w can move before the row's margin falls below 1; it falls below 0 only after a
+    further distance of ``1 / ||phi||``.
     """
     book = found.machine.ledger
     if not np.isfinite(found.spread):
@@ -328,7 +332,7 @@ def stays(found: Bound, data: Rows, edited: Changes) -> int:
 
 
 def _alpha(machine: Machine, model: Model, k: int, edited: Changes, hi: FloatArray) -> FloatArray:
-    """The old alpha of the edited rows (rows,); 0 of those that have no part in the problem."""
+    """The old alpha of the edited rows (rows,); 0 for rows that are not part of the problem."""
     alpha = np.zeros(len(edited))
     there = np.flatnonzero((edited.places >= 0) & (hi > 0))
     if machine.exact:
@@ -351,9 +355,10 @@ def _alpha(machine: Machine, model: Model, k: int, edited: Changes, hi: FloatArr
 
 
 def _out(machine: Machine, edited: Changes, duals: list[Dual], alpha: FloatArray) -> bool:
-    """Whether all that is edited are rows that leave, or weigh less, and are proved to be out.
+    """Whether the edits only remove or reweight rows that are proved to have no influence.
 
-    Their loss is 0 at w and at w*, and their alpha* is 0: P', w*' and P'* are those of before.
+    The losses of these rows are 0 at w and at w*, and their alpha* is 0: P(w), w* and P* do not
+    change.
     """
     counts = (duals[0].hi > 0) | (duals[1].hi > 0)
     same = np.array_equal(duals[0].sign[counts], duals[1].sign[counts])
@@ -374,9 +379,10 @@ def _ascended(
     scores: FloatArray,
     alpha: FloatArray,
 ) -> FloatArray:
-    """An alpha of the rows that enter (rows,) of a higher D': exact steps, a row at a time.
+    """Raise D' by coordinate ascent over the alpha of added and changed rows (rows,).
 
-    ``scores``: under the old w(alpha); ``before``: the coefficients of what leaves.
+    ``scores``: the rows' scores under the old w(alpha); ``before``: coefficients that subtract the
+    rows' old alpha.
     """
     live = np.flatnonzero(dual.hi > 0)
     if not 0 < len(live) <= MOST_SWEPT:
@@ -408,10 +414,11 @@ def _mended(
     edited: Changes,
     missing: float,
 ) -> tuple[NDArray[np.int64], FloatArray, FloatArray] | None:
-    """Support rows that make up for what is missing: places, signs, steps of their coefficients.
+    """Choose support rows whose coefficients change by ``-missing`` in sum, to keep the coupling.
 
-    Rows on the kink cost least: those that have room on both sides come first. None where all of
-    them together have not enough.
+    Free rows are at their hinge point and cost least: rows with room on both sides come first.
+    Returns the rows' places, their signs and the changes of their coefficients, or None if all
+    support rows together have too little room.
     """
     assert model.support is not None
     used = np.flatnonzero((model.coef[k] != 0) & ~np.isin(model.support, edited.numbers))
@@ -427,7 +434,7 @@ def _mended(
         order = np.argsort(-room, kind="stable")
         if float(np.sum(room)) < abs(missing):
             return None
-    # As evenly as their room lets them.
+    # Share the change among the rows as evenly as their room allows.
     left, step = abs(missing), np.zeros(len(order))
     for done, place in enumerate(np.argsort(room[order], kind="stable").tolist()):
         even = left / (len(order) - done)

@@ -1,4 +1,4 @@
-"""The smallest store that provably has the same optimum (maths.md 2.9)."""
+"""Writes a smaller store that provably has the same optimal machine (maths.md 2.9)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 
 BLOCK = 2048
-"""Rows whose columns are held at once."""
+"""How many rows' columns are in memory at once."""
 
 SAME = (
     "losses that are left out are 0 at the optimum, and each class's rows at their bound have the "
@@ -40,9 +40,11 @@ SAME = (
 
 @dataclass(frozen=True)
 class _Part:
-    """Runs anywhere: of a chunk the features of rows that stay, and sums of those at their bound.
+    """Fleet program: a chunk's rows that stay, and sums over its rows at their bound.
 
-    ``status``: 0 out, 1 at its bound, 2 open, by places; ``factor``: None of rows as they are.
+    ``status``: for each place 0 (out), 1 (at its bound) or 2 (open). ``factor``: maps columns of
+    landmarks to features; None: the rows are written as they are. ``merge``: whether rows at their
+    bound are replaced by a mean.
     """
 
     data: Rows
@@ -52,7 +54,10 @@ class _Part:
     merge: bool
 
     def __call__(self, k: int) -> tuple[Block, FloatArray, FloatArray]:
-        """The rows of chunk k; ``sum c phi`` (labels, r) and ``sum c`` (labels,) of the others."""
+        """The rows of chunk k that stay; ``sum c phi`` (labels, r) and ``sum c`` (labels,).
+
+        The sums are over rows at their bound.
+        """
         data = self.data
         start, stop = data.chunk(k)
         status, X = self.status[start:stop], data.X(start, stop)
@@ -71,7 +76,7 @@ class _Part:
         return (features, y[keep], weights[keep], data.row_ids(start, stop)[keep]), sums, sizes
 
     def _columns_sum(self, X: Any, weights: FloatArray) -> FloatArray:
-        """``sum_i c_i`` of the rows' columns."""
+        """The weighted sum of the rows' columns, in blocks of rows."""
         if self.factor is None:
             return np.asarray(X.T.astype(np.float64) @ weights)
         total = np.zeros(len(self.factor))
@@ -99,18 +104,19 @@ def compress(
     fleet: Fleet,
     overwrite: bool = False,
 ) -> tuple[Dataset, dict[str, Any]]:
-    """Write the rows that a fit needs, by what a model's ledger proves of them.
+    """Write a store of only the rows that a fit needs, by a model's ledger.
 
-    Rows that are out are left out. Those at their bound become one row a class, their weighted
-    mean, with the sum of their weights: of a linear machine of the rows' features, of one with
-    landmarks of its Nystrom features, which the store then has in place of the rows'. An exact
-    machine's rows at their bound stay, as the mean of its features is no row.
+    Rows that are proved to be out are not written. Rows at their bound are merged into one row a
+    class: their weighted mean, with the sum of their weights. For a machine with landmarks it is
+    the mean of Nystrom features, and the store has these features in place of the rows'. An exact
+    machine's rows at their bound are written as they are, as the mean of its features is no row.
 
     Returns
     -------
     (Dataset, dict)
-        The store, float64, and the record that its manifest keeps ("compressed"): the rows out,
-        merged and left, how to fit it, the certificate that proves it, whose rows they are.
+        The store, float64, and the record that its manifest keeps ("compressed"): the numbers of
+        rows out, merged and left, how to fit it, the certificate that proves it, and the
+        fingerprint of the original rows.
 
     Raises
     ------
@@ -176,7 +182,7 @@ def compress(
 
 
 def _blocks(part: _Part, fleet: Fleet) -> Iterator[Block]:
-    """The rows that stay, chunk by chunk, and the means of the others."""
+    """The rows that stay, chunk by chunk, then the means of rows at their bound."""
     data = part.data
     sums: Any = 0.0
     sizes: Any = 0.0

@@ -1,4 +1,4 @@
-"""What is edited: rows that leave, enter, or have another label or weight."""
+"""Edits of a data set: rows to remove, add, relabel or reweight, and the files that list them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from bigscreen.numerics.rows import FloatArray
 NONE = np.empty(0, np.int64)
 
 MAX_DIGITS = 19
-"""Row numbers of this many digits or more are refused: int64 does not hold all of them."""
+"""Row numbers of this many digits or more are refused: int64 cannot hold all of them."""
 
 TEXT_GROWTH = 64
-"""Bytes of memory that a byte of a file of row numbers takes: a line "1" is a list with a text.
-A file that would take more than the machine has is refused."""
+"""Bytes of memory for each byte of a file of row numbers (a line "1" becomes a list with a
+string). A file that would take more memory than is free is refused."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Edits:
     ----------
     remove : int64 (k,)
     relabel : (int64 (k,), labels)
-        Rows and the label that each has from now on.
+        Rows and their new labels.
     reweight : (int64 (k,), float64 (k,))
-        Rows and their weights from now on.
+        Rows and their new weights.
     add : Rows or None
-        Rows that enter, prepared as the data are.
+        New rows, prepared in the same way as the data.
     """
 
     remove: NDArray[np.int64] = field(default_factory=lambda: NONE)
@@ -51,7 +51,7 @@ class Edits:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Rows of every kind of edit; JSON-able."""
+        """The number of rows of each kind of edit; JSON-able."""
         return {
             "removed": len(self.remove),
             "relabelled": len(self.relabel[0]),
@@ -62,20 +62,20 @@ class Edits:
 
 @dataclass(frozen=True)
 class Changes:
-    """The rows that edits touch, before and after; a weight of 0 says that a row is not there.
+    """The edited rows, before and after the edits; a weight of 0 means that a row is absent.
 
     Parameters
     ----------
     X : (k, d)
-        Their features, those that enter last.
+        Features of the edited rows; added rows come last.
     numbers : int64 (k,)
-        In the source; those that enter go on from the largest.
+        Row numbers in the source; added rows continue from the largest.
     places : int64 (k,)
-        Where they are stored, -1 of those that enter.
+        The positions of the rows in the data; -1 for added rows.
     codes, weights : (before, after)
-        int32 and float64 (k,) each.
+        Label codes int32 and weights float64, (k,) each.
     removed : bool (k,)
-        Rows that leave (one that is given the weight 0 stays).
+        Whether each row is removed (a row that is given the weight 0 stays).
     """
 
     X: Features
@@ -95,8 +95,8 @@ def changes(data: Rows, edits: Edits) -> Changes:
     Raises
     ------
     InputError
-        If a number is no row, is named twice or by edits that contradict, a label is unknown, a
-        weight is negative, or the rows that enter do not fit the data.
+        If a number is no row, a row is named twice or by contradicting edits, a label is unknown, a
+        weight is negative, or the added rows do not fit the data.
     """
     named = {"remove": edits.remove, "relabel": edits.relabel[0], "reweight": edits.reweight[0]}
     for what, ids in named.items():
@@ -137,7 +137,7 @@ def changes(data: Rows, edits: Edits) -> Changes:
 
 
 def outcomes(data: Rows, places: NDArray[np.int64]) -> tuple[NDArray[np.int32], FloatArray]:
-    """Label codes and weights of rows by their places, in any order; a chunk is read once."""
+    """Label codes and weights of the rows at these places, in any order; chunks are read once."""
     codes, weights = np.empty(len(places), np.int32), np.empty(len(places))
     order = np.argsort(places, kind="stable")
     chunks, firsts = np.unique(places[order] // data.chunk_rows, return_index=True)
@@ -149,7 +149,7 @@ def outcomes(data: Rows, places: NDArray[np.int64]) -> tuple[NDArray[np.int32], 
 
 
 def check_fit(data: Rows, more: Rows) -> None:
-    """Refuse rows to add that are not prepared as the data are, or lack a label."""
+    """Refuse rows to add that were prepared differently from the data, or lack a label."""
     if more.n_features != data.n_features:
         raise InputError(
             f"the rows to add have {more.n_features} features and the data has {data.n_features}; "
@@ -168,12 +168,12 @@ def check_fit(data: Rows, more: Rows) -> None:
 
 
 def places_of(data: Rows, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Where rows with these numbers (ascending) are stored, and the largest number of all.
+    """The positions of the rows with these numbers (ascending), and the largest number of any row.
 
     Raises
     ------
     InputError
-        If a number is that of no row.
+        If no row has one of the numbers.
     """
     places, top = np.full(len(numbers), -1, np.int64), -1
     for start, stop in map(data.chunk, range(data.n_chunks)):
@@ -254,7 +254,7 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[NDArray[np.int64], Float
 
 
 def _table(path: str | os.PathLike[str], width: int) -> list[list[str]]:
-    """The first columns of a file of text, or those that its header names."""
+    """The first columns of a text file, or the columns that its header names."""
     name, text = os.fspath(path), _text(path)
     delimiter = "\t" if Path(path).suffix.lower() == ".tsv" else ","
     reader = csv.reader(text.splitlines(), delimiter=delimiter)
@@ -289,7 +289,7 @@ def _named_columns(path: str, header: list[str], width: int) -> list[int]:
 
 
 def _text(path: str | os.PathLike[str]) -> str:
-    """The text of a file that memory can hold; a byte order mark is left out."""
+    """Read a text file that fits in memory; a byte order mark is left out."""
     name = os.fspath(path)
     check_regular(path)
     try:
@@ -304,7 +304,7 @@ def _text(path: str | os.PathLike[str]) -> str:
 
 def _numbers(path: str | os.PathLike[str], texts: list[str]) -> NDArray[np.int64]:
     for text in texts:
-        # (Other digits than these, and numbers of any length, are digits to Python as well.)
+        # (str.isdigit alone accepts digits of other scripts, and numbers of any length.)
         digits = text.isascii() and text.isdigit() and len(text.lstrip("0")) < MAX_DIGITS
         if not digits:
             raise InputError(
@@ -314,5 +314,5 @@ def _numbers(path: str | os.PathLike[str], texts: list[str]) -> NDArray[np.int64
 
 
 def _short(text: str) -> str:
-    """What a file says, quoted, and cut if it is long."""
+    """A text from a file in quotes, shortened if it is long."""
     return repr(text if len(text) <= 60 else f"{text[:57]}...")

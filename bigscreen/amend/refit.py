@@ -1,4 +1,4 @@
-"""A fit of edited rows that begins where the machine of the old ones stands."""
+"""Fits of edited rows that start from the machine of the rows before the edit."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from bigscreen.train.start import starting_point
 
 @dataclass(frozen=True)
 class Begun:
-    """Where the problem of edited rows begins.
+    """The start of a fit of edited rows: a dual point, and what the old ledger says of each row.
 
     Parameters
     ----------
     found : Bound
     alpha : float64 (n,)
-        Its dual point.
+        A dual point of the edited problem.
     ends : float64 (n,)
-        The same, but for rows that were not edited: the end of their box on the side that the old w
-        has them on. (Of exact machines as alpha.)
+        For edited rows: alpha. For the other rows: the end of the box that the side of the row
+        under the old w implies. (Exact machines: alpha.)
     far : float64 (n,)
-        How far each row is from its kink as the ledger of before has it, in its own unit; 0 of rows
-        that were edited. (Exact machines: all 0.)
+        The distance of each row from its hinge point in the old ledger, in the ledger's unit; 0 for
+        edited rows. (Exact machines: all 0.)
     """
 
     found: Bound
@@ -61,14 +61,14 @@ class Begun:
 
 
 class _Amended(Job):
-    """A job whose problems begin where the old ones stand: at their alphas, or their w.
+    """A job whose problems start from an old model: from its dual points, or from its w.
 
     Parameters
     ----------
     old : Model
-        Of the old problems.
+        The model before the edit.
     begun : dict
-        What is known of each, by its folder's name.
+        The start of each problem, by the name of the problem's folder.
     given
         As for `Job`.
     """
@@ -84,19 +84,19 @@ class _Amended(Job):
 
 
 class _AmendedExact(_Amended, ExactJob):
-    """An exact machine."""
+    """A refit of an exact kernel machine from the old dual point."""
 
 
 class _AmendedFeatures(_Amended, FeaturesJob):
-    """The same landmarks, whatever rows have become of them.
+    """A refit on the old model's landmarks, even if these rows were edited.
 
-    One problem is first solved over the rows that the edits can reach (`Nearby`); where that does
-    not come to the gap, features of all rows are stored and it goes on over all.
+    A single problem is first solved over the rows that the edits can affect (`Nearby`). If that
+    does not reach the gap, features of all rows are stored and the solve goes on over all rows.
     """
 
     nearby: Nearby | None = None
     begin_at: Near | None = None
-    """Where the steps over all rows begin; None: at the old machine."""
+    """The start of steps over all rows; None: the old machine."""
 
     def _store(self) -> None:
         if self._reaches():
@@ -122,12 +122,12 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         super().solve(some)
 
     def _reaches(self) -> bool:
-        """Whether there is one problem, a C-SVC, to be stepped on."""
+        """Whether the job is a single C-SVC for the Newton solver."""
         one = len(self.problems) == 1 and type(self.problems[0].problem) is CSvc
         return one and self.plan.solver == "newton"
 
     def _nearby(self) -> Nearby | None:
-        """The steps over the rows that the edits can reach; None if those are too many."""
+        """The solver over rows that the edits can affect; None if there are too many such rows."""
         (binary,), source = self.problems, self.source
         assert source is not None and source.kernel is not None and source.factor is not None
         begun, data, n = self.begun[binary.folder], source.data, source.data.n_rows
@@ -145,7 +145,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         sums = source.seen_by_landmarks(book.dual.coef)
         if len(coef):
             sums += source.kernel.dots(side, way, coef[:, None], np.float64)[:, 0]
-        # Rows that are left out stand at their sides.
+        # Rows that are left out get the alpha of their side.
         off = np.flatnonzero(~near & (begun.alpha != begun.ends))
         alpha, more, change = np.where(near, begun.alpha, begun.ends), 0.0, 0.0
         if len(off):
@@ -157,7 +157,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         if constant := found.machine.constant:
             moved = constant * (float(np.sum(coef)) + more)
             w_alpha = np.append(w_alpha, book.dual.offset / constant + moved)
-        # What it was off by before, and what the entries that it was made of here can be.
+        # The error of w(alpha): its old error, plus the errors of the kernel entries used here.
         proof = found.machine.proof
         moved = float(np.sum(np.abs(book.dual.coef)) + np.sum(np.abs(coef)) + change)
         astray = float(np.sqrt(2.0 * proof["rounding_bound"]))
@@ -212,17 +212,17 @@ def refitted(
     begun: dict[str, Begun],
     report: Any = None,
 ) -> Model:
-    """The model of edited rows, with a certificate over all of them, by its old landmarks.
+    """Refit a model to edited rows, on its old landmarks, and certify it over all rows.
 
     Parameters
     ----------
     data : Rows
-        The rows as they are from now on.
+        The edited rows.
     begun : dict
-        Where each problem begins, by its folder's name.
+        The start of each problem, by the name of the problem's folder.
     """
     kind = _AmendedExact if options.exact else _AmendedFeatures
-    # What steps start from is of the old machine's features.
+    # (The start is given in the old machine's features, so the plan keeps their kind.)
     stored = model.provenance.get("features") == "stored"
     outlined = plan_on(fleet, data, options, prefers_stored=stored)
     with blas_threads(1), kind(model, begun, data, options, fleet, report, outlined) as job:
@@ -233,7 +233,7 @@ def refitted(
 
 
 def begun(model: Model, k: int, binary: Binary, data: Rows, edited: Changes, found: Bound) -> Begun:
-    """Where the k-th problem of the edited rows begins: at the dual point of its bound."""
+    """The start of the k-th problem of the edited rows: the dual point of its bound."""
     n = data.n_rows
     dual = binary.problem.dual(data.y(0, n), data.weights(0, n))
     numbers, alpha, far = data.row_ids(0, n), np.zeros(n), np.zeros(n)
@@ -254,7 +254,7 @@ def begun(model: Model, k: int, binary: Binary, data: Rows, edited: Changes, fou
         alpha, ends, far = (np.where(at >= 0, own[at], 0.0) for own in (values, sides, margins))
     if found.mended is not None:
         places, step = found.mended
-        # A coefficient is s alpha, and those that move have no other sign.
+        # A coefficient is s alpha, and the changes leave its sign as it is.
         alpha[places] += dual.sign[places] * step
     stored = edited.places >= 0
     alpha, ends = np.minimum(alpha, dual.hi), np.minimum(ends, dual.hi)

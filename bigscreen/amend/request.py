@@ -1,4 +1,4 @@
-"""Which models can be amended: the options and problems of a fit, from what its model records."""
+"""Which models can be amended, and the options and problems of the fit that made a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bigscreen.train.problems import Binary, problems
 
 
 def options_of(model: Model, **more: Any) -> TrainOptions:
-    """The options of the fit that made a model, its kernel's numbers in place of words."""
+    """The options of the fit that made a model, with the numbers that gamma and others came to."""
     asked = model.provenance.get("parameters") or {}
     kernel = model.kernel.to_dict()
     names = OPTIONS.keys() - {"work", "resume", "time_budget"}
@@ -26,13 +26,13 @@ def options_of(model: Model, **more: Any) -> TrainOptions:
 
 
 def check_amendable(model: Model, data: Rows) -> list[Binary]:
-    """The problems of a model whose rows these are, one for every score.
+    """The problems of a model, one for each score, if the model can be amended on these rows.
 
     Raises
     ------
     InputError
-        If what the model was fitted to is not solved for edits, nothing is proved of it, or these
-        are other rows.
+        If the model's problem cannot be amended, nothing is proved about the model, or it was
+        fitted on other rows.
     """
     asked = model.provenance.get("parameters") or {}
     if model.provenance.get("certificates") is None or model.ledger is None:

@@ -1,4 +1,4 @@
-"""The rows after edits: a data set of their own, and the old one stays what it is."""
+"""Writes the rows after edits as a new data set; the old data set is not changed."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from bigscreen.errors import InputError
 from bigscreen.files.scratch import scratch
 
 FROM = "amended_from"
-"""What the manifest of an edited store calls the fingerprint of the rows before."""
+"""The manifest's key for the fingerprint of the rows before an edit."""
 
 Block = tuple[Features, NDArray[np.int32], NDArray[np.float64], NDArray[np.int64]]
-"""Features, codes, weights and numbers of some rows."""
+"""A block of rows: features, label codes, weights and row numbers."""
 
 
 def amended_rows(
@@ -36,17 +36,16 @@ def amended_rows(
     path: str | os.PathLike[str] | None,
     extra: dict[str, Any] | None = None,
 ) -> Rows:
-    """The rows after edits, in the old order, those that enter last.
+    """Make the edited rows: the old rows in their order, then the added rows.
 
-    No number is rounded: rows that enter as float64 make the edited rows float64.
+    No number is rounded: added float64 rows make the edited rows float64.
 
     Parameters
     ----------
     path : path or None
-        The new store, whole or not at all. None: rows in memory, which are numbered anew, as those
-        of arrays are.
+        The new store, which is complete or absent. None: rows in memory, numbered from 0.
     extra : dict, optional
-        What its manifest keeps.
+        Additional entries of the store's manifest.
     """
     gone = np.zeros(data.n_rows, np.bool_)
     gone[edited.places[edited.removed]] = True
@@ -74,25 +73,24 @@ def amended_rows(
 
 
 class Place:
-    """Where an edited store goes, and where it is until its machine is fitted.
+    """The path of an edited store, and its temporary folder until the machine is fitted.
 
-    Until then it lies in a temporary folder beside its place, so that a run that fails or is killed
-    leaves no store behind.
+    The temporary folder is next to the path. A run that fails or is killed leaves no store behind.
 
     Parameters
     ----------
     path : path
     overwrite : bool
-        Whether a store that stands there may be replaced.
+        Whether an existing store may be replaced.
     before : str or None
-        Fingerprint of the rows before the edit. A store that was made of these may stand there: a
-        run that was killed just before it wrote the model has left it, and it stays if it has the
-        edited rows.
+        Fingerprint of the rows before the edit. A store that an edit of these rows made may exist
+        at the path: a run that was killed just before it wrote the model has left it, and it stays
+        if it has the edited rows.
 
     Raises
     ------
     InputError
-        If something else stands there.
+        If anything else exists at the path.
     """
 
     def __init__(self, path: str | os.PathLike[str], overwrite: bool, before: str | None) -> None:
@@ -108,20 +106,20 @@ class Place:
 
     @contextmanager
     def temporary(self) -> Iterator[Path]:
-        """Where the store is made."""
+        """The path in a temporary folder at which the store is written."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with scratch("amend", self.path.parent) as folder:
             yield folder / self.path.name
 
     def check(self, made: Rows) -> None:
-        """Raise InputError if a store that must not be replaced has other rows than this one."""
+        """Raise InputError if an existing store has other rows and must not be replaced."""
         if self.overwrite or not self.path.exists():
             return
         if Dataset.open(self.path).fingerprint != made.fingerprint:
             raise self._exists()
 
     def taken(self, made: Dataset) -> Dataset:
-        """The store under its name."""
+        """Move the finished store to its path and open it."""
         self.check(made)
         assert isinstance(made.path, Path)
         take_name(made.path, self.path)
@@ -132,12 +130,12 @@ class Place:
 
 
 def of_source(data: Rows, more: Rows | None) -> dict[str, Any]:
-    """What a store's manifest says of its source and later rows have to know.
+    """The entries of a manifest about the source that an edited store inherits.
 
     Parameters
     ----------
     data, more : Rows, Rows or None
-        The rows before an edit, and those that enter. Rows in memory have no manifest.
+        The rows before an edit, and the added rows. Rows in memory have no manifest.
 
     Returns
     -------
@@ -152,7 +150,7 @@ def of_source(data: Rows, more: Rows | None) -> dict[str, Any]:
 
 
 def written(writer: DatasetWriter, blocks: Iterator[Block]) -> Dataset:
-    """Write blocks of rows as the chunks of a store; after an error nothing is left of it."""
+    """Write blocks of rows as the chunks of a store; after an error remove the unfinished store."""
     try:
         _write(writer, blocks)
         return writer.finish()
@@ -176,7 +174,7 @@ def _write(writer: DatasetWriter, blocks: Iterator[Block]) -> None:
 
 
 def _blocks(data: Rows, edited: Changes, gone: NDArray[np.bool_]) -> Iterator[Block]:
-    """The rows chunk by chunk."""
+    """The edited rows as blocks, chunk by chunk, then the added rows."""
     stored = edited.places >= 0
     changed = edited.places[stored]
     codes, weights = edited.codes[1][stored], edited.weights[1][stored]

@@ -1,4 +1,4 @@
-"""Predictions that edits provably leave as they are."""
+"""Counts predictions that edits provably cannot change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bigscreen.model.model import Model
 
 
 def unchanged(model: Model, found: list[Bound], data: Rows) -> int:
-    """Rows of a data set whose prediction is the same for every machine that the new one can be."""
+    """Count rows of a data set whose prediction no machine within the bounds can change."""
     if all(each.still for each in found):
         return data.n_rows  # the machine is the same
     total = 0
@@ -22,7 +22,10 @@ def unchanged(model: Model, found: list[Bound], data: Rows) -> int:
 
 
 def same(model: Model, intervals: list[tuple[NDArray[np.float64], ...]]) -> NDArray[np.bool_]:
-    """Rows that no scores within these (score, low, high) would decide otherwise (rows,)."""
+    """Whether each row's prediction is the same for all scores within its bounds (rows,).
+
+    ``intervals``: (score, low, high) for each of the model's scores.
+    """
     low = np.stack([each[1] for each in intervals], axis=1)
     high = np.stack([each[2] for each in intervals], axis=1)
     codes = model.decide(np.stack([each[0] for each in intervals], axis=1))

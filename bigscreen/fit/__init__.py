@@ -1,1 +1,1 @@
-"""The one loop: solver, rule, budgets, checkpoints, closing pass."""
+"""The fit of one problem: solver, screening rule, budgets, checkpoints and closing pass."""

@@ -1,7 +1,8 @@
-"""The ladder of one fit: when its solver is left, and which solver goes on.
+"""The ladder of solvers of one fit: when a solver is replaced, and by which one.
 
-A fit begins with one solver. Every other line of the table is a rung: it takes over from those in
-its second column, never from others. A rung that is not needed, or has no room, is left out.
+A fit begins with one solver. Every other line of the table is a rung: a solver that can take over
+from the solvers in its second column. A rung that is not needed, or has no room in memory, is left
+out.
 
 =============== ========= ================================= =======================================
 rung            after     takes over when                   goes on from, over, with; needs
@@ -28,22 +29,21 @@ rung            after     takes over when                   goes on from, over, 
                                                             5e9 products a step or 10,000 rows.
 =============== ========= ================================= =======================================
 
-Three turns are outside of a fit, since more than a solver changes:
+Three changes of solver are not rungs, since more than the solver changes:
 
-* A job whose fit ended by rounding (`rounding_ended`) begins anew over stored float32 features, if
-  the plan chose to recompute them and there is room, in memory or on disk, and time
-  (`train.job.Job`). The factor of the landmarks keeps more directions then, so w is another.
+* A job whose fit was stopped by rounding (`rounding_ended`) begins anew over stored float32
+  features, if the plan chose to recompute them and there is room, in memory or on disk, and time
+  (`train.job.Job`). The factor of the landmarks then keeps more directions, so w changes.
 * Pair steps on a path's kernel matrix (`path.gram`) that have taken as long as an interior point
-  would (`interior.KernelFeatures`, shared with `ExactInterior`) try one, once, and go on from its
-  alpha if that is closer. A point of a path is no fit.
-* An edit that steps over rows near their hinge point do not prove (`amend.refit`) is fitted over
-  all rows, with features stored, from the w that these steps came to. That fit has a certificate
-  of its own, which does not follow from the old machine's.
+  would (`interior.KernelFeatures`, shared with `ExactInterior`) try an interior point once, and go
+  on from its alpha if its gap is smaller. A point of a path is not a fit.
+* An edit that cannot be proved by steps over rows near their hinge point (`amend.refit`) is fitted
+  over all rows, with features stored, from the w that these steps reached. That fit has a
+  certificate of its own, which does not use the old machine's.
 
-Pairs and the block solver have no rung for float64 entries. When float32 rounding tells, either
-computes the entries it uses again and keeps its alpha: pairs hold rows of the kernel in one process
-(`smo.kernel_rows`), the block solver columns in all workers (`block.rounds`), so that nothing but
-the idea is shared; no other solver takes over.
+Pair steps and the block solver have no rung for float64 entries. When float32 rounding limits the
+gap, each computes its entries again in float64 and keeps its alpha: pair steps in one process
+(`smo.kernel_rows`), the block solver in all workers (`block.rounds`).
 """
 
 from __future__ import annotations
@@ -80,28 +80,31 @@ from bigscreen.solvers.newton.tuning import FLOAT32_TOL, NEARBY
 from bigscreen.solvers.protocol import Check, Near, Run, Save, Solver, Verdict
 
 ROUNDING = ("stalled", "rounded")
-"""How a solve ends that rounding lets come no closer, see `fit.monitor.Monitor`."""
+"""Values of ``ended`` that mean that rounding stopped the solve, see `fit.monitor.Monitor`."""
 
 
 @dataclass(frozen=True)
 class LadderTuning:
-    """When a solver has taken so long that an interior point goes on.
+    """When an interior point takes over from a slow solver.
 
-    "Terms" are the unit of `solvers.interior.terms`, about a nanosecond each.
+    Costs are in "terms", the unit of `solvers.interior.terms`, about a nanosecond each.
 
     Parameters
     ----------
     min_looks : int
-        Leave a Newton after this many looks at the earliest (fits that end seldom come to 15).
+        Replace the Newton solver after this many checks at the earliest. (Fits that converge
+        seldom need 15.)
     look_terms, look_terms_per_feature, cubes_per_term : float
-        Terms of a look: a constant, those for each feature of a row, and how many products of the
-        step's cube take one term.
+        The cost of one Newton step with its check: ``look_terms``, plus ``look_terms_per_feature``
+        for each row and feature, plus one term for every ``cubes_per_term`` products of the
+        m x m x m factorisation.
     waited_part : float
-        Part of an interior point's terms that looks may take before it goes on.
+        Replace the Newton solver once its checks have cost this fraction of an interior point.
     max_matrix_rows : int
-        Factor the kernel matrix of at most this many rows: nobody would wait for more.
+        Never factor a kernel matrix of more rows than this: it would take too long.
     entry_terms, round_terms : float
-        Terms of the block solver besides its steps, for each kernel entry and for each round.
+        The cost of the block solver in addition to its steps, for each kernel entry and for each
+        round.
     """
 
     min_looks: int = 20
@@ -120,8 +123,8 @@ LADDER = LadderTuning()
 class Look(NamedTuple):
     """One call of a solver's check: its point and stats, the verdict, and the calls so far.
 
-    ``looks``: calls by Newton's steps over all rows. ``late``: how many of these had a relative gap
-    of at most ``NEARBY.late_gap``.
+    ``looks``: the calls so far by the Newton solver over all rows. ``late``: how many of these had
+    a relative gap of at most ``NEARBY.late_gap``.
     """
 
     point: Point
@@ -132,7 +135,7 @@ class Look(NamedTuple):
 
 
 class Rung:
-    """A solver that may go on with a problem; this one is the fit's first.
+    """A solver on a fit's ladder; the base class stands for the fit's first solver.
 
     Parameters
     ----------
@@ -142,15 +145,16 @@ class Rung:
     Attributes
     ----------
     name : str or None
-        The solver, as records have it; None: the fit's own.
+        The solver's name in records; None for the fit's first solver.
     phase : str
-        What is reported when it begins.
+        The phase that is reported when this rung takes over.
     after_stall : bool
-        Whether it takes over where a solver stalls.
+        Whether it takes over if the solver before it stalls.
     saves : bool
-        Whether it has checkpoints of its own; without them a run resumes where it took over.
+        Whether it writes checkpoints of its own; otherwise a run resumes where it took over.
     awaited : bool
-        Whether the solver before leaves the closer looks to it, see ``Verdict.ahead``.
+        Whether the solver before it may leave the last, most exact steps to it, see
+        ``Verdict.ahead``.
     """
 
     name: ClassVar[str | None] = None
@@ -163,25 +167,25 @@ class Rung:
         self.then = then
 
     def is_due(self, look: Look) -> bool:
-        """Whether it takes over now, stalled or not."""
+        """Whether this rung takes over after a check, even if the solver has not stalled."""
         return False
 
     def begin(self, run: Run, point: Point, look: Look) -> tuple[Solver, Run] | None:
-        """What goes on from the last point and look, on what; None: its first successor does."""
+        """The solver that takes over, and its run; None if its first successor is to take over."""
         raise NotImplementedError
 
     def own(self, point: Point) -> Point:
-        """A point of its solver as one of the fit's problem."""
+        """A point of this rung's solver, converted to the fit's own features."""
         return point
 
 
 class FewRows(Rung):
-    """Newton's steps over float64 features of the rows near their hinge point.
+    """Newton steps over float64 features of the rows near their hinge point.
 
     Parameters
     ----------
     tol : float
-        Relative gap of the fit.
+        Requested relative gap of the fit.
     source : Design
         The kernel design of the features.
     room : int
@@ -212,7 +216,7 @@ class FewRows(Rung):
 
 
 class AllRows(Rung):
-    """Newton's steps over all rows, from the w at hand."""
+    """Newton steps over all rows, from the w that `FewRows` has reached."""
 
     name = "newton"
     after_stall = True
@@ -228,7 +232,7 @@ class AllRows(Rung):
 
 
 class _ByInterior(Rung):
-    """An interior point that solves a problem anew, over explicit float64 features."""
+    """An interior-point solve from the start, over explicit float64 features."""
 
     name = "interior"
     phase = "solve, by an interior point"
@@ -239,17 +243,17 @@ class _ByInterior(Rung):
         return InteriorPoint(), replace(run, design=self.over_features(run))
 
     def over_features(self, run: Run) -> Design:
-        """The run's rows with the features that the interior point takes."""
+        """The run's rows with float64 features for the interior point."""
         raise NotImplementedError
 
 
 class Interior(_ByInterior):
-    """An interior point in place of a Newton's steps that do not end.
+    """An interior point that replaces Newton steps which do not converge.
 
     Parameters
     ----------
     design : Design
-        The features that the Newton steps over.
+        The features of the Newton solver.
     source : Design or None
         The kernel design of these features; None: rows are raw features.
     """
@@ -263,7 +267,7 @@ class Interior(_ByInterior):
         return look.looks > max_looks(self.design.data.n_rows, self.design.rank)
 
     def over_features(self, run: Run) -> Design:
-        """The run's raw features, or the features of landmarks made in float64."""
+        """The run's raw features, or the features of landmarks, computed in float64."""
         if self.source is None:
             return run.design
         made = nystrom.stored_features(self.source, run.fleet, None, dtype=np.float64).data
@@ -275,14 +279,14 @@ class Interior(_ByInterior):
 
 
 class ExactInterior(_ByInterior):
-    """An interior point in place of steps on alpha that take longer than it would.
+    """An interior point that replaces steps on alpha once they have cost as much as it would.
 
-    Its features have the kernel's entries as their products, to the last digit of float64.
+    Inner products of its features are the kernel's entries, up to float64 rounding.
 
     Parameters
     ----------
     design : Design
-        The rows and their kernel, whatever weights the fit gives them.
+        The rows and their kernel; the fit's own weights are not needed.
     """
 
     def __init__(self, design: Design) -> None:
@@ -301,7 +305,7 @@ class ExactInterior(_ByInterior):
         return self.features.are_worth(spent, n)
 
     def over_features(self, run: Run) -> Design:
-        """The rows with the features of the kernel."""
+        """The rows with features whose inner products are the kernel's entries."""
         return _with_features(run.design, self.features.made)
 
     def own(self, point: Point) -> Point:
@@ -319,7 +323,7 @@ def of_features(
     room: int,
     interior: bool,
 ) -> tuple[Rung, ...]:
-    """The rungs after a Newton over features, as far as they suit the problem and fit in memory.
+    """The rungs after the Newton solver that suit the problem and fit in memory.
 
     Parameters
     ----------
@@ -328,13 +332,14 @@ def of_features(
     design : Design
         Raw features, or features of landmarks, recomputed or stored.
     source : Design or None
-        The kernel design of landmarks' features.
+        The kernel design behind features of landmarks.
     columns : int
-        Features that an interior point is to have room for.
+        Number of features that an interior point must have room for.
     room : int
         Bytes that rungs may take.
     interior : bool
-        Whether it may be an interior point: nobody asked for Newton, and the loss is not squared.
+        Whether an interior point may take over: the user did not request Newton, and the loss is
+        not squared.
     """
     last: tuple[Rung, ...] = ()
     if interior and interior_fits(design.data.n_rows, columns, room):
@@ -345,7 +350,7 @@ def of_features(
 
 
 def of_exact(design: Design, room: float) -> tuple[Rung, ...]:
-    """The rungs after steps on alpha that suit the kernel and fit in ``room`` bytes."""
+    """The rungs after pair steps or the block solver that fit in ``room`` bytes of memory."""
     n, d = design.data.n_rows, design.data.n_features
     if _are_features(design):
         fits = interior_fits(n, d, room)
@@ -355,13 +360,16 @@ def of_exact(design: Design, room: float) -> tuple[Rung, ...]:
 
 
 def max_looks(n: int, m: int) -> float:
-    """Looks of a Newton at n rows of m features after which an interior point goes on."""
+    """How many checks the Newton solver may make before an interior point takes over.
+
+    The data set has n rows of m features.
+    """
     look = LADDER.look_terms + LADDER.look_terms_per_feature * n * m + m**3 / LADDER.cubes_per_term
     return max(LADDER.min_looks, LADDER.waited_part * terms(n, m) / look)
 
 
 def next_rung(rung: Rung, look: Look) -> Rung | None:
-    """Which of its successors takes over from a rung after this look, if any does."""
+    """The successor that takes over from a rung after this check, or None."""
     for one in rung.then:
         if (one.after_stall and look.stats["stalled"]) or one.is_due(look):
             return one
@@ -369,24 +377,24 @@ def next_rung(rung: Rung, look: Look) -> Rung | None:
 
 
 def rounding_ended(ended: str | None, certificate: dict[str, Any], tol: float) -> bool:
-    """Whether rounding kept a solve from its gap, so that stored features may come closer."""
+    """Whether rounding kept a solve from the requested gap: stored features may then reach it."""
     return ended in ROUNDING and not met(certificate, tol)
 
 
 class Climb:
-    """The check of all solvers of a fit: it asks the fit's own, and picks the next rung.
+    """The check that all solvers of a fit call: it calls the fit's own check and picks rungs.
 
-    A checkpoint says, besides what the fit's check and the solver keep, on which rung it was
-    written (``way``: the classes of all rungs that have taken over), the passes of the rungs before
-    and the looks so far. The solver repeats the look that it was written after.
+    A checkpoint holds, in addition to the state of the fit's check and of the solver: the classes
+    of all rungs that have taken over (``way``), the passes of the rungs before, and the number of
+    checks so far. After a resume the solver repeats the check at which it was written.
 
     Parameters
     ----------
     check : Check
-        The fit's.
+        The fit's own check.
     run : Run
     then : sequence of Rung
-        The successors of the fit's solver.
+        The successors of the fit's first solver.
     report : callable
     """
 
@@ -404,7 +412,7 @@ class Climb:
         self.looks = self.late = 0
         self._next: Rung | None = None
         self._checks = 0
-        """Checks of the rung at hand."""
+        """How many checks the present rung has made."""
 
     @property
     def target(self) -> float:
@@ -421,7 +429,7 @@ class Climb:
 
     def restored(self, meta: dict[str, Any]) -> None:
         """See ``Check``."""
-        known = len(self.way)  # the solver at hand may be the first, or one that has taken over
+        known = len(self.way)  # the present solver may be the first, or one that has taken over
         for name in meta.get("way", ())[known:]:
             found = [one for one in self.rung.then if type(one).__name__ == name]
             if not found:
@@ -440,12 +448,12 @@ class Climb:
         point, then = self.rung.own(point), self.rung.then
         saved = self._saving(save)
         self._checks += 1
-        if "decrement" in stats:  # not of rows nearby
+        if "decrement" in stats:  # only the Newton solver over all rows reports it
             self.looks += 1
             self.late += point.relative_gap <= NEARBY.late_gap
         stats = {**stats, **self._counted(stats)}
         goes_on = any(one.after_stall for one in then)
-        # A stall is no end of the fit where another solver takes over.
+        # A stall does not end the fit if another solver takes over.
         verdict = self.check(point, {**stats, "stalled": False} if goes_on else stats, saved)
         if verdict is None:
             return None
@@ -457,7 +465,7 @@ class Climb:
         return None
 
     def next_turn(self, point: Point) -> tuple[Solver, Run] | None:
-        """The solver that goes on from the last point, and on what; None: the fit has ended."""
+        """The solver that takes over at the last point, and its run; None if the fit has ended."""
         while self._next is not None:
             self._enter(self._next)
             self.before, self._checks = self.passes, 0
@@ -473,7 +481,7 @@ class Climb:
         self.way.append(type(rung).__name__)
 
     def _counted(self, stats: dict[str, Any]) -> dict[str, int]:
-        """``full_passes`` and ``partial_passes`` of all rungs so far, if the solver counts them.
+        """The ``full_passes`` and ``partial_passes`` of all rungs, if the solver counts them.
 
         (`newton.many.Begun` does not: its passes serve many problems.)
         """
@@ -483,7 +491,7 @@ class Climb:
         return {name: n for name, n in zip(names, self.passes, strict=True) if name in stats}
 
     def _saving(self, save: Save) -> Save:
-        """What writes a checkpoint from which the rung at hand goes on, as it is now."""
+        """A function that writes a checkpoint from which the present rung can resume."""
         if self.rung.saves:
             kept = {
                 "way": list(self.way),
@@ -495,18 +503,18 @@ class Climb:
         return self._save_where_left
 
     def _save_where_left(self, folder: Path, meta: dict[str, Any]) -> None:
-        """Write a checkpoint of the point at which the rung before was left."""
+        """Write a checkpoint of the point at which the present rung took over."""
         saved, then = self._left
         saved(folder, {**meta, **then, "history": meta["history"][: -self._checks]})
 
 
 def _are_features(design: Design) -> bool:
-    """Whether products of rows are the kernel's entries, and rows have few columns for that."""
+    """Whether the raw rows can serve as features: a linear kernel, at most n columns."""
     return isinstance(design.kernel, Linear) and design.data.n_features <= design.data.n_rows
 
 
 def _kernel_features(design: Design) -> KernelFeatures:
-    """Features of an exact machine's rows, whose products are the entries of its kernel."""
+    """Features of an exact machine's rows whose inner products are the kernel's entries."""
     data, kernel, n = design.data, design.kernel, design.data.n_rows
     assert kernel is not None
 
@@ -524,9 +532,9 @@ def _kernel_features(design: Design) -> KernelFeatures:
 
 
 def _with_features(design: Design, features: Any) -> Design:
-    """The rows of a design with other features.
+    """The design of the same rows with other features.
 
-    (Labels and weights are the run's own: its rows may be a fold's, or another fit's.)
+    (Labels and weights come from ``design``: its rows may be a fold's, or another fit's.)
     """
     data, n = design.data, design.data.n_rows
     rows = MemoryDataset(features, np.full(n, -1), data.layout.labels)

@@ -1,7 +1,7 @@
-"""The one loop: solver, screening rule, budgets, checkpoints, closing pass, certificate.
+"""The fit of one problem: solver, screening rule, budgets, checkpoints and certificate.
 
-The hinge is ``Monitor``: a solver hands it its point at every pass boundary, and gets back
-either a region to screen with or None, meaning stop. It never changes alpha.
+A solver calls the ``Monitor`` with its point at every pass boundary. The monitor returns a region
+to screen with, or None to stop; it never changes alpha.
 """
 
 from __future__ import annotations
@@ -42,11 +42,15 @@ BEYOND = (
 )
 
 LARGEST = 1e100
-"""Bound of a variable beyond which, or below whose inverse, products of two leave float64."""
+"""Largest allowed bound of a dual variable (the smallest is its inverse): products of two variables
+must stay within float64."""
 
 
 def check_box(box: FloatArray, ids: Callable[[], NDArray[np.int64]]) -> None:
-    """Refuse bounds of variables, of rows with these numbers, that float64 cannot reckon with."""
+    """Refuse bounds of dual variables outside the range that float64 can compute with.
+
+    ``ids`` returns the numbers of the rows.
+    """
     if len(box) and 1 / LARGEST <= box.min() and box.max() <= LARGEST:
         return
     fine = (box == 0) | ((box >= 1 / LARGEST) & (box <= LARGEST))  # a nan is neither
@@ -60,7 +64,7 @@ def check_box(box: FloatArray, ids: Callable[[], NDArray[np.int64]]) -> None:
 
 @contextmanager
 def arithmetic() -> Iterator[None]:
-    """Say in one sentence that numbers have left float64, wherever they do it."""
+    """Turn arithmetic errors inside the block into one sentence about float64 overflow."""
     try:
         yield
     except (ArithmeticError, np.linalg.LinAlgError) as error:
@@ -69,12 +73,12 @@ def arithmetic() -> Iterator[None]:
 
 @dataclass
 class Fitted:
-    """What ``fit`` returns: the best certified point, its certificate, and how it came about.
+    """The result of ``fit``: the best certified point, its certificate and the solve's history.
 
-    ``ended``: why the solve ended, see ``Monitor``. ``passes``: how many went over all rows
-    (``full``), over some (``partial``) and certified (``closing``, over all); of a solver that does
-    not go over rows (pairs) the last alone. ``solver``: the one that went on last, if any did.
-    ``ledger``: what is proved of every row; None where nothing is.
+    ``ended``: why the solve ended, see ``Monitor``. ``passes``: the number of passes over all rows
+    (``full``), over a part of the rows (``partial``), and of closing passes (``closing``); pair
+    steps make no passes and have only the last. ``solver``: the solver that took over last, if any
+    did. ``ledger``: what is proved of each row; None if nothing is.
     """
 
     point: Point
@@ -118,16 +122,18 @@ def fit(
     report : callable
         Receives one event a pass.
     interrupt : GracefulInterrupt or None
-        Where Ctrl-C is heard for several fits at once, each in a thread; None: here.
+        The handler of Ctrl-C for several fits at once, each in a thread; None: this fit has its
+        own.
     beside : Beside or None
-        What certifies points beside a known one, as far as rounding lets it.
+        Computes certificates from a known dual point; if it returns None, a full closing pass is
+        made.
     then : sequence of Rung
-        What may go on where the solver is left before the gap.
+        The solvers that may take over before the requested gap is reached.
 
     Returns
     -------
     Fitted
-        The best certified point; its gap is above ``limits.tol`` where a budget ended first.
+        The best certified point; its gap is above ``limits.tol`` if a budget ended first.
     """
     design, problem = run.design, run.problem
     if rule is not None:
@@ -164,14 +170,14 @@ def fit(
             one, own_run = turn
             point = one.solve(own_run, climb)
             turn = climb.next_turn(point)
-    # The ledger has arrays of all rows: no need for those of the shards beside them.
+    # The ledger needs arrays of all rows; the shards' own arrays are freed first.
     run.fleet.stop()
     proof, proved = monitor.closings.certificate, monitor.closings.point
     assert proof is not None and proved is not None
     if not np.isfinite([proof.reached, proof.dual]).all():
         raise InputError(BEYOND)
     if proof.proved and proof.evidence is None:
-        proof = certified(proved)  # it came with a checkpoint
+        proof = certified(proved)  # a certificate from a checkpoint has no evidence
     rows = None
     if proof.proved:
         rows = ledger(source or design, problem, proof.evidence)
@@ -211,10 +217,10 @@ def _passes(monitor: Monitor) -> dict[str, int]:
 
 
 def nothing(design: Design, problem: Problem) -> float:
-    """The least ``1/2 ||w*||^2`` that rows of float32 can tell from 0.
+    """The smallest ``1/2 ||w*||^2`` that float32 rows can distinguish from 0.
 
-    0 where w* = 0 needs no proof: without a total to meet alpha = 0 is one, or P is all loss, as a
-    nu-SVR's is.
+    It is 0 for problems that have no trouble with w* = 0: those with a coupling of total 0, or with
+    a linear term p (then P has losses, as that of a nu-SVR).
     """
     data, kernel = design.data, design.kernel
     total = float(np.sum(problem.dual(data.y(0, 1), data.weights(0, 1)).total))
@@ -233,7 +239,7 @@ def nothing(design: Design, problem: Problem) -> float:
 
 
 def _check_boxes(run: Run) -> None:
-    """Refuse a row's box that is so large or so small that its square is no float64."""
+    """Refuse a row's box whose square overflows or underflows float64."""
     reach, data = run.reach, run.design.data
     if 1 / LARGEST <= reach.least and reach.most <= LARGEST:
         return
@@ -245,14 +251,14 @@ def _check_boxes(run: Run) -> None:
 
 
 class GracefulInterrupt:
-    """Ctrl-C lets the pass end and a checkpoint be written; a second one stops at once.
+    """Handles Ctrl-C: the first lets the pass end and writes a checkpoint, a second stops at once.
 
-    One that comes in the last pass of a solve is raised at its end, when nobody looks any more.
+    A Ctrl-C during the last pass of a solve is raised when the solve has ended.
 
     Parameters
     ----------
     folder : Path or None
-        Where checkpoints go; None: there are none, and the first one stops at once.
+        The folder of checkpoints; None: there are none, and the first Ctrl-C stops at once.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -261,7 +267,7 @@ class GracefulInterrupt:
         self._pressed = False
 
     def tell(self, monitor: Monitor) -> None:
-        """Have a monitor know of it."""
+        """Register a monitor to be interrupted by Ctrl-C."""
         self._monitors.append(monitor)
         monitor.interrupted |= self._pressed
 

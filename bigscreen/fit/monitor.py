@@ -1,4 +1,4 @@
-"""The check that solvers call: history, screening, budgets, checkpoints, closing passes."""
+"""The monitor of a solve: history, screening, budgets, checkpoints and closing passes."""
 
 from __future__ import annotations
 
@@ -34,30 +34,31 @@ LEAST_GAP = 1e-14
 """A relative gap that float64 sums can just tell from 0."""
 
 COUNTED = ("steps", "kernel_entries", "false_removals", "full_passes", "partial_passes")
-"""What a pass of the history holds beside the rest where a solver counts it: totals so far."""
+"""Fields of a pass in the history that only some solvers count: totals so far."""
 
 READ = ("rows_read", "bytes_read")
-"""What a solver may say of every pass: rows that it has scored since the one before, and theirs."""
+"""Fields of a pass in the history: rows and bytes read since the pass before, if reported."""
 
 ESTIMATED = "estimated_from"
-"""The same of a P that is an estimate: the number of rows that it was taken from."""
+"""Field of a pass in the history whose P is an estimate: the number of rows it comes from."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop.
+    """When a solve stops.
 
     Parameters
     ----------
     tol : float
-        Relative duality gap, proved over all rows; of a kernel that is not positive semidefinite
-        violation of the KKT conditions, computed over all rows.
+        Relative duality gap, proved over all rows; for a kernel that is not positive semidefinite
+        the violation of the KKT conditions, computed over all rows.
     max_iter : int
-        Passes of the solver.
+        Largest number of passes of the solver.
     deadline : float or None
         Value of ``time.monotonic()`` after which the best point so far is certified and returned.
     restarts : int
-        Times that rows come back before an unsafe rule gives way to the gap ball.
+        How often wrongly removed rows may come back before an unsafe screening rule is replaced by
+        the gap ball.
     """
 
     tol: float = 1e-3
@@ -68,12 +69,12 @@ class Limits:
 
 @dataclass
 class Removals:
-    """What has become of the rows that a rule has removed.
+    """The rows that a screening rule has removed during a solve.
 
-    ``fixed`` records how many rows were fixed at either end, by which rule and in which pass;
-    ``since`` counts those since all rows came back last, ``restarts`` how often they did;
-    ``lessons`` how many rows came back each time, and how many of them had been removed wrongly.
-    ``asked_back``: that they come back now.
+    ``fixed``: how many rows were fixed at either end, by which rule and in which pass.
+    ``restarts``: how often all rows came back; ``since``: how many were removed since the last
+    time. ``lessons``: for each time, how many rows came back and how many of them had been removed
+    wrongly. ``asked_back``: whether the solver is bringing them back now.
     """
 
     fixed: list[dict[str, Any]] = field(default_factory=list)
@@ -85,7 +86,7 @@ class Removals:
 
 @dataclass
 class Closings:
-    """The closing passes over all rows: the best certificate, of which point, and their cost."""
+    """The closing passes of a solve: the best certificate, its point, their number and seconds."""
 
     certificate: Certificate | None = None
     point: Point | None = None
@@ -97,18 +98,20 @@ class Closings:
 class Monitor:
     """The check that a solver calls at its pass boundaries.
 
-    ``history`` holds P, D, gap, rows visited and alive of every pass, and what else the solver
-    counts (``COUNTED``); D is the best so far. ``of``: which problem checkpoints are of.
-    ``resumed``: that the next call repeats the pass that a checkpoint was written after.
+    ``history`` holds P, D, gap, rows visited and alive of every pass, and the counters of the
+    solver (``COUNTED``); D is the best so far. ``of``: the problem that checkpoints belong to.
+    ``resumed``: whether the next call repeats the pass at which a checkpoint was written.
 
-    ``nothing``: where ``w = w(alpha)`` and ``1/2 ||w||^2`` is no more, w* is 0 as far as anyone
-    could tell, and so is P*: no relative gap has a meaning. ``ended``: "proved"; "nothing", for
-    that; "rounded", if the gap is small enough, but what rounding can have put into it is not;
-    "stalled", if the solver could do no more; "slow", if it says that more would gain little;
-    "passes" or "time", if there were none left.
+    ``nothing``: if ``w = w(alpha)`` and ``1/2 ||w||^2`` is at most this, w* and P* cannot be
+    distinguished from 0, and a relative gap has no meaning.
 
-    ``definite``: whether gaps mean anything. Where they do not the KKT violation takes their place
-    everywhere, and no rule may ask for a ball.
+    ``ended``: why the solve ended. "proved": the gap is proved. "nothing": w* cannot be
+    distinguished from 0. "rounded": the gap is small enough, but its rounding bound is not.
+    "stalled": the solver could make no progress. "slow": the solver reports that more passes would
+    gain little. "passes", "time": that budget was used up.
+
+    ``definite``: whether gaps bound anything. If not, the KKT violation takes their place, and no
+    screening rule may use a ball.
     """
 
     certify: Callable[[Point], Certificate]
@@ -142,7 +145,7 @@ class Monitor:
         self._learn(stats)
         if self.best is None or self._left(point) < self._left(self.best):
             self.best = point
-        # The first call after a checkpoint repeats the pass that it was written after.
+        # The first call after a resume repeats the pass at which the checkpoint was written.
         doubted = self.doubted if resumed else False
         asked = point.relative_gap if self.definite else point.violation
         if asked <= self.target:
@@ -150,8 +153,8 @@ class Monitor:
             if self._enough(certificate):
                 self._end(certificate)
                 return None
-            # The solver's sums left out fixed rows or were rounded: ask for more.
-            # (What float64 can just tell from 0 is not asked for: no solver would come back.)
+            # The solver's sums left out fixed rows or were rounded: require a smaller gap.
+            # (But none that float64 cannot tell from 0: no solver would reach it.)
             self.target = max(0.5 * min(self.target, asked), min(self.target, LEAST_GAP))
             if self._reckless():
                 return self._take_back()
@@ -159,10 +162,10 @@ class Monitor:
         if point.paired and self._nothing(point):
             if self._nothing(self._close(point)):
                 self.ended = "nothing"
-                if self.best is not point:  # another solver has begun anew, farther away
+                if self.best is not point:  # another solver has restarted from a worse point
                     self._close(self.best)
                 return None
-            self.nothing = 0.0  # The solver's sums cannot tell: do not ask again.
+            self.nothing = 0.0  # (The solver's sums are too inexact for this test: drop it.)
         exhausted = self._exhausted()
         if exhausted or (stats["stalled"] and not self._reckless()):
             ended = "slow" if stats["stalled"] == "slow" else "stalled"
@@ -177,9 +180,9 @@ class Monitor:
         return Verdict(region=self._region(point), doubted=doubted)
 
     def _looked(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
-        """The same of a point whose P only the closing pass tells.
+        """Check a point with held rows, whose P only a closing pass computes.
 
-        Where that is not enough nothing is said of it: the solver comes again with P.
+        If the gap is not small enough, nothing is recorded: the solver calls again with P.
         """
         self.resumed = False
         exhausted, certificate = self._exhausted(), None
@@ -200,11 +203,11 @@ class Monitor:
 
     @property
     def _budget(self) -> str:
-        """Which one has ended, where one has."""
+        """The budget that was used up: "passes" or "time"."""
         return "passes" if len(self.history) >= self.limits.max_iter else "time"
 
     def _end(self, certificate: Certificate) -> None:
-        """Say why the solve ends with this certificate, which is enough."""
+        """Set ``ended`` for a solve that ends with this certificate."""
         self.ended = "proved" if certificate.proves(self.limits.tol) else "rounded"
         if self._nothing(certificate):
             self.ended = "nothing"
@@ -227,11 +230,11 @@ class Monitor:
 
     def _record(self, point: Point, stats: dict[str, Any]) -> None:
         if self.resumed:
-            # The first call after a checkpoint repeats the pass that it was written after.
+            # The first call after a resume repeats the pass at which the checkpoint was written.
             self.resumed = False
             return
-        # D of any feasible alpha bounds the optimum: the best one so far does. (Above P it was of
-        # entries so coarse that rounding made it up.)
+        # D of any feasible alpha bounds the optimum, so the best D so far is kept. (A D above P
+        # came from entries so coarse that it is mostly rounding.)
         known = [self.history[-1]["dual"]] if self.definite and self.history else []
         dual = max([point.dual, *(before for before in known if before <= point.primal)])
         event: dict[str, Any] = {
@@ -265,26 +268,26 @@ class Monitor:
         return {"primal": None, "relative_gap": None, "violation": point.violation}
 
     def _left(self, found: Point | Certificate) -> float:
-        """How much is left to do; a nan is more than anything."""
+        """The gap, or the KKT violation if gaps bound nothing; a nan counts as infinite."""
         left = found.gap if self.definite else found.violation
         return float("inf") if left is None or np.isnan(left) else left
 
     def _widest(self, certificate: Certificate) -> float:
-        """The most that may be left to do."""
+        """The gap or KKT violation plus its rounding bound."""
         return self._left(certificate) + certificate.rounding_bound
 
     def _enough(self, certificate: Certificate) -> bool:
-        """Whether a closing pass has found what is asked for."""
+        """Whether a certificate shows the requested gap, or as much of it as rounding allows."""
         if not (self.definite and certificate.proved):
             return certificate.proves(self.limits.tol)
         wanted = enough(certificate.rounding_bound, certificate.primal, self.limits.tol)
         return bool(certificate.gap <= wanted)
 
     def _learn(self, stats: dict[str, Any]) -> None:
-        """Tell the rule what came of the rows that were taken back last."""
+        """Report to the rule how many of the rows that came back had been removed wrongly."""
         rows = self.removals
         if rows.asked_back:
-            # A solver that does not count: something was wrong, or they would not be back.
+            # (If the solver does not count them, all count as wrong: some must have been.)
             total = stats.get("false_removals")
             false = rows.since if total is None else total - sum(f for _, f in rows.lessons)
             self._lesson(rows.since, false)
@@ -298,10 +301,10 @@ class Monitor:
                 self.rule = GapBall() if self.definite else None
 
     def _nothing(self, found: Point | Certificate) -> bool:
-        """Whether w* is 0, as D bounds ``1/2 ||w*||^2``.
+        """Whether w* cannot be distinguished from 0: ``1/2 ||w*||^2 <= -D`` is below the threshold.
 
-        Where P stays above ``P* = -1/2 ||w*||^2`` by more than that, pairs would go on for hours:
-        it ends once it is less than what a last digit of float32 entries would make of it.
+        If P stays far above ``P* = -1/2 ||w*||^2``, pair steps would go on for hours: after many
+        checks the threshold is raised to the rounding of float32 entries.
         """
         late = len(self.history) > LATE and found.primal >= 0
         return self.nothing > 0 and -found.dual <= (self.nothing / U32 if late else self.nothing)
@@ -310,11 +313,11 @@ class Monitor:
         return None if self.rule is None else self.rule.region(point, point.rounding)
 
     def _reckless(self) -> bool:
-        """Whether rows are fixed that should perhaps not be."""
+        """Whether rows are fixed at a bound by a rule that is not safe."""
         return self.removals.since > 0 and self.rule is not None and not self.rule.safe
 
     def _take_back(self) -> Verdict:
-        """The closing pass found that an unsafe rule went too far: all rows come back."""
+        """Bring all rows back, after a closing pass found that an unsafe rule removed too many."""
         self.removals.restarts += 1
         self.best, self.target = None, self.limits.tol
         self.removals.asked_back = True
@@ -332,7 +335,7 @@ class Monitor:
         return certificate
 
     def expired(self) -> bool:
-        """Whether time is up: warm-up work is then cut short."""
+        """Whether the deadline has passed: warm-up work is then cut short."""
         return self.limits.deadline is not None and time.monotonic() > self.limits.deadline
 
     def pause(self, save: Save | None = None) -> None:
@@ -344,7 +347,7 @@ class Monitor:
         raise Paused
 
     def _exhausted(self) -> bool:
-        # (After a Ctrl-C there is a checkpoint to come first.)
+        # (After a Ctrl-C a checkpoint is written first.)
         late = self.expired() and not self.interrupted
         return late or len(self.history) >= self.limits.max_iter
 
@@ -356,7 +359,7 @@ class Monitor:
             raise KeyboardInterrupt
 
     def _keep(self, point: Point | None, save: Save) -> None:
-        """Write a checkpoint of the pass that came to this point; None: of one under way."""
+        """Write a checkpoint of the pass that reached this point; None: of a pass under way."""
         assert self.folder is not None
         proof, proved = self.closings.certificate, self.closings.point
         meta = {
@@ -368,12 +371,12 @@ class Monitor:
             "removed": self.removals.since,
             "asked_back": self.removals.asked_back,
             "lessons": self.removals.lessons,
-            # The point of the checkpoint itself comes again with the pass that is repeated.
+            # (The checkpoint's own point is computed again by the repeated pass.)
             "best": None if self.best is None or self.best is point else self.best.to_dict(),
             "doubted": self.doubted,
             "repeats": point is not None,
             "closings": self.closings.passes,
-            # What a closing pass that missed the gap has proved.
+            # The best certificate so far, even if its gap is too wide.
             "certificate": None if proof is None else proof.to_dict(),
             "certified": None if proved is None else proved.to_dict(),
             "seconds": time.monotonic() - self.started,
