@@ -1,1 +1,1 @@
-"""Which rows need no further look, and why that is safe."""
+"""Screening: safe rules that fix dual variables at a bound before or during a solve."""

@@ -1,4 +1,4 @@
-"""Numbers that rules of a path are made of, each rounded to the side that is safe."""
+"""Building blocks of screening rules for paths, each rounded to the safe side."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bigscreen.problems.dual import Dual, Mu
 from bigscreen.screening.regions import Past, Products, Scores
 
 ROUNDING = 1e-13
-"""What a sum in float64 may be off, as a part of the sum of the sizes of its terms.
+"""Bound on the rounding error of a float64 sum, relative to the sum of its terms' sizes.
 
-Added to every squared radius, it also covers what the rounding of single numbers does to scores
-and intervals: r is then some 3e-7 ||w|| at least."""
+It is added to every squared radius, which is then at least 3e-7 ||w||; that also covers the
+rounding of single scores and intervals."""
 
 
 def radius(square: float, size: float) -> float:
-    """The radius of a ball whose squared radius was summed from terms of this size."""
+    """The radius of a ball, rounded up; ``square``: r^2, ``size``: the sum of its terms' sizes."""
     return float(np.sqrt(max(square, 0.0) + ROUNDING * size)) * (1 + 1e-14)
 
 
@@ -29,30 +29,33 @@ def scaled(scores: Scores, factor: float) -> Scores:
 
 
 def spread(coef: FloatArray, slack: FloatArray | float) -> float:
-    """Bound of the error of ``sum_j coef_j u_j``, where each u_j may be off by its slack."""
+    """Bound on the error of ``sum_j coef_j u_j`` if each u_j may be off by its slack."""
     size = np.abs(coef)
     return float(size @ slack) if np.ndim(slack) else float(np.sum(size)) * float(slack)
 
 
 def inner(coef: FloatArray, scores: Scores) -> tuple[float, float]:
-    """``sum_j coef_j u_j``, the inner product of two w, and a bound of its error."""
+    """The inner product of two weight vectors, ``sum_j coef_j u_j``, and a bound on its error."""
     value = float(coef @ scores.values)
     rounding = ROUNDING * float(np.abs(coef) @ np.abs(scores.values))
     return value, spread(coef, scores.slack) + rounding
 
 
 def doubt(past: Past) -> float:
-    """Bound of the error of ``past.w_sq``."""
+    """Bound on the error of ``past.w_sq``."""
     return spread(past.alpha, past.scores.slack) + ROUNDING * past.w_sq
 
 
 def nearest(value: float, past: Sequence[Past]) -> Past | None:
-    """The point whose C or nu is nearest, by ratio."""
+    """The solved point whose C or nu is nearest to ``value``, by ratio."""
     return min(past, key=lambda one: abs(np.log(value / one.value)), default=None)
 
 
 def box_factor(dual: Dual, past: Past) -> float | None:
-    """k where the box is k times the box at ``past`` (a held-out row's is 0 in both), else None."""
+    """The k for which every row's box is k times its box at ``past``; None if there is no such k.
+
+    (A held-out row's box is 0 in both.)
+    """
     before = past.dual
     if not len(dual):
         return None
@@ -66,7 +69,7 @@ def box_factor(dual: Dual, past: Past) -> float | None:
 
 
 def total_factor(dual: Dual, past: Past) -> float | None:
-    """k where the totals are k times those at ``past``; None if there are none, or no such k."""
+    """The k for which the coupling's totals are k times the totals at ``past``, else None."""
     new, old = np.atleast_1d(dual.total), np.atleast_1d(past.dual.total)
     if dual.coupling is None or not np.all(old):
         return None
@@ -75,10 +78,10 @@ def total_factor(dual: Dual, past: Past) -> float | None:
 
 
 def gap_bound(dual: Dual, alpha: FloatArray, scores: Scores) -> float:
-    """Upper bound of the Frank-Wolfe gap of a feasible alpha, from the scores of w(alpha).
+    """Upper bound on the Frank-Wolfe gap of a feasible alpha, from the scores of w(alpha).
 
-    ``sum (G + slack)+ (hi - alpha) + (slack - G)+ (alpha - lo)``: a row that stands where its
-    gradient certainly holds it adds nothing.
+    ``sum (G + slack)+ (hi - alpha) + (slack - G)+ (alpha - lo)``: a row whose alpha is certainly
+    the best one for its gradient adds nothing.
     """
     values = scores.values
     mu = dual.multiplier(values) if dual.coupling is not None else 0.0
@@ -86,7 +89,7 @@ def gap_bound(dual: Dual, alpha: FloatArray, scores: Scores) -> float:
     G = dual.gradient(values, mu)
     parts = [(G, dual.hi, alpha, dual.lo)]
     if dual.tube is not None:
-        # The two variables whose difference alpha is, each with its own gradient and box.
+        # alpha is the difference of two variables, each with its own gradient and box.
         zero = np.zeros(1)
         parts = [
             (G - dual.tube, dual.hi, np.maximum(alpha, 0.0), zero),
@@ -101,9 +104,10 @@ def gap_bound(dual: Dual, alpha: FloatArray, scores: Scores) -> float:
 
 
 def least(dual: Dual, scores: Scores) -> float:
-    """Lower bound of ``<a, w(alpha)> - p . alpha + e . |alpha|`` over all feasible alpha.
+    """Lower bound on ``<a, w(alpha)> - p . alpha + e . |alpha|`` over all feasible alpha.
 
-    ``scores`` are those of a. It is minus the primal's losses at a, at any multiplier.
+    ``scores`` are the scores of a. By duality the bound is minus the primal's losses at a, for any
+    multiplier.
     """
     values = scores.values
     mu = dual.multiplier(values) if dual.coupling is not None else 0.0
@@ -116,7 +120,7 @@ def least(dual: Dual, scores: Scores) -> float:
 
 
 def _times(k: float, new: FloatArray, old: FloatArray) -> bool:
-    """Whether new is k old, up to rounding."""
+    """Whether ``new`` equals ``k * old`` up to rounding."""
     new, old = (_once(new), _once(old)) if new.strides == old.strides else (new, old)
     off = k * old
     off -= new
@@ -124,23 +128,23 @@ def _times(k: float, new: FloatArray, old: FloatArray) -> bool:
 
 
 def _once(values: FloatArray) -> FloatArray:
-    """An array of one value that takes no memory is looked at once."""
+    """The first element of an array with stride 0, whose values are all equal; else the array."""
     return values[:1] if values.strides == (0,) else values
 
 
 def _largest(values: FloatArray) -> float:
-    """``max |values|``, without a temporary."""
+    """``max |values|``, without a temporary array."""
     values = _once(values)
     return max(float(np.max(values)), -float(np.min(values))) if len(values) else 0.0
 
 
 def _rounding(dual: Dual, values: FloatArray, mu: Mu) -> float:
-    """Of a gradient, whose terms are a lin, a score and a multiplier."""
+    """Bound on the rounding error of a gradient: its terms are p, a score and a multiplier."""
     return 1e-15 * (_largest(values) + _largest(dual.lin) + _largest(np.atleast_1d(mu)))
 
 
 def _infeasible(dual: Dual, alpha: FloatArray, values: FloatArray, mu: Mu) -> float:
-    """What a coupling kept only up to rounding can add: the multiplier times what is missing."""
+    """Bound on the error of the gap if alpha keeps the coupling's total only up to rounding."""
     if dual.coupling is None:
         return 0.0
     x = dual.coupling * alpha
@@ -151,16 +155,18 @@ def _infeasible(dual: Dual, alpha: FloatArray, values: FloatArray, mu: Mu) -> fl
 
 
 Carried = tuple[FloatArray, Scores, float]
-"""alpha (n,), scores of w(alpha), and about ``||w(alpha)||^2``."""
+"""A dual point: alpha (n,), the scores of w(alpha), and approximately ``||w(alpha)||^2``."""
 
 
 def in_the_box(dual: Dual, past: Past) -> tuple[float, Carried] | None:
-    """alpha scaled as the box is, which need not keep a total; None if the box does not scale.
+    """Scale a solved point's alpha with the box; the coupling's total need not be kept.
+
+    Returns None if the new box is not a multiple of the old one.
 
     Returns
     -------
     k : float
-        The box is k times what it was.
+        The new box is k times the old one.
     carried : Carried
     """
     k = box_factor(dual, past)
@@ -171,10 +177,10 @@ def in_the_box(dual: Dual, past: Past) -> tuple[float, Carried] | None:
 
 
 def carried(dual: Dual, past: Past, products: Products | None) -> Carried | None:
-    """A feasible alpha of the new problem close to the one at ``past``.
+    """Make a feasible alpha of the new problem that is close to the alpha at ``past``.
 
-    Scaling costs nothing. Where it keeps the total but leaves the box, alpha is scaled as the box
-    is and what is missing of the total filled up greedily; that takes products with new scores.
+    Scaling alpha costs nothing. If scaling with the total leaves the box, alpha is scaled with the
+    box, and the total is filled up greedily, which costs a product for new scores.
     """
     if not np.any(dual.total):
         scaled_up = in_the_box(dual, past)
@@ -193,7 +199,7 @@ def carried(dual: Dual, past: Past, products: Products | None) -> Carried | None
 
 
 def moved(dual: Dual, start: Carried, alpha: FloatArray, products: Products) -> Carried:
-    """The same for another alpha: the scores of the difference are added."""
+    """The dual point for another alpha: the scores of the difference are added to ``start``'s."""
     before, scores, w_sq = start
     coef = dual.sign * (alpha - before)
     more = products(coef)
@@ -202,10 +208,10 @@ def moved(dual: Dual, start: Carried, alpha: FloatArray, products: Products) -> 
 
 
 def greedy(dual: Dual, alpha: FloatArray, scores: FloatArray) -> FloatArray:
-    """alpha brought to the coupling's total in as few rows as can be.
+    """Change alpha to have the coupling's total, in as few rows as possible.
 
-    Those move whose gradient gains most, or loses least: the move that a linear program would make
-    from an optimal alpha.
+    The rows with the largest gain, or least loss, by their gradient change first: it is the step
+    that a linear program would make from an optimal alpha.
     """
     t = dual.coupling
     if t is None:
@@ -222,10 +228,10 @@ def greedy(dual: Dual, alpha: FloatArray, scores: FloatArray) -> FloatArray:
         cost = -way * gain[own]
         last = order_statistic(cost, room, abs(missing))
         step = np.where(cost < last, room, 0.0)
-        # Rows that cost as much as the last one share what is left, the first of them first.
+        # The rows with the same cost as the last one fill up what is left, in their order.
         equal = np.flatnonzero(cost == last)
         before = float(np.sum(step)) + np.cumsum(room[equal]) - room[equal]
         step[equal] = np.clip(abs(missing) - before, 0.0, room[equal])
         x[own] = part + way * step
-    # The sums again, rounding included.
+    # (The sums have been rounded: make them feasible again.)
     return dual.feasible(t * x)

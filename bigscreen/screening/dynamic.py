@@ -1,4 +1,4 @@
-"""Rules that screen during a solve, from the duality gap of the current point."""
+"""Screening rules that are applied during a solve, from the duality gap of the present point."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ class Rule(Protocol):
     def safe(self) -> bool: ...
 
     def region(self, point: Point, rounding: float) -> Ball | None:
-        """The region, centred at the point's w; ``rounding`` bounds the error of its gap."""
+        """A region that holds w*, centred at the point's w; None if the gap is not finite.
+
+        ``rounding`` bounds the error of the point's gap.
+        """
 
     def learned(self, removed: int, false: int) -> Rule:
-        """The rule to go on with after ``removed`` rows came back, ``false`` wrongly out."""
+        """The rule to use after ``removed`` rows came back, of which ``false`` were wrongly out."""
 
 
 class _Unteachable:
@@ -38,9 +41,9 @@ class _Unteachable:
 class GapBall(_Unteachable):
     """The gap ball (Zimmert et al. 2015, cor. 4.2; maths.md 2.2): safe for any primal-dual pair.
 
-    P is 1-strongly convex in w, so ``1/2 ||w - w*||^2 <= P(w) - D(alpha)`` for every pair. Where
-    w is w(alpha) itself the ball is smaller: ``||w - w*||^2 <= gap``; between the two where it is
-    known how far w is from w(alpha).
+    P is 1-strongly convex in w, so ``1/2 ||w - w*||^2 <= P(w) - D(alpha)`` for every pair. If w is
+    w(alpha) itself the ball is smaller: ``||w - w*||^2 <= gap``. If the distance of w from w(alpha)
+    is known, the radius lies between the two.
     """
 
     name: str = "gap"
@@ -55,7 +58,7 @@ class GapBall(_Unteachable):
 class FSafe(_Unteachable):
     """f-safe screening (Zimmert et al. 2015, eq. 1): the gap ball shrunk by ``0 < f < 1``.
 
-    Not safe: what it removes is checked against all rows in the closing pass.
+    Not safe: the closing pass over all rows finds out whether it removed rows wrongly.
     """
 
     f: float
@@ -75,8 +78,9 @@ class FSafe(_Unteachable):
 class Adaptive:
     """f-safe screening whose f follows the false removals that it causes (maths.md 2.3).
 
-    It begins bold. Whenever rows come back and some of them had been removed wrongly, f grows, the
-    more the larger their share; at 1 the rule is the gap ball, and safe. Where none had, it falls.
+    It begins with a small f. Whenever rows come back and some of them had been removed wrongly, f
+    grows, by a larger factor if they were many; at f = 1 the rule is the gap ball, and safe. If
+    none had been removed wrongly, f falls.
     """
 
     f: float = 0.03
@@ -103,10 +107,10 @@ class Adaptive:
 
 @dataclass(frozen=True)
 class Joachims(_Unteachable):
-    """Shrinking as SVMlight and LIBSVM do it: by the present gradient alone (the baseline).
+    """Shrinking as in SVMlight and LIBSVM: by the present gradient alone (the baseline).
 
-    A row goes once ``patience`` checks running have found it at a bound where its gradient holds
-    it. Not safe: what it removes is checked against all rows in the closing pass.
+    A row is removed once ``patience`` checks in a row have found it at a bound that its gradient
+    favours. Not safe: the closing pass over all rows finds out whether it removed rows wrongly.
     """
 
     patience: int = 3
@@ -118,7 +122,7 @@ class Joachims(_Unteachable):
             raise InputError(f"patience of shrinking must be at least 1 check: {self.patience}")
 
     def region(self, point: Point, rounding: float) -> Ball | None:
-        """The present w itself."""
+        """A ball of radius 0: the present w itself."""
         return Ball(0.0, self.patience)
 
 
@@ -132,11 +136,12 @@ def _ball(f: float, point: Point, rounding: float) -> Ball | None:
 
 
 def farthest(gap: float, apart: float | None, rounding: float) -> float:
-    """How far w* can be from a w that is ``apart`` from w(alpha).
+    """An upper bound on ``||w - w*||`` if w is at the distance ``apart`` from w(alpha).
 
-    ``1/2 ||w - w*||^2 + 1/2 ||w(alpha) - w*||^2 <= gap``: the ball around the middle of both has
-    ``r^2 = gap - d^2/4``, and w is ``d/2`` from its centre. That grows with d up to
-    ``d^2 = 2 gap`` and falls beyond, so of all d that it can be the one nearest to there counts.
+    ``1/2 ||w - w*||^2 + 1/2 ||w(alpha) - w*||^2 <= gap``: with ``d = ||w - w(alpha)||``, the ball
+    around the middle of both has ``r^2 = gap - d^2/4``, and w is ``d/2`` from its centre. The bound
+    ``d/2 + r`` grows with d up to ``d^2 = 2 gap`` and falls beyond, so the d nearest to
+    ``sqrt(2 gap)`` within the error of ``apart`` is used.
     """
     widest = float(np.sqrt(2.0 * gap))
     if apart is None or not np.isfinite(apart):
@@ -144,16 +149,16 @@ def farthest(gap: float, apart: float | None, rounding: float) -> float:
     doubt = float(np.sqrt(rounding)) + 1e-12 * apart
     d = min(max(widest, apart - doubt), apart + doubt)
     inside = gap - 0.25 * d * d
-    # (No pair is farther apart than 2 sqrt(gap): such a d is nothing to conclude from.)
+    # (No pair is farther apart than 2 sqrt(gap): a larger d contradicts the gap and is not used.)
     return 0.5 * d + float(np.sqrt(inside)) if inside >= 0 else widest
 
 
 WITHOUT_GAP = ("none", "joachims")
-"""Screening that looks at gradients alone, which suits any kernel."""
+"""Names of screening rules that use gradients alone, which suits any kernel."""
 
 
 def check_rule(name: str, definite: bool) -> None:
-    """Refuse a rule that rests on the gap for a kernel that has none (``Design.definite``)."""
+    """Refuse a rule that uses the gap if the kernel has none (``Design.definite``)."""
     if not definite and name not in WITHOUT_GAP:
         raise InputError(
             f"screening {name} rests on the gap, and a kernel that is not positive semidefinite "
@@ -162,15 +167,15 @@ def check_rule(name: str, definite: bool) -> None:
 
 
 def make_rule(name: str, f: float = 0.1, patience: int = 3) -> Rule | None:
-    """The rule of this name; parameters it does not have are ignored.
+    """Make the screening rule of this name; parameters that it does not have are ignored.
 
     Parameters
     ----------
     name : {"gap", "f-safe", "adaptive", "joachims", "none"}
     f : float
-        Of f-safe screening, in (0, 1).
+        For f-safe screening: the factor of the radius, in (0, 1).
     patience : int
-        Of Joachims' shrinking: checks at a bound before a row goes.
+        For Joachims' shrinking: the number of checks at a bound before a row is removed.
     """
     if name == "none":
         return None

@@ -1,4 +1,4 @@
-"""Regions that must contain the optimal w: what every safe rule comes down to (maths.md 2)."""
+"""Regions that contain the optimal w, the basis of every safe screening rule (maths.md 2)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bigscreen.problems.dual import Dual
 
 @dataclass(frozen=True)
 class Ball:
-    """``||w - c|| <= radius``; the scores of the centre live with the rows.
+    """A ball ``||w - c|| <= radius``; the scores of its centre c are kept with the rows.
 
     Parameters
     ----------
     radius : float
         In units of ``||w||``.
     patience : int
-        A row is dropped once so many checks running have decided about it.
+        A row is removed once this many checks in succession have decided about it.
     """
 
     radius: float
@@ -30,14 +30,14 @@ class Ball:
     def intervals(
         self, scores: FloatArray, norms: FloatArray, slack: float | FloatArray = 0.0
     ) -> tuple[FloatArray, FloatArray]:
-        """Bounds on every row's optimal score: ``c_i -+ (r ||phi_i|| + slack)``.
+        """Bounds on each row's optimal score: ``c_i -+ (r ||phi_i|| + slack)``.
 
         Parameters
         ----------
         scores, norms : float64 (rows,)
             Scores of the centre and upper bounds of ``||phi_i||``.
         slack : float or float64 (rows,)
-            Bound on the error of ``scores`` (rounding, rows not visited since w moved).
+            Bound on the error of ``scores`` (rounding, or w moved since the row was visited).
         """
         reach = self.radius * norms + slack
         return scores - reach, scores + reach
@@ -45,17 +45,17 @@ class Ball:
 
 @dataclass(frozen=True)
 class Cut:
-    """The half-space ``<a, w> >= beta``, as seen from the centre c of a ball.
+    """The half-space ``<a, w> >= beta``, relative to the centre c of a ball.
 
     Parameters
     ----------
     scores : Scores
         ``<a, phi_i>``.
     size, doubt : float
-        ``||a|| > 0`` and how far it may be off, as a part of it.
+        ``||a|| > 0``, and a bound on its relative error.
     distance : float
-        ``(beta - <a, c>) / ||a||``, or less: lowered by what rounding can have put into it. Near
-        the ball's radius the smallest error in it would shrink the region to nothing.
+        A lower bound on ``(beta - <a, c>) / ||a||``: lowered by its rounding error, since near the
+        ball's radius the smallest error would shrink the region to nothing.
     """
 
     scores: Scores
@@ -82,7 +82,7 @@ class Region:
     cut: Cut | None = None
 
     def intervals(self, norms: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Bounds on every row's optimal score.
+        """Bounds on each row's optimal score.
 
         Parameters
         ----------
@@ -95,8 +95,8 @@ class Region:
         """
         values, slack = self.centre
         lower, upper = Ball(self.radius).intervals(values, norms, slack)
-        # A cut that lies outside of the ball says nothing; one that leaves nothing of it is
-        # rounding, and the ball alone still holds w*.
+        # A cut outside the ball says nothing. A cut that leaves nothing of the ball is rounding;
+        # the ball alone still holds w*.
         if self.cut is not None and abs(self.cut.distance) < self.radius:
             below, above = self._segment(self.cut, norms)
             below += values - slack
@@ -109,9 +109,9 @@ class Region:
         """Least and largest ``<x, phi_i>`` over ``||x|| <= r``, ``<a, x> >= d ||a||``.
 
         -inf and inf for rows whose extremum the cut does not touch. In the plane of a and phi_i,
-        phi_i = (q, s): where the ball's own minimiser ``-r phi / ||phi||`` violates the cut, the
-        least value is on its edge, ``d q - sqrt(r^2 - d^2) s``. An error e of q moves it by r e at
-        most, and a larger s only lowers it, so s is taken from the largest that it can be.
+        phi_i = (q, s). If the ball's own minimiser ``-r phi / ||phi||`` violates the cut, the least
+        value is on the edge of the cut, ``d q - sqrt(r^2 - d^2) s``. An error e of q moves it by at
+        most r e, and a larger s only lowers it, so the largest possible s is used.
         """
         r, d = self.radius, cut.distance
         q = cut.scores.values / cut.size
@@ -119,7 +119,7 @@ class Region:
         error = cut.scores.slack / cut.size + cut.doubt * size
         np.subtract(size, error, out=size)
         np.maximum(size, 0.0, out=size)
-        # (k - q)(k + q): the difference of squares loses all digits of a short s.
+        # (As (k - q)(k + q): the difference of squares would lose all digits of a short s.)
         s = np.sqrt(np.maximum(norms - size, 0.0) * (norms + size))
         s *= float(np.sqrt((r - d) * (r + d)))
         s += r * error
@@ -132,34 +132,34 @@ class Region:
 
 
 def half_space(scores: Scores, size_sq: float, off: float, excess: float) -> Cut | None:
-    """The cut by ``<a, w> >= beta``.
+    """Make the cut ``<a, w> >= beta``.
 
     Parameters
     ----------
     scores : Scores
-        Of a.
+        The scores of a.
     size_sq, off : float
-        ``||a||^2``, and how far it may be off.
+        ``||a||^2``, and a bound on its error.
     excess : float
-        ``beta - <a, c>``, or less.
+        A lower bound on ``beta - <a, c>``.
 
     Returns
     -------
     Cut or None
-        None where a is too short to be told from rounding.
+        None if a is so short that rounding could account for it.
     """
     if not off <= 0.5 * size_sq or size_sq <= 0:
         return None
     size, doubt = float(np.sqrt(size_sq)), off / size_sq
     distance = excess / size
-    # Up to doubt 1/2 a size that is off by doubt in its square moves the quotient by less.
+    # (For doubt <= 1/2, a relative error ``doubt`` of ||a||^2 moves the quotient by less than it.)
     return Cut(scores, size, doubt, float(distance - (doubt + 1e-12) * abs(distance)))
 
 
 class Scores(NamedTuple):
-    """Scores of all rows (n,) float64, and how far rounding can have moved each.
+    """Scores of all rows, float64 (n,), and bounds on their rounding errors.
 
-    The latter is an array (n,), or one number for all.
+    ``slack`` is an array (n,), or one number for all rows.
     """
 
     values: FloatArray
@@ -167,28 +167,28 @@ class Scores(NamedTuple):
 
 
 Products = Callable[[FloatArray], Scores]
-"""``products(coef)``: scores of ``w = sum_j coef_j phi_j``, coef float64 (n,). Where a constant is
-appended to phi it is in ``phi`` here, and so in the scores."""
+"""``products(coef)`` computes the scores of ``w = sum_j coef_j phi_j``, coef float64 (n,). A
+constant that is appended to phi is part of phi here, and so of the scores."""
 
 
 @dataclass(frozen=True)
 class Past:
-    """An alpha of any accuracy at an earlier point of the path, with all that rules need of it.
+    """A solved point of the path: an alpha of any accuracy, with its scores and its gap.
 
     Parameters
     ----------
     value : float
-        C or nu there.
+        C or nu of the point.
     dual : Dual
-        The problem there, of all rows.
+        The problem at the point, of all rows.
     alpha : float64 (n,)
-        Feasible for it.
+        A feasible alpha of ``dual``.
     scores : Scores
-        Of ``w(alpha) = sum s_i alpha_i phi_i``, without an unpenalised offset.
+        Scores of ``w(alpha) = sum s_i alpha_i phi_i``, without an unpenalised offset.
     w_sq : float
         ``||w(alpha)||^2``.
     gap : float
-        Upper bound of the Frank-Wolfe gap of alpha (at the scores of w(alpha)), rounding included.
+        Upper bound on the Frank-Wolfe gap of alpha (at the scores of w(alpha)), rounding included.
     """
 
     value: float

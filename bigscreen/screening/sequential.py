@@ -1,9 +1,9 @@
-"""Screening before a point of a path is solved, from points solved before at any accuracy.
+"""Screening rules that fix rows before a point of a path is solved, from points solved before.
 
-Rules hand out regions, the problem turns the meet of their intervals into decisions. Every number
-that a region is made of comes from an alpha that is feasible and its Frank-Wolfe gap, so no rule
-trusts a solver; the forms printed in the papers, which ask for exact optima, are in
-``pipelines/papers/printed_rules.py``.
+Each rule gives a region that holds the optimal w, and so an interval for each score; `Dual.decide`
+turns the intersection of these intervals into decisions. The regions are computed from feasible
+alphas of any accuracy and their Frank-Wolfe gaps, so no rule trusts a solver. The forms printed in
+the papers, which need exact optima, are in ``pipelines/papers/printed_rules.py``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 
 
 class PathRule(Protocol):
-    """A rule of a path."""
+    """A screening rule for the points of a path."""
 
     @property
     def name(self) -> str: ...
@@ -59,7 +59,7 @@ class PathRule(Protocol):
 
     @property
     def ends(self) -> bool:
-        """Whether it needs a point on the far side of the one to be screened."""
+        """Whether the rule needs solved points on both sides of the one to be screened."""
 
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
@@ -71,25 +71,26 @@ class PathRule(Protocol):
         dual : Dual
             The problem to be screened, of all rows.
         value : float
-            Its C or nu.
+            C or nu of the problem.
         past : sequence of Past
             Points solved before, in any order, of the same rows.
         products : Products or None
-            Scores of new w; a rule that needs them has no region without.
+            Computes scores of new w. Without it, a rule that needs scores has no region.
 
         Returns
         -------
         Region or None
-            None where the rule says nothing of such a problem, or of these points.
+            None if the rule does not apply to the problem or to these points.
         """
 
 
 @dataclass(frozen=True)
 class GapAtPast:
-    """The gap ball of the nearest point's alpha, made feasible, in the NEW problem.
+    """The gap ball, in the NEW problem, of the nearest solved point's alpha made feasible.
 
-    Centre w(alpha), ``r^2`` the Frank-Wolfe gap there. Where the box scales alpha scales with it;
-    with a total to be kept alpha is scaled, or filled up greedily where scaling leaves the box.
+    The centre is w(alpha), and ``r^2`` the Frank-Wolfe gap of alpha in the new problem. alpha is
+    scaled with the box. If the coupling has a total, alpha is scaled with the total, or filled up
+    greedily if scaling leaves the box.
     """
 
     name: str = "gap"
@@ -111,7 +112,7 @@ class GapAtPast:
 
 @dataclass(frozen=True)
 class Dvi:
-    """DVI (Wang et al. 2014; maths.md 2.4) for an alpha of any accuracy, C above or below its C0.
+    """DVI (Wang et al. 2014; maths.md 2.4), from an alpha of any accuracy at C0 above or below C.
 
     With ``theta0 = alpha0 / C0``, ``z0 = w(theta0)``, ``eps0 = gap / C0`` and the optimum
     ``w* = C z*``, the variational inequalities at C0 (up to eps0) and at C add up to
@@ -122,7 +123,8 @@ class Dvi:
 
         || w* - (1 + k) / 2 w0 ||^2  <=  ((k - 1) / 2)^2 ||w0||^2 + k gap.
 
-    It asks for a box that scales with C and a coupling whose total is 0: every problem with a C.
+    It needs a box that scales with C and a coupling whose total is 0: every problem with a C has
+    them.
     """
 
     name: str = "dvi"
@@ -146,17 +148,18 @@ class Dvi:
 
 @dataclass(frozen=True)
 class Screened:
-    """What the rules of a path found before a point is solved.
+    """The result of screening a point of a path before it is solved.
 
     Parameters
     ----------
     decided : int8 (n,)
-        ``FREE``, or where the optimum certainly is (``dual.AT_LO``, ``AT_HI``, ``AT_ZERO``).
+        ``FREE``, or the place of the row's optimal alpha (``dual.AT_LO``, ``AT_HI``, ``AT_ZERO``).
     counts : dict
-        For every rule that had a region, and under "all" for their meet, the rows decided at
-        "lo", "hi" and "zero". A rule's own are counted only if asked for ("alone").
+        The number of rows decided at "lo", "hi" and "zero": under "all" for all rules together,
+        and, only if requested (``alone``), under each rule's name for the rule alone.
     seconds : dict
-        For every rule: its region and intervals; "all": meet, multiplier and decisions.
+        Seconds of each rule for its region and intervals; "all": for the intersection, the
+        multiplier and the decisions.
     """
 
     decided: NDArray[np.int8]
@@ -173,14 +176,14 @@ def screen(
     norms: FloatArray,
     alone: bool = False,
 ) -> Screened:
-    """Decide about rows of a problem before it is solved.
+    """Screen a problem before it is solved: find rows whose optimal alpha the rules prove.
 
     Parameters
     ----------
     dual : Dual
-        Of all rows.
+        The problem of all rows.
     value : float
-        Its C or nu.
+        C or nu of the problem.
     rules : sequence of PathRule
     past : sequence of Past
         Points solved before, in any order.
@@ -188,7 +191,7 @@ def screen(
     norms : float64 (n,)
         Upper bounds of ``||phi_i||``.
     alone : bool
-        Count what each rule decides alone, at the cost of a few passes a rule.
+        Also count the rows that each rule decides alone, at the cost of a few passes a rule.
 
     Returns
     -------
@@ -219,21 +222,21 @@ def screen(
 
 
 def _decide(dual: Dual, lower: FloatArray, upper: FloatArray) -> NDArray[np.int8]:
-    """Interval of the multiplier, then decisions."""
+    """Decide about rows from intervals of their scores, after bounding the multiplier."""
     if dual.coupling is None:
         return dual.decide(lower, upper)
     return dual.decide(lower, upper, dual.multiplier_interval(lower, upper))
 
 
 def _tally(dual: Dual, decided: NDArray[np.int8]) -> dict[str, int]:
-    """Rows at each place; a row whose box is a point was never in question."""
+    """Count the decided rows at each place, without rows whose box is a single point."""
     live = dual.hi > dual.lo
     places = {"lo": AT_LO, "hi": AT_HI, "zero": AT_ZERO}
     return {name: int(np.count_nonzero(live & (decided == at))) for name, at in places.items()}
 
 
 class _Once:
-    """Products that remember the last answer: rules ask for the same filled-up alpha."""
+    """Products that keep the last result, since several rules need the scores of the same alpha."""
 
     def __init__(self, products: Products) -> None:
         self.products = products
@@ -246,7 +249,7 @@ class _Once:
 
 
 def make_path_rule(name: str, delta: str = "greedy", solve: Solve | None = None) -> PathRule:
-    """The rule of this name; parameters it does not have are ignored.
+    """Make the path rule of this name; parameters that it does not have are ignored.
 
     Parameters
     ----------
@@ -270,14 +273,14 @@ def make_path_rule(name: str, delta: str = "greedy", solve: Solve | None = None)
 
 @dataclass(frozen=True)
 class Ssnsv:
-    """SSNSV (Ogawa et al. 2013; maths.md 2.5), points at ``C_a <= C <= C_b`` of any accuracy.
+    """SSNSV (Ogawa et al. 2013; maths.md 2.5), from points at ``C_a <= C <= C_b`` of any accuracy.
 
-    The loss falls and ``||w*||`` grows with C. So, with gaps ``G_a`` and ``G_b``,
+    With growing C the loss falls and ``||w*||`` grows. So, with gaps ``G_a`` and ``G_b``,
 
         <w_a, w*>  >=  beta = ||w_a||^2 / 2 - G_a + 1/2 (||w_a|| - sqrt(G_a))_+^2,
         ||w*||     <=  ||w_b|| + sqrt(G_b).
 
-    It asks for what DVI asks for, and for the last point of the path to be solved first.
+    It has the conditions of `Dvi`, and the last point of the path must be solved first.
     """
 
     name: str = "ssnsv"
@@ -302,7 +305,7 @@ class Ssnsv:
 class Essnsv:
     """ESSNSV (Wang et al. 2014, th. 18; maths.md 2.5): SSNSV's cut, and a ball of half the radius.
 
-    Centre ``w_b / 2``,
+    The centre is ``w_b / 2``, and
     ``r^2 = ||w_b||^2 / 4 + C / C_b (G_b + ||w_b|| sqrt(G_b) + G_b / 2)``.
     """
 
@@ -328,7 +331,7 @@ class Essnsv:
 def _between(
     dual: Dual, value: float, past: Sequence[Past]
 ) -> tuple[tuple[float, Past], tuple[float, Past]] | None:
-    """The nearest point on either side, each with C by its C."""
+    """The nearest solved points below and above ``value``, each with its ratio ``C / C_point``."""
     if np.any(dual.total):
         return None
     usable = [one for one in past if np.isfinite(one.gap) and not np.any(one.dual.total)]
@@ -343,7 +346,7 @@ def _between(
 
 
 def _cut(a: Past, product: float, error: float) -> Cut | None:
-    """``<w_a, w> >= beta`` from a centre c with ``<w_a, c> = product`` (up to ``error``)."""
+    """The cut ``<w_a, w> >= beta`` from a centre c; ``product``: ``<w_a, c>`` up to ``error``."""
     off, gap = doubt(a), max(a.gap, 0.0)
     least_sq = max(a.w_sq - off, 0.0)
     low = max(np.sqrt(least_sq) - np.sqrt(gap), 0.0)

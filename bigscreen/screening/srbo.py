@@ -1,14 +1,15 @@
-"""SRBO (Yang et al. 2024, th. 1; maths.md 2.6), and a tighter region from the same two facts.
+"""The rule SRBO (Yang et al. 2024, th. 1; maths.md 2.6), and a tighter one from the same facts.
 
-In such problems ``p = 0``, the box begins at 0 and w enters by ``1/2 ||w||^2`` alone, so the
-optimum at the new nu is the point of least norm among all ``w(alpha)``, alpha feasible:
+In nu-SVCs and one-class machines ``p = 0``, the box begins at 0 and the objective is
+``1/2 ||w||^2`` alone. So the optimum at the new nu is the shortest of all ``w(alpha)``, alpha
+feasible:
 
     <w*, w' - w*> >= 0                 for w' = w(alpha'), alpha' feasible at the new nu,
     <w0, w*>      >= beta              with beta = min over the same alpha of <w0, w(alpha)>.
 
-Points are taken in the scale of the new box: a one-class machine's box is ``c / (nu mass)``, so
-its old alpha, w and gap are multiplied by ``k = nu0 / nu``, k and k^2 first. The delta of the
-paper is ``alpha' - alpha0``; any feasible alpha' is right.
+Old points are first scaled to the new box: a one-class machine's box is ``c / (nu mass)``, so with
+``k = nu0 / nu`` its old alpha and w are multiplied by k and its gap by k^2. The delta of the paper
+is ``alpha' - alpha0``; any feasible alpha' is allowed.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from bigscreen.screening.bounds import (
 from bigscreen.screening.regions import Past, Products, Region, Scores, half_space
 
 Solve = Callable[[Dual, FloatArray], FloatArray]
-"""``solve(dual, alpha)``: an alpha near the optimum of a dual with ``p = 0``, from a feasible one.
+"""``solve(dual, alpha)`` improves a feasible alpha of a dual with ``p = 0``, to any accuracy.
 
-Rows whose box is a point stay. Any accuracy will do."""
+Rows whose box is a single point do not change."""
 
 DELTAS = ("greedy", "small", "full")
 
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The old point in the new scale, and what adding delta does to it."""
+    """The old point in the new scale, and the change of its w by the chosen delta."""
 
     total: float
     scores: Scores
@@ -59,16 +60,17 @@ class _Chosen:
 
 @dataclass(frozen=True)
 class Srbo:
-    """SRBO (Yang et al. 2024, th. 1) for an alpha0 of any accuracy, nu above its nu0.
+    """SRBO (Yang et al. 2024, th. 1), from an alpha0 of any accuracy at a nu0 below nu.
 
-    Centre ``c = w(alpha0 + delta / 2)``, ``r^2 = ||c||^2 - ||w0||^2 + eps0``, where eps0 is the
-    Frank-Wolfe gap of alpha0 at nu0: ``(nu0 / nu) alpha*`` is feasible at nu0, so
+    The centre is ``c = w(alpha0 + delta / 2)`` and ``r^2 = ||c||^2 - ||w0||^2 + eps0``, with eps0
+    the Frank-Wolfe gap of alpha0 at nu0. Reason: ``(nu0 / nu) alpha*`` is feasible at nu0, so
     ``<w0, w*> >= nu / nu0 (||w0||^2 - eps0) >= ||w0||^2 - eps0`` while ``eps0 <= ||w0||^2``.
 
     Parameters
     ----------
     delta : {"greedy", "small", "full"}
-        Fill up the rows that cost least, with no QP; the small QP (27); the full QP (18).
+        "greedy": fill up the rows that cost least, without a QP; "small": the paper's small QP
+        (27); "full": its full QP (18).
     solve : Solve or None
         The solver of the QPs.
     """
@@ -102,11 +104,11 @@ class Srbo:
 
 @dataclass(frozen=True)
 class SrboCut:
-    """Both facts as they are, not their sum: a ball, cut by a half-space; nu above or below nu0.
+    """A ball cut by a half-space, from the two facts that `Srbo` adds up; nu above or below nu0.
 
-    Ball: centre ``w' / 2``, ``r = ||w'|| / 2``. Cut: ``<w0, w> >= beta``, beta from the linear
-    program at the new nu. The region lies in SRBO's ball, whose squared radius falls with the step
-    in nu where this one's depth falls with its square.
+    The ball has the centre ``w' / 2`` and ``r = ||w'|| / 2``. The cut is ``<w0, w> >= beta``, with
+    beta from the linear program at the new nu. The region lies in the ball of `Srbo`: that ball's
+    squared radius falls in proportion to the step in nu, the depth of this region with its square.
 
     Parameters
     ----------
@@ -150,17 +152,17 @@ def choose(
     delta: str,
     solve: Solve | None,
 ) -> FloatArray:
-    """An alpha' feasible for ``dual``, as the bi-level choice of delta has it.
+    """Choose an alpha' feasible for ``dual`` by one of the paper's ways to choose delta.
 
     Parameters
     ----------
     dual : Dual
-        At the new nu.
+        The problem at the new nu.
     start : Carried
-        alpha0 in the scale of its box, which need not keep its total.
+        alpha0 scaled to the new box; the coupling's total need not be kept.
     before : float64 (n,) or None
-        The point before alpha0, in the same scale; the small QP starts at the last step, taken
-        once more.
+        The alpha of the point before alpha0, in the same scale: the small QP starts by repeating
+        the last step.
     delta : {"greedy", "small", "full"}
     solve : Solve or None
 
@@ -174,7 +176,7 @@ def choose(
         return filled
     if delta == "full" or before is None:
         return _least_ball(dual, alpha, filled, None, solve)
-    # (27): the last delta is kept where it stays in the box; the other rows are chosen anew.
+    # QP (27): the last delta is kept for rows that stay in their box, the other rows are free.
     step = alpha - before
     guess = alpha + _rate(dual, alpha, step) * step
     out = (guess < dual.lo) | (guess > dual.hi)
@@ -185,7 +187,7 @@ def choose(
 
 
 def _rate(dual: Dual, alpha: FloatArray, step: FloatArray) -> float:
-    """How often the last step has to be taken to reach the new total."""
+    """The multiple of the last step that reaches the new total."""
     assert dual.coupling is not None
     made = float(dual.coupling @ step)
     missing = float(np.sum(dual.total) - dual.coupling @ alpha)
@@ -199,7 +201,7 @@ def _least_ball(
     free: np.ndarray | None,
     solve: Solve,
 ) -> FloatArray:
-    """QP (18): the alpha' that makes ``||w(alpha0 + delta / 2)||`` least, over ``free`` rows.
+    """QP (18): the alpha' that minimises ``||w(alpha0 + delta / 2)||``, over ``free`` rows.
 
     In ``gamma = (alpha0 + alpha') / 2`` it is the dual with another box and another total.
     """
@@ -246,7 +248,7 @@ def _choose(
 
 
 def _homogeneous(dual: Dual) -> bool:
-    """Whether w enters by its norm alone, in a box that begins at 0 and keeps a total."""
+    """Whether the objective is ``1/2 ||w||^2`` alone, with boxes from 0 and a nonzero total."""
     plain = dual.coupling is not None and dual.tube is None
     return plain and not np.any(dual.lin) and not np.any(dual.lo) and bool(np.all(dual.total))
 
