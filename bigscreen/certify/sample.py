@@ -27,7 +27,7 @@ class SampleTuning:
     ----------
     rows : int
         Compare them on this many rows of a data set. (.3 of 18 s of a fit to 4,500,000 rows of
-        SUSY's shape: pipelines/bench/README.md, "Full sizes".)
+        SUSY's shape: docs/benchmarks.md, "Full sizes".)
     sigmas : float
         Bound an estimate from the sample by its mean and this many standard errors.
     slack : float

@@ -20,8 +20,10 @@ __all__ = ["world"]  # a fixture
 
 READMES = ["README.md", "cluster/README.md"]
 SITE = [str(path.relative_to(ROOT)) for path in sources(ROOT / "docs") if path.suffix == ".md"]
-PAGES = [*READMES, *SITE]
-DOCS = [*PAGES, "pipelines/bench/README.md"]
+# Options of scripts, not of bigscreen, stand in the pages of benchmarks.
+BENCHMARKS = ["docs/benchmarks.md", "pipelines/bench/README.md"]
+PAGES = [*READMES, *(page for page in SITE if page not in BENCHMARKS)]
+DOCS = [*PAGES, *BENCHMARKS]
 # Of pip, dask and cluster/, not of bigscreen.
 OTHERS = {"--host", "--port", "--interface", "--nthreads", "--worker-port", "--nanny-port"}
 

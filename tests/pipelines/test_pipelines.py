@@ -45,7 +45,7 @@ def test_susy_reads_the_real_shape(tmp_path: Path) -> None:
 
 def test_rcv1_standin_is_sparse_and_linear(tmp_path: Path) -> None:
     args = ("--rows", 3000, "--work", tmp_path / "work", "--json", tmp_path / "r.json")
-    done = script("scale.rcv1", *args, "--landmarks", 50, "--beside")
+    done = script("scale.rcv1", *args, "--landmarks", 50, "--peer")
     assert done.returncode == 0, done.stderr
     assert "STAND-IN" in done.stdout
     record = json.loads((tmp_path / "r.json").read_text())
