@@ -1,4 +1,4 @@
-"""What a user's mistake raises: one sentence that says what is wrong, where, and what to do."""
+"""Errors for users' mistakes, and helpers to word them."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ class InputError(ValueError):
     """Bad input: a file, a parameter or a store that cannot be used as given.
 
     The message is one sentence for a person: what is wrong, where (file, line or row), what to do.
-    The command line prints it and exits with code 2. Options stand between backticks as
-    Python has them, alone (`` `drop` ``) or with a value (`` `decimal=','` ``); the command line
-    prints its own for them (``--drop``, ``--decimal ,``).
+    The command line prints it and exits with code 2. Messages name options in backticks in their
+    Python form, alone (`` `drop` ``) or with a value (`` `decimal=','` ``); the command line
+    replaces them by its own form (``--drop``, ``--decimal ,``).
     """
 
 
 class NoRows(InputError):
-    """A source without any row: next to other sources it is skipped."""
+    """A source has no rows; if there are other sources it is skipped."""
 
 
 class TimeOver(InputError):
-    """The time budget ended before there was a result: give more time, or resume.
+    """The time budget ended before there was a result.
 
-    What is done until then stays in the work folder, if there is one.
+    Finished work stays in the work folder, if there is one, for a fit that resumes.
     """
 
 
 class Paused(KeyboardInterrupt):
-    """Ctrl-C was heard within a pass: of several solves at once, the others still end theirs."""
+    """Ctrl-C arrived during a pass over the data; concurrent solves still finish their passes."""
 
 
 def reason_of(error: BaseException) -> str:
-    """Say why something failed, in words of one line that are never empty."""
+    """Describe an error in one line that is never empty."""
     said = " ".join(str(getattr(error, "strerror", None) or error).split())
     if said:
         return said
@@ -45,10 +45,10 @@ def reason_of(error: BaseException) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a parameter is one finite number: no text, array or None."""
+    """Whether a parameter is a single finite number, not a text, an array or None."""
     return isinstance(value, Real) and math.isfinite(value)
 
 
 def in_units(count: float) -> str:
-    """Bytes for a sentence: the parts of a sum have to add up as they are read."""
+    """Format a number of bytes in GiB or MiB, fine enough that the terms of a sum add up."""
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

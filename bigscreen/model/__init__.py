@@ -1,1 +1,1 @@
-"""Fitted machines and paths: scores, files, predictions, evaluation."""
+"""Fitted models and paths: scores, predictions, probabilities, certificates and files."""

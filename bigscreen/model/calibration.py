@@ -1,7 +1,7 @@
-"""Scores as probabilities, as sets of labels and as a threshold: learnt from cross-fitted scores.
+"""Turn scores into probabilities, label sets and thresholds, learnt from cross-fitted scores.
 
-A cross-fitted score of a row comes from a fold's machine, which was not fitted on the row. New rows
-are scored by the same machines, so that their scores are comparable whatever the machine is like.
+The cross-fitted score of a row comes from the machine of its fold, which was not fitted on the row.
+New rows are scored by the folds' machines, too, so that their scores have the same distribution.
 maths.md 5.7 has the formulas.
 """
 
@@ -22,30 +22,30 @@ from bigscreen.model.scores import vote_values
 from bigscreen.numerics.rows import FloatArray
 
 LEAST = 1e-7
-"""No class of a pair is less probable: sums over the pairs divide by it."""
+"""Lower bound of a probability from a curve: the coupling of pairs divides by probabilities."""
 
 SIDE = 1000
-"""Rows of the rarer side from which a curve through the shares is drawn, not a sigmoid."""
+"""Fit an isotonic curve if the rarer class has at least this many rows, else a sigmoid."""
 
 KEPT = 10_000
-"""Scores of a label's rows that are kept, at most, over all folds, evenly spaced among them."""
+"""Keep at most this many margins per label, over all folds, evenly spaced in weight."""
 
 RULES = "f1, precision:P, recall:R or cost:A:M (of a false alarm and of a miss)"
-"""How a threshold can be asked for."""
+"""Syntax of the rules that choose a threshold."""
 
 
 class Evidence(NamedTuple):
-    """What the probabilities and the label sets of some rows are read off.
+    """Scores of rows, and a number per row, from which probabilities and label sets follow.
 
     Parameters
     ----------
     scores : float64 (rows, k)
         Scores by the published machine, which decides the label.
     held : float64 (rows, machines, k)
-        Scores by the machines whose scores were calibrated: those of the folds; in models of
-        before the published machine alone.
+        Scores by the calibrated machines: those of the folds, or in older models the published
+        machine alone.
     draw : float64 (rows,)
-        A number in [0, 1) for each row, which follows from the row's features alone
+        A pseudorandom number in [0, 1) per row, a hash of the row's features
         (`numerics.draws.row_draws`).
     """
 
@@ -55,38 +55,38 @@ class Evidence(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Evidence]) -> Evidence:
-        """The evidence of the rows of several parts, one after the other."""
+        """Concatenate the evidence of several blocks of rows."""
         return cls(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
     def among(self, rows: NDArray[Any]) -> Evidence:
-        """The evidence of some of the rows, by their places or a mask."""
+        """Return the evidence of a subset of the rows, given by indices or a mask."""
         return Evidence(*(part[rows] for part in self))
 
 
 @dataclass(eq=False)
 class Calibration:
-    """What a model's scores mean, learnt from its cross-fitted scores.
+    """Probability curves and margin distributions of a model, learnt from cross-fitted scores.
 
     Attributes
     ----------
     strategy : {"rest", "one"}
-        Of the model: whether its scores are of labels or of pairs.
+        The model's strategy: whether its scores belong to labels or to pairs of labels.
     folds : int
     curves : list of Curve
-        Of every score the probability of its label (of the second of two) among those it tells
-        apart.
+        A curve per score: the probability of the score's label (of a pair, of two labels: the
+        second label) given that the row has one of the labels that the score separates.
     priors : float64 (labels,)
-        Every label's part of the weight of the rows fitted.
+        Each label's fraction of the weight of the training rows.
     rows : int64 (machines, labels)
-        How many cross-fitted scores of every label each fold's machine gave. One machine: a model
-        of before, whose published machine is taken for those of the folds.
+        Number of rows of each label that were held out from each fold's machine. A single machine
+        marks an older model, whose published machine stands in for the folds' machines.
     margins : list of list of float64 (kept,)
-        For every machine and label the `label_margins` of the label's held-out rows, ascending;
-        each stands for equally many rows.
+        For every machine and label, the `label_margins` of the label's held-out rows, ascending
+        and perhaps thinned; each margin stands for the same number of rows.
     paired : float64 (2, rows) or None
-        With two labels: scores of rows that both a fold's machine and the published machine were
-        fitted on, by the fold's (first) and by the published one, each ascending. None: in files
-        of before.
+        With two labels: scores of rows on which both a fold's machine and the published machine
+        were fitted, by the fold's machine (first) and by the published one, each sorted. None in
+        older files.
     """
 
     strategy: str
@@ -115,7 +115,7 @@ class Calibration:
 
     @property
     def machines(self) -> int:
-        """How many machines give the scores that are calibrated."""
+        """Number of machines whose scores are calibrated."""
         return len(self.margins)
 
     @classmethod
@@ -128,18 +128,18 @@ class Calibration:
         class_weight: FloatArray,
         strategy: str,
     ) -> Self:
-        """Learn what scores mean.
+        """Learn a calibration from cross-fitted scores.
 
         Parameters
         ----------
         scores : float64 (rows, k)
-            Cross-fitted: by the machine of the row's fold.
+            Cross-fitted scores: a row's score is by the machine of the fold that holds it out.
         codes, fold : int (rows,)
             Label codes, and the folds that hold the rows out, from 0.
         weights : float64 (rows,)
-            Weights of the rows; rows without any are left out.
+            Weights of the rows; rows of weight 0 are ignored.
         class_weight : float64 (labels,)
-            By which the machine counted the rows of every label.
+            Factors of the row weights, one per label, in the machines' fits.
         strategy : {"rest", "one"}
         """
         there, folds = np.flatnonzero(weights > 0), int(np.max(fold)) + 1
@@ -167,16 +167,16 @@ class Calibration:
         return cls(strategy, folds, curves, totals / np.sum(totals), rows, margins)
 
     def probabilities(self, evidence: Evidence, prior: FloatArray | None = None) -> FloatArray:
-        """Probabilities of labels, float64 (rows, labels).
+        """Compute probabilities of labels, float64 (rows, labels).
 
-        They are the mean of what the calibrated scores of every machine say. With two labels the
-        mean is kept on the side of the published machine's decision.
+        They are the mean of the probabilities by each fold's machine. With two labels the mean is
+        clipped to the side of the published machine's decision.
 
         Parameters
         ----------
         evidence : Evidence
         prior : float64 (labels,) or None
-            The labels' shares among the rows that are asked about; None: as among those fitted.
+            The labels' fractions among the rows to predict; None: as among the training rows.
         """
         found = np.mean([self._by_one(held) for held in evidence.held.swapaxes(0, 1)], axis=0)
         if len(self.priors) == 2:
@@ -188,7 +188,7 @@ class Calibration:
         return out
 
     def _by_one(self, scores: FloatArray) -> FloatArray:
-        """Probabilities of labels by the calibrated scores (rows, k) of one machine."""
+        """Compute probabilities of labels from the scores (rows, k) of one fold's machine."""
         parts = [curve(column) for curve, column in zip(self.curves, scores.T, strict=True)]
         found = np.stack(parts, axis=1)
         k = len(self.priors)
@@ -200,35 +200,36 @@ class Calibration:
         return out
 
     def sets(self, evidence: Evidence, alpha: float) -> NDArray[np.bool_]:
-        """Which labels a row may have, bool (rows, labels).
+        """Compute conformal label sets, a mask (rows, labels) of the labels a row may have.
 
-        The row's draw chooses one machine. A label is in the set if its p-value, the share of the
-        label's rows held out from that machine that score as low or lower, exceeds alpha
-        (split conformal prediction for each label). The rest of the draw is the row's own part
-        in that share, so that 1 - alpha is met exactly with few rows, too; equal scores count in
-        full, so that coverage is higher, never lower, where scores are equal.
+        The row's draw chooses one fold's machine. A label is in the set if its p-value exceeds
+        alpha: the fraction of the label's held-out rows whose margin is at most the row's (split
+        conformal prediction per label). The fractional part of the draw randomises the row's own
+        contribution to its p-value, so that coverage is exactly 1 - alpha even with few rows.
+        Held-out rows with a tied margin count in full, so ties can only increase coverage.
         """
         out = np.empty((len(evidence.scores), len(self.priors)), np.bool_)
         place = evidence.draw * self.machines
         chosen = place.astype(np.int64)
-        # Models of before have no machines of folds, and nothing to draw.
+        # An older model has no machines of folds to choose from, and does not randomise.
         part = place - chosen if self.machines > 1 else np.ones(len(place))
         for f, (rows, margins) in enumerate(zip(self.rows, self.margins, strict=True)):
             own = np.flatnonzero(chosen == f)
             values = _decision_values(evidence.held[own, f], len(self.priors), self.strategy)
             found = label_margins(values)
             for c, (known, total) in enumerate(zip(margins, rows.tolist(), strict=True)):
-                # Each of the kept margins stands for as many rows.
+                # Each margin kept stands for the same number of rows.
                 each = total / max(1, len(known))
                 below = np.searchsorted(known, found[:, c], side="right") * each
                 out[own, c] = (below + part[own]) / (total + 1.0) > alpha
         return out
 
     def published(self, score: float) -> float:
-        """The published machine's score that stands where a fold machine's score does.
+        """Map a score by a fold's machine to the published machine's score at the same quantile.
 
-        As many rows that both were fitted on score below it: where a machine collapses, the
-        scores of two machines differ by more than the scores of one machine do.
+        Quantiles are those of the rows on which both machines were fitted. This matters if a
+        machine's scores collapse to nearly one value: the two machines' scores can then differ by
+        more than the scores of one machine do.
         """
         if self.paired is None:
             return score
@@ -241,19 +242,19 @@ class Calibration:
         )
 
     def threshold(self, rule: str) -> float:
-        """The score by a fold's machine above which a row is to have the second label.
+        """Choose the fold machines' score above which a row gets the second label.
 
         Parameters
         ----------
         rule : str
-            "f1": the largest F1 of the second label. "precision:P", "recall:R": as many rows found,
-            as few false alarms, as go with at least that. "cost:A:M": the least cost, a false alarm
-            costing A and a miss M.
+            "f1": maximise F1 of the second label. "precision:P": maximise recall at a precision of
+            at least P. "recall:R": the highest threshold with a recall of at least R. "cost:A:M":
+            minimise the cost, with A per false alarm and M per miss.
 
         Raises
         ------
         InputError
-            If there are more than two labels, or no threshold does it.
+            If there are more than two labels, or no threshold satisfies the rule.
         """
         if len(self.priors) != 2:
             raise InputError(f"a threshold is for two labels, and there are {len(self.priors)}")
@@ -285,7 +286,7 @@ class Calibration:
         return float(at[int(np.argmax(worth))])
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """A JSON-able record, and arrays; `from_arrays` makes the same of them."""
+        """Convert to a JSON-able record and arrays, from which `from_arrays` restores it."""
         record = {
             "strategy": self.strategy,
             "folds": self.folds,
@@ -306,7 +307,7 @@ class Calibration:
 
     @classmethod
     def from_arrays(cls, record: Mapping[str, Any], array: Callable[[str], NDArray[Any]]) -> Self:
-        """What `to_arrays` took apart."""
+        """Restore a calibration from the record and arrays of `to_arrays`."""
         ends, kept = np.cumsum(record["knots"])[:-1], np.atleast_2d(record["kept"])
         width = kept.shape[1]
         margins = np.split(array("calibration_margins"), np.cumsum(kept)[:-1])
@@ -329,16 +330,16 @@ class Calibration:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A probability that rises with the score.
+    """A nondecreasing map from scores to probabilities.
 
     Parameters
     ----------
     x, p : float64 (knots,)
-        Straight between the knots and level beyond them. One knot: a sigmoid ``1 / (1 + exp(x s +
-        p))``.
+        Scores and probabilities of the knots: linear between knots, constant beyond them. A single
+        knot stands for the sigmoid ``1 / (1 + exp(x s + p))`` of the score s.
     even : float or None
-        The probability at which the machine decides, at score 0: it is on the side of it on which
-        the score is. None: it does not decide at 0.
+        Probability at score 0, the machine's decision boundary: scores above 0 get more, all
+        others at most this. None if the decision is not at 0.
     """
 
     x: FloatArray
@@ -346,7 +347,7 @@ class Curve:
     even: float | None
 
     def __call__(self, scores: FloatArray) -> FloatArray:
-        """The probabilities of scores, (rows,)."""
+        """Return the probabilities of scores, (rows,)."""
         found: FloatArray
         if len(self.x) == 1:
             found = expit(-(self.x[0] * scores + self.p[0])).clip(LEAST, 1 - LEAST)
@@ -355,7 +356,7 @@ class Curve:
         return self.on_side(found, scores)
 
     def on_side(self, found: FloatArray, scores: FloatArray) -> FloatArray:
-        """Probabilities, (rows,), kept on the side of `even` that the decision of scores is on."""
+        """Clip probabilities, (rows,), above `even` for positive scores, else to at most `even`."""
         if self.even is None:
             return found
         above = np.maximum(found, np.nextafter(self.even, 1.0))
@@ -369,15 +370,15 @@ class Curve:
         weights: FloatArray,
         even: float | None,
     ) -> Self:
-        """The curve through rows: a sigmoid of few, of many the best that rises (isotonic)."""
+        """Fit a curve to rows: a sigmoid for few rows, isotonic regression for many."""
         scores = np.asarray(scores, np.float64)
         if min(np.count_nonzero(positive), np.count_nonzero(~positive)) < SIDE:
             slope, offset = sigmoid(scores, positive, weights)
-            if slope > 0:  # worse than chance: what rises is level
+            if slope > 0:  # worse than chance: the best nondecreasing curve is constant
                 part = float(np.sum(weights[positive]) / np.sum(weights))
                 slope, offset = 0.0, float(np.log((1 - part) / part))
             return cls(np.array([slope]), np.array([offset]), even)
-        # Here alone: the package takes long to import, and no fit needs it.
+        # Imported here because the import is slow and most fits do not need it.
         from scipy.optimize import isotonic_regression
 
         x, place = np.unique(scores, return_inverse=True)
@@ -388,7 +389,8 @@ class Curve:
         size = np.add.reduceat(total, starts)
         centre = np.add.reduceat(total * x, starts) / size
         share = np.add.reduceat(hits, starts) / size
-        # Of a few rows at either end, all alike, nobody knows that there are no others.
+        # The end blocks may be a few rows of one class: by the rule of succession their
+        # probability is not 0 or 1.
         low, high = 1.0 / (size[0] + 2.0), 1.0 - 1.0 / (size[-1] + 2.0)
         if len(share) > 1:
             share[0] = max(share[0], min(low, 0.5 * share[1]))
@@ -399,25 +401,29 @@ class Curve:
 
 
 def label_margins(values: FloatArray) -> FloatArray:
-    """How far every label is ahead of the best other one, (rows, labels), of decision values."""
+    """Compute each label's margin: its decision value minus the best other label's.
+
+    Takes decision values (rows, labels), or (rows, 1) for two labels; returns (rows, labels).
+    """
     if values.shape[1] == 1:
         return np.concatenate([-values, values], axis=1)
     order = np.sort(values, axis=1)
     best, next_best = order[:, -1:], order[:, -2:-1]
-    # (Where several are the best they are ahead by 0.)
+    # If several labels tie for the best, each has the margin 0.
     ahead: FloatArray = np.where(values == best, values - next_best, values - best)
     return ahead
 
 
 def _decision_values(scores: FloatArray, labels: int, strategy: str) -> FloatArray:
-    """One value for every label, (rows, labels), of scores (rows, k); (rows, 1) of two labels."""
+    """Convert scores (rows, k) to a value per label, (rows, labels); (rows, 1) for two labels."""
     return vote_values(scores, labels) if strategy == "one" and labels > 2 else scores
 
 
 def _thinned(values: FloatArray, weights: FloatArray, most: int) -> FloatArray:
-    """The values, ascending; of many, or of different weights, those at even parts of the weight.
+    """Sort values and keep at most `most`, at evenly spaced quantiles of the weight.
 
-    What is kept of many stands a little lower than the rows it stands for: sets grow by that.
+    Few values of equal weight are all kept. Thinning makes label sets slightly larger, because a
+    kept value is a little lower than the rows it represents.
     """
     order = np.argsort(values, kind="stable")
     values, weights = np.asarray(values[order], np.float64), weights[order]
@@ -432,7 +438,7 @@ def _thinned(values: FloatArray, weights: FloatArray, most: int) -> FloatArray:
 
 
 def _parsed(rule: str) -> tuple[str, list[float]]:
-    """The name and the numbers of a rule for a threshold."""
+    """Parse a rule for a threshold into its name and numbers."""
     name, *texts = str(rule).split(":")
     try:
         numbers = [float(text) for text in texts]
@@ -446,18 +452,20 @@ def _parsed(rule: str) -> tuple[str, list[float]]:
 
 
 def check_alpha(alpha: float) -> None:
-    """Refuse a share of rows whose sets may lack their label that is not between 0 and 1."""
+    """Raise InputError unless alpha, the allowed rate of sets without the label, is in (0, 1)."""
     if not 0 < alpha < 1:
         raise InputError(f"alpha must lie strictly between 0 and 1, got {alpha!r}")
 
 
 def given_prior(given: Mapping[Any, float], labels: Sequence[Any]) -> FloatArray:
-    """Shares of labels, (labels,), as a mapping from labels says them.
+    """Convert a mapping from labels to prior probabilities to an array (labels,).
+
+    With two labels one of them may be left out.
 
     Raises
     ------
     InputError
-        If a label is not there or lacks a share, or they are not parts of 1.
+        If a label is unknown or has no prior, or the priors are not positive with sum 1.
     """
     plain = [plain_label(label) for label in labels]
     shares = {plain_label(label): share for label, share in given.items()}
@@ -481,10 +489,10 @@ def given_prior(given: Mapping[Any, float], labels: Sequence[Any]) -> FloatArray
 def sigmoid(
     scores: FloatArray, positive: NDArray[np.bool_], weights: FloatArray | None = None
 ) -> tuple[float, float]:
-    """A and B of ``1 / (1 + exp(A score + B))``, the most likely for these rows.
+    """Fit A and B of ``1 / (1 + exp(A score + B))`` by maximum likelihood (Platt scaling).
 
-    Platt's, with a prior for either class (Lin et al. 2007; maths.md 5.7): a Newton that halves
-    its steps.
+    Targets are smoothed by a prior for either class (Lin et al. 2007; maths.md 5.7). The method is
+    Newton's with a line search that halves steps.
     """
     own = np.ones(len(scores)) if weights is None else weights
     ones, zeros = float(np.sum(own[positive])), float(np.sum(own[~positive]))
@@ -512,9 +520,10 @@ def sigmoid(
 
 
 def coupled(first: FloatArray, classes: int) -> FloatArray:
-    """Probabilities of all classes, (rows, classes), of those of every pair's first, (rows, pairs).
+    """Couple pairwise probabilities ``first`` (rows, pairs), of each pair's first class.
 
-    Wu et al. (2004), the second way: ``min sum_ij (r_ji p_i - r_ij p_j)^2``, ``sum p = 1``.
+    Returns probabilities of all classes (rows, classes). Second method of Wu et al. (2004):
+    ``min sum_ij (r_ji p_i - r_ij p_j)^2``, ``sum p = 1``.
     """
     i, j = np.triu_indices(classes, 1)
     r = np.zeros((len(first), classes, classes))

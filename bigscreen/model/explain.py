@@ -1,4 +1,4 @@
-"""The support rows, or the columns, whose contributions add up to the score of one row."""
+"""Decompose the score of a row into contributions of support rows or of columns."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ from bigscreen.numerics.rows import FloatArray
 
 
 def carried(model: Model, data: Rows, row: int) -> dict[str, Any]:
-    """What the score of a row is a sum of.
+    """Decompose the score of a row into contributions that add up to it.
 
     Parameters
     ----------
     model : Model
-        An exact machine, whose score is a sum over support rows, or a linear one: over columns.
+        An exact machine, whose score is a sum over support rows, or a linear machine, whose score
+        is a sum over columns.
     data : Rows
-        Matches the model.
+        A dataset that matches the model.
     row : int
         The row's number in the source of ``data``.
 
     Returns
     -------
     dict
-        row; label (or prediction); score: of the label, for it where that is above 0 (of two labels
-        that of the second; of pairs the sum of the label's); offset, its part of that; by ("rows"
-        or "columns"); parts: list of dict (row or column, part), the largest first. The parts and
-        the offset add up to the score.
+        row; label (or prediction); score: the score of the predicted label (with two labels: of
+        the second; with pairs: the sum over the label's pairs, signed towards it); offset: the
+        machine's offset in that score; by ("rows" or "columns"); parts: list of dict (row or
+        column, part), sorted by descending size. The parts and the offset add up to the score.
 
     Raises
     ------
     InputError
-        If there is no such row, or the machine has landmarks.
+        If there is no such row, or the machine uses landmarks (it is neither exact nor linear).
     """
     exact = model.support is not None and model.gate is None
     if model.landmarks is not None and not exact:
@@ -91,7 +92,7 @@ def _place(data: Rows, row: int) -> int:
 
 
 def _of_answer(model: Model, code: int) -> tuple[FloatArray, float]:
-    """Coefficients and offset of the score that a label was decided by."""
+    """Return coefficients and offset of the score that decided for the label `code`."""
     if len(model.coef) == 1:
         return model.coef[0], float(model.intercept[0])
     if model.strategy == "rest":
@@ -104,7 +105,7 @@ def _of_answer(model: Model, code: int) -> tuple[FloatArray, float]:
 
 
 def column_names(model: Model, features: int) -> list[str]:
-    """What every feature is called: its column, and the category."""
+    """Return the name of every feature: its column, with "=category" if it is one-hot."""
     known = model.preparation
     if known.n_raw is None:
         names = known.names or []

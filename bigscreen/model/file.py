@@ -1,4 +1,4 @@
-"""How a model lies in its file: a zip of ``model.json`` and ``arrays/*.npy``, and no pickle."""
+"""Read and write files of models and paths: a zip of ``model.json`` and ``arrays/*.npy``."""
 
 import os
 import struct
@@ -21,11 +21,13 @@ from bigscreen.files.sealed import CHECKSUM, check_seal, sealed
 
 FORMAT = "bigscreen model"
 SCHEMA = 5
-"""1 had neither strategy, support nor gate, 2 no kind, 3 no checksums in the record, 4 no machines
-of folds beside a calibration."""
+"""Version of the model file.
+
+1 had neither strategy, support nor gate; 2 had no kind; 3 had no checksums in the record; 4 had no
+fold machines for a calibration."""
 
 ABOUT_FILE = ("format", "schema", "crc32", CHECKSUM)
-"""What of a file's record is about the file, not about what it holds."""
+"""Fields of a file's record that describe the file, not its content."""
 
 _RECORD = "model.json"
 
@@ -42,16 +44,26 @@ _DAMAGE = (
     OverflowError,
     MemoryError,
 )
-"""All that making sense of a broken file may raise."""
+"""Every error that reading a damaged file may raise."""
 
 _CSR_PARTS = ("data", "indices", "indptr")
 
 
 class Kind(NamedTuple):
-    """A kind of file: what its record says, and the newest schema.
+    """A kind of file.
 
-    Then the first schema whose record has the checksums of all arrays and its own, and the command
-    that writes it.
+    Attributes
+    ----------
+    format : str
+        The record's "format" field.
+    schema : int
+        The newest schema.
+    bound : int
+        First schema whose record has the checksum of every array and of itself.
+    noun : str
+        Name of the kind in messages.
+    command : str
+        The command that writes this kind.
     """
 
     format: str
@@ -71,7 +83,7 @@ def write(
     arrays: dict[str, np.ndarray],
     kind: Kind = MODEL,
 ) -> None:
-    """Write a record and its arrays to one file, which appears whole or not at all."""
+    """Write a record and its arrays to one file, atomically."""
     known = {"format": kind.format, "schema": kind.schema, **record}
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as bundle:
         crc32 = {}
@@ -87,13 +99,13 @@ def write(
 def opened(
     path: str | os.PathLike[str], kind: Kind = MODEL
 ) -> Iterator[tuple[dict[str, Any], Callable[[str], np.ndarray]]]:
-    """The record of such a file, and a function that reads an array by its name.
+    """Open a file of a model or path; yield its record and a function that reads an array by name.
 
     Raises
     ------
     InputError
         If there is no such file, it is of another kind, a newer bigscreen wrote it, or it is
-        damaged, which includes every error that making sense of it raises: each its own sentence.
+        damaged. Errors in the body of the ``with`` statement that damage can cause count, too.
     """
     name = os.fspath(path)
     noun, writer = kind.noun, f"`bigscreen {kind.command}`"
@@ -103,7 +115,7 @@ def opened(
         raise InputError(f"there is no {noun} file {name}; {writer} writes one")
     if place.is_dir():
         raise InputError(f"{name} is a folder and a {noun} is one file, written by {writer}")
-    # Opened once: a file that takes its name meanwhile is not mixed with it.
+    # Open the file once: the record and the arrays come from one file even if it is replaced.
     with _open(place) as file:
         if not zipfile.is_zipfile(file):
             file.seek(0)
@@ -120,7 +132,7 @@ def opened(
 
 
 def _open(place: Place) -> IO[bytes]:
-    """Open a file for reading; what lies elsewhere is fetched, into a file without a name."""
+    """Open a file for reading; a remote file is downloaded to an anonymous temporary file."""
     if not isinstance(place, RemotePath):
         return place.open("rb")
     file = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes)
@@ -130,7 +142,7 @@ def _open(place: Place) -> IO[bytes]:
 
 
 def _check_record(name: str, record: Any, kind: Kind) -> None:
-    """Refuse a record of another kind of file, or of a newer bigscreen."""
+    """Raise InputError if the record is of another kind of file, or of a newer bigscreen."""
     noun = kind.noun
     if not isinstance(record, dict) or record.get("format") != kind.format:
         if isinstance(record, dict) and record.get("format") == PATH.format:
@@ -147,19 +159,19 @@ def _check_record(name: str, record: Any, kind: Kind) -> None:
 
 
 def array_of(path: str | os.PathLike[str], record: dict[str, Any], name: str) -> np.ndarray:
-    """An array of a file whose record was read before, and of none that has taken its place.
+    """Read an array of a file whose record was read before.
 
     Raises
     ------
     InputError
-        If it is damaged, or another file is there now.
+        If the file is damaged, or the array is not the one that the record was written with.
     """
     with _damage(os.fspath(path)), _open(located(path)) as file, zipfile.ZipFile(file) as bundle:
         return _array(bundle, name, record.get("crc32"))
 
 
 def is_path(path: str | os.PathLike[str]) -> bool:
-    """Whether a file holds a path of models; False for all else, whole or not."""
+    """Whether a file holds a path of models; False for any other or damaged file."""
     check_regular(path)
     try:
         with _open(located(path)) as file, zipfile.ZipFile(file) as bundle:
@@ -170,7 +182,7 @@ def is_path(path: str | os.PathLike[str]) -> bool:
 
 
 def packed(name: str, rows: Features) -> tuple[str, dict[str, np.ndarray]]:
-    """How rows are stored, "dense" or "csr", and the arrays they are then."""
+    """Convert rows to named arrays of a file; return the storage, "dense" or "csr", and arrays."""
     if issparse(rows):
         return "csr", {f"{name}_{part}": getattr(rows, part) for part in _CSR_PARTS}
     dtype = np.float64 if rows.dtype == np.float64 else np.float32
@@ -178,19 +190,19 @@ def packed(name: str, rows: Features) -> tuple[str, dict[str, np.ndarray]]:
 
 
 def unpacked(name: str, kind: str, n_features: int, array: Callable[[str], np.ndarray]) -> Features:
-    """The rows that `packed` stored."""
+    """Restore the rows that `packed` converted to arrays."""
     if kind != "csr":
         return array(name)
     data, indices, indptr = (array(f"{name}_{part}") for part in _CSR_PARTS)
     rows = csr_array((data, indices, indptr), shape=(len(indptr) - 1, n_features))
-    # Compiled loops trust these indices: a wrong one would read foreign memory.
+    # Compiled loops do not check these indices: a wrong one would read outside the arrays.
     rows.check_format(full_check=True)
     return rows
 
 
 @contextmanager
 def _damage(name: str) -> Iterator[None]:
-    """Say of every way in which a broken file shows that the file is broken."""
+    """Turn every error that a damaged file can cause into an InputError that says so."""
     try:
         yield
     except _DAMAGE as error:
@@ -214,7 +226,10 @@ def _array(bundle: zipfile.ZipFile, name: str, crc32: dict[str, int] | None) -> 
 
 
 def _stored(bundle: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
-    """A part of the file: they are never compressed, so that none is larger than the file."""
+    """Return a part's zip entry; ValueError if it is compressed or larger than the file.
+
+    bigscreen never compresses parts, so an entry cannot expand beyond the size of the file.
+    """
     info = bundle.getinfo(name)
     if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
         raise ValueError(f"{name} is compressed, as bigscreen writes none")
@@ -225,12 +240,12 @@ def _stored(bundle: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
-    # A fixed date: equal models are equal files.
+    # A fixed date makes files of equal models equal.
     return zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
 
 
 def _plain(value: Any) -> Any:
-    """What JSON cannot write by itself and numpy code leaves in records."""
+    """Convert numpy values, mappings and paths to what JSON can write."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""The machines of folds: each was fitted without a part of the rows, and they answer together."""
+"""Machines of the folds: each was fitted without its fold's rows; calibration uses them all."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from bigscreen.numerics.rows import FloatArray
 
 
 class Machine(Protocol):
-    """What the folds' machines are joined from; a `Model` is one."""
+    """The fields of a fold's fitted machine that `FoldMachines` stores; a `Model` has them."""
 
     @property
     def coef(self) -> FloatArray:
-        """Coefficients of the landmarks or of the features (k, m)."""
+        """Coefficients of the landmarks or, of a linear machine, of the features (k, m)."""
 
     @property
     def intercept(self) -> FloatArray:
@@ -32,21 +32,22 @@ class Machine(Protocol):
 
     @property
     def support(self) -> NDArray[np.int64] | None:
-        """Numbers of the landmarks' rows in the training data."""
+        """Row numbers of the landmarks in the training data."""
 
 
 @dataclass(eq=False)
 class FoldMachines:
-    """Score functions of the machines of folds, over the same kernel as the published machine.
+    """Score functions of the folds' machines, with the kernel of the published machine.
 
     Attributes
     ----------
     coef : float64 (machines, k, m) or (machines, k, d)
     intercept : float64 (machines, k)
     landmarks : (m, d) ndarray or csr_array, or None
-        What the coefficients are of; None: the landmarks, or the features, of the published one.
+        The rows that the coefficients belong to; None: the published machine's landmarks, or of
+        a linear machine the features.
     support : int64 (m,) or None
-        Numbers of the landmarks' rows in the training data, of an exact machine.
+        Row numbers of the landmarks in the training data, for exact machines.
     """
 
     coef: FloatArray
@@ -66,7 +67,7 @@ class FoldMachines:
 
     @classmethod
     def joined(cls, machines: Sequence[Machine]) -> FoldMachines:
-        """The machines of folds as one; exact ones over the rows that support any of them."""
+        """Combine the folds' machines; exact machines share the union of their support rows."""
         intercept = np.stack([machine.intercept for machine in machines])
         own = [machine.support for machine in machines if machine.support is not None]
         if not own:
@@ -80,7 +81,10 @@ class FoldMachines:
         return cls(coef, intercept, whole[first], support)
 
     def check_match(self, machines: int, coef: FloatArray, width: int) -> None:
-        """Raise a ValueError unless these are so many machines over a model's coef and width."""
+        """Raise ValueError unless there are `machines` machines that fit the model's shapes.
+
+        ``coef`` are the model's coefficients and ``width`` is its number of features.
+        """
         own, scorers, columns = self.coef.shape
         if own != machines or scorers != len(coef):
             raise ValueError("the calibration is not of the folds' machines")
@@ -91,9 +95,9 @@ class FoldMachines:
             raise ValueError("the machines of the folds have another number of columns")
 
     def widened(self, width: int, linear: bool) -> FoldMachines:
-        """Return the machines for rows of more columns, each 0 in every row of the fit.
+        """Return the machines for rows with more columns, which were 0 in every training row.
 
-        ``linear``: the coefficients are of the columns.
+        ``linear``: the coefficients belong to columns, not to landmarks.
         """
         if linear:
             added = width - self.coef.shape[2]
@@ -103,7 +107,7 @@ class FoldMachines:
         return replace(self, landmarks=padded(self.landmarks, width))
 
     def to_arrays(self) -> tuple[str, dict[str, NDArray[Any]]]:
-        """How the landmarks are stored ("shared": with the model's), and arrays."""
+        """Convert to the storage of the landmarks ("shared" with the model's, ...) and arrays."""
         arrays: dict[str, NDArray[Any]] = {"fold_coef": self.coef, "fold_intercept": self.intercept}
         kind = "shared"
         if self.landmarks is not None:
@@ -117,7 +121,7 @@ class FoldMachines:
     def from_arrays(
         cls, kind: str, width: int, supported: bool, array: Callable[[str], NDArray[Any]]
     ) -> FoldMachines:
-        """The machines that `to_arrays` took apart; ``supported``: there is a ``fold_support``."""
+        """Restore the machines from `to_arrays`; ``supported``: ``fold_support`` is stored."""
         rows = None if kind == "shared" else unpacked("fold_landmarks", kind, width, array)
         support = array("fold_support") if supported else None
         return cls(array("fold_coef"), array("fold_intercept"), rows, support)

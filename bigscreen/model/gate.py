@@ -1,4 +1,4 @@
-"""Which part of the rows a row belongs to, where every part has a machine of its own."""
+"""Assign rows to the parts of a model that has a machine for each part of the rows."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,10 +15,11 @@ from bigscreen.numerics.rows import FloatArray
 
 @dataclass(eq=False)
 class Gate:
-    """The nearest centre of kernel k-means: ``argmin_p offset_p - 2 sum_j coef[j, p] k(x, z_j)``.
+    """Assigns a row to its nearest centre of kernel k-means.
 
-    A centre is a weighted mean of landmarks z in the kernel's feature space; the distance to it
-    lacks ``k(x, x)``, which is the same for all centres.
+    The part of x is ``argmin_p offset_p - 2 sum_j coef[j, p] k(x, z_j)``. A centre is a weighted
+    mean of landmarks z_j in the kernel's feature space; the term ``k(x, x)`` of the distance is
+    left out, because it is the same for all centres.
 
     Attributes
     ----------
@@ -28,7 +29,7 @@ class Gate:
     offset : (parts,) float64 ndarray
         The centres' squared norms.
     ids : (g,) int64 ndarray or None
-        The landmarks' numbers in the training data; a precomputed kernel needs them.
+        Row numbers of the landmarks in the training data; a precomputed kernel needs them.
     """
 
     landmarks: Features
@@ -59,14 +60,14 @@ class Gate:
         return Operand(self.landmarks, self.ids)
 
     def nearest(self, kernel: Kernel, rows: Features) -> NDArray[np.int64]:
-        """The part of every row, (rows,) int64."""
+        """Return the part of every row, (rows,) int64."""
         distance: FloatArray = self.offset - 2.0 * kernel.dots(rows, self.side, self.coef)
         parts: NDArray[np.int64] = np.argmin(distance, axis=1).astype(np.int64)
         return parts
 
 
 def row_numbers(given: NDArray[Any], size: int, what: str) -> NDArray[np.int64]:
-    """`given` as int64 of shape (size,), not negative; ValueError if it is something else."""
+    """Convert row numbers to int64 (size,); ValueError unless they are nonnegative integers."""
     given = np.asarray(given)
     if given.shape != (size,) or not np.issubdtype(given.dtype, np.integer):
         raise ValueError(f"{what} must be {size} whole numbers")

@@ -1,4 +1,4 @@
-"""The ledger of a certified fit: what is proved of every row, whatever the optimum is exactly."""
+"""The ledger of a certified fit: for every row, what is proved of its optimal dual variable."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from numpy.typing import NDArray
 from bigscreen.numerics.rows import FloatArray
 
 OUT, BOUND, OPEN = STATUS = ("out", "bound", "open")
-"""What is proved of a row: alpha* is 0, it is the end of its box that is not 0, or neither."""
+"""Proved status of a row: "out" (alpha* = 0), "bound" (alpha* at its nonzero bound), "open"."""
 
 DUAL_ARRAYS = tuple(f"ledger_dual_{part}" for part in ("coef", "numbers", "sizes", "rows", "alpha"))
-"""The arrays of dual points in a file."""
+"""Names of a file's arrays that hold the dual points."""
 
 LEDGER_ARRAYS = (
     *("ledger_margins", "ledger_radius", "ledger_sizes", "ledger_steps"),
     *DUAL_ARRAYS,
 )
-"""The arrays of a file; ``steps`` are of rows that are not simply 0, 1, 2, ..."""
+"""Names of a file's ledger arrays.
+
+``ledger_steps`` holds the differences of row numbers; it is absent if rows are 0, 1, 2, ..."""
 
 Margins = NDArray[np.float16]
 
@@ -31,21 +33,22 @@ FARTHEST = float(np.finfo(np.float16).max)
 
 @dataclass(frozen=True, eq=False)
 class DualPoint:
-    """The alpha behind a certificate's D, as far as the ledger does not say it (C-SVC).
+    """The dual point alpha of a C-SVC certificate, stored relative to the ledger's margins.
 
-    A row whose margin has a minus sign has ``alpha = hi``, any other 0, but for those listed.
+    A row whose ledger margin has a minus sign has ``alpha = hi``, its upper bound, and every other
+    row has ``alpha = 0``, except the rows listed in ``places``.
 
     Parameters
     ----------
     coef : float64 (m,)
-        Coefficients of the columns: a row's score under ``w(alpha)`` is ``c . coef + offset``.
+        Coefficients of w(alpha): a row with features c has the score ``c . coef + offset``.
     offset : float
     apart : float
-        ``||w - w(alpha)||``, the constant's coefficients included.
+        ``||w - w(alpha)||``, including the coefficients of the constant feature.
     places : int64 (k,)
-        Ledger places of rows whose alpha is neither, ascending.
+        Ledger positions of the rows whose alpha is listed, ascending.
     alpha : float64 (k,)
-        Theirs.
+        Values of alpha of the listed rows.
     """
 
     coef: FloatArray
@@ -55,7 +58,7 @@ class DualPoint:
     alpha: FloatArray
 
     def at(self, places: NDArray[np.int64]) -> DualPoint:
-        """The same for other places of the rows: -1 for one that has left (places of before,)."""
+        """Return the dual point after row k has moved to ``places[k]``; -1 if it was removed."""
         there = places[self.places]
         order = np.argsort(there, kind="stable")
         order = order[there[order] >= 0]
@@ -63,25 +66,25 @@ class DualPoint:
 
 
 class Ledger:
-    """What a certificate proves of the rows of one problem.
+    """Statuses that a certificate proves for the rows of one problem.
 
-    The optimal w is within ``radius`` of the certified one. A row whose score stays on its side of
-    its loss's kinks for every w so near has its alpha* decided: it is *out* (alpha* = 0: the
-    optimum without it is the same) or at its *bound* (alpha* is the end of its box that is not 0:
-    its loss is linear there). All others are *open*.
+    The optimal w* lies within ``radius`` of the certified w. If a row's score stays on its side of
+    the loss's hinge points for every w in this ball, its alpha* is decided: the row is *out*
+    (alpha* = 0: the optimum without the row is the same) or at its *bound* (alpha* is at its
+    nonzero bound, where the loss is linear). All other rows are *open*.
 
     Parameters
     ----------
     margins : float16 (rows,), or a function that returns them
-        How many radii w may be off before the row could cross its next kink, rounded towards 0; of
-        a row on the side where alpha is not 0, with a minus sign. Beyond 1 the row is decided.
+        Distance from w, in radii, within which the row cannot cross its next hinge point, rounded
+        towards 0; negative on the side where alpha is not 0. Beyond +-1 the row is decided.
     radius : float
-        Of the ball around w that holds w*, in units of ``||w||``.
+        Radius of the ball around w that contains w*, in units of ``||w||``.
     rows : int64 (rows,) or None
-        Their numbers in the source, ascending; None: 0, 1, 2, ...
+        Numbers of the rows in the source, ascending; None: 0, 1, 2, ...
     dual : DualPoint or None
-        Of a C-SVC on features without a coupling; the alpha of an exact machine is its own
-        coefficients.
+        The certificate's dual point, for a C-SVC on features without a coupling (an equality
+        constraint); None for an exact machine, whose coefficients are its alpha.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class Ledger:
 
     @property
     def margins(self) -> Margins:
-        """See above; computed when they are first asked for."""
+        """Margins of the rows, float16 (rows,), computed at the first access."""
         if callable(self._margins):
             self._margins = self._margins()
         return self._margins
@@ -109,38 +112,38 @@ class Ledger:
 
     @property
     def status(self) -> NDArray[np.str_]:
-        """What is proved of every row (rows,): one of STATUS."""
+        """Proved status of every row (rows,), one of `STATUS`."""
         decided = np.abs(self.margins) > 1
         return np.select([decided & (self.margins > 0), decided], [OUT, BOUND], OPEN)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Rows of every status."""
+        """Number of rows with each status."""
         decided, positive = np.abs(self.margins) > 1, self.margins > 0
         out = int(np.count_nonzero(decided & positive))
         bound = int(np.count_nonzero(decided)) - out
         return {OUT: out, BOUND: bound, OPEN: len(self) - out - bound}
 
     def numbers(self) -> NDArray[np.int64]:
-        """The rows' numbers in the source (rows,)."""
+        """Return the rows' numbers in the source (rows,)."""
         return np.arange(len(self)) if self.rows is None else self.rows
 
     def places(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the rows of these source numbers are (k,); -1 of one that is not there."""
+        """Return the ledger positions of source row numbers (k,); -1 if a row is not in it."""
         known = self.numbers()
-        # (To look many up among the sorted numbers takes as long as passes over all rows.)
+        # A table is faster than binary searches if many rows are looked up.
         at = np.full(max(int(known.max(initial=-1)), int(numbers.max(initial=-1))) + 1, -1)
         at[known] = np.arange(len(known))
         return at[numbers]
 
     def numbered(self, numbers: NDArray[np.int64]) -> Ledger:
-        """The same in the order of other numbers (rows,), all different, of the same rows."""
+        """Return the ledger with its rows renumbered: row k gets ``numbers[k]``, all distinct."""
         size = int(numbers.max(initial=-1)) + 1
         if callable(self._margins):
             order = np.argsort(numbers)
             rows = None if len(numbers) == size else numbers[order]
             return Ledger(partial(_taken, self._margins, order), self.radius, rows)
-        # Rows of a store are a permutation of most of the source: no need to sort.
+        # Rows of a store are a permutation of most source rows: scatter them instead of sorting.
         margins, there = np.empty(size, np.float16), np.zeros(size, np.bool_)
         margins[numbers], there[numbers] = self.margins, True
         rows = None if len(numbers) == size else np.flatnonzero(there)
@@ -150,12 +153,12 @@ class Ledger:
         return found
 
     def folded(self, sides: int) -> Ledger:
-        """The ledger of rows each of which has several variables: the row's alpha is their sum.
+        """Merge a ledger of dual variables into a ledger of rows with ``sides`` variables each.
 
-        Variable ``k`` of ``rows`` belongs to row ``k``, ``rows + k`` to the same row, and so on; at
-        most one of a row's variables is not 0 at the optimum. A row is out if all its variables
-        are, it is at its bound if one variable is and all others are out, and it is no more certain
-        than the least certain of them.
+        Variables ``k``, ``rows + k``, ... belong to row ``k``, whose alpha is their sum; at the
+        optimum at most one of them is not 0. A row is out if all its variables are out, and at its
+        bound if one is at its bound and all others are out. Its margin is the smallest of its
+        variables' margins.
         """
         if sides == 1:
             return self
@@ -163,7 +166,7 @@ class Ledger:
         return Ledger(margins if callable(self._margins) else margins(), self.radius)
 
     def among(self, keep: NDArray[np.bool_]) -> Ledger:
-        """That of some of the rows."""
+        """Return the ledger of the rows in the mask ``keep``."""
         rows = None if self.rows is None else self.rows[keep]
         dual = self.dual
         if dual is not None:
@@ -171,10 +174,10 @@ class Ledger:
         return Ledger(self.margins[keep], self.radius, rows, dual)
 
     def listed(self, status: str | None = None, top: int | None = None) -> NDArray[np.int64]:
-        """Places of the rows of one status, or of all, in their order.
+        """Return the ledger positions of rows with one status, or of all rows, ascending.
 
-        ``top``: only so many, those that are decided most firmly or, of open rows, that are nearest
-        to a kink; these come first.
+        ``top``: return only this many rows, those with the largest margins (open rows: the smallest
+        margins), sorted by margin.
         """
         margins = np.abs(self.margins.astype(np.float64))
         places = np.arange(len(self))
@@ -187,9 +190,10 @@ class Ledger:
 
 
 def rounded(ratio: FloatArray, used: NDArray[np.bool_]) -> Margins:
-    """Margins of rows that are certain as long as w is less than ``ratio`` (rows,) radii off.
+    """Encode ratios (rows,), of distance to the hinge point and radius, as signed float16 margins.
 
-    ``used``: whether alpha is not 0 on the row's side.
+    Margins are rounded towards 0. ``used`` marks the rows on the side where alpha is not 0; their
+    margins are negative.
     """
     ratio = np.clip(ratio, 0.0, FARTHEST)
     margins: Margins = ratio.astype(np.float16)
@@ -205,17 +209,17 @@ def _taken(margins: Callable[[], Margins], places: NDArray[np.int64]) -> Margins
 
 
 def _folded(variables: Ledger, sides: int) -> Margins:
-    """Margins of rows (rows,) from those of their variables (sides * rows,)."""
+    """Compute margins of rows (rows,) from margins of their variables (sides * rows,)."""
     each = variables.margins.reshape(sides, -1)
     used = np.count_nonzero(np.signbit(each), axis=0)
     least: Margins = np.min(np.abs(each), axis=0)
-    # Of two variables that are both not 0 the sum is neither 0 nor an end.
+    # If two variables are both on the nonzero side, nothing is known of their sum.
     least[used > 1] = 0
     return np.where(used == 1, -least, least)
 
 
 def to_arrays(ledgers: Sequence[Ledger]) -> dict[str, NDArray[Any]]:
-    """The ledgers of a model's problems as the arrays of a file."""
+    """Convert the ledgers of a model's problems to the arrays of a file."""
     arrays: dict[str, NDArray[Any]] = {
         "ledger_margins": np.concatenate([ledger.margins for ledger in ledgers]),
         "ledger_radius": np.array([ledger.radius for ledger in ledgers]),
@@ -238,12 +242,12 @@ def to_arrays(ledgers: Sequence[Ledger]) -> dict[str, NDArray[Any]]:
 
 
 def from_arrays(arrays: dict[str, NDArray[Any]]) -> list[Ledger]:
-    """The ledgers that `to_arrays` made.
+    """Restore ledgers from the arrays that `to_arrays` made.
 
     Raises
     ------
     ValueError
-        If the arrays do not fit each other.
+        If the arrays are inconsistent.
     """
     margins, sizes = arrays["ledger_margins"], arrays["ledger_sizes"]
     radius, steps = arrays["ledger_radius"], arrays.get("ledger_steps")
@@ -261,7 +265,7 @@ def from_arrays(arrays: dict[str, NDArray[Any]]) -> list[Ledger]:
 
 
 def _duals(arrays: dict[str, NDArray[Any]], rows: NDArray[np.int64]) -> Sequence[DualPoint | None]:
-    """The dual points of ledgers of so many rows, None where a file has none."""
+    """Restore the dual points of ledgers with ``rows`` rows each; None if the file has none."""
     if DUAL_ARRAYS[0] not in arrays:
         return [None] * len(rows)
     coef, numbers, sizes, places, alpha = (arrays[name] for name in DUAL_ARRAYS)
@@ -280,7 +284,7 @@ def _duals(arrays: dict[str, NDArray[Any]], rows: NDArray[np.int64]) -> Sequence
 
 
 def described(ledgers: Sequence[Ledger], labels: Sequence[Any]) -> dict[str, Any]:
-    """Rows of every status, of each score and of all together; JSON-able."""
+    """Summarise ledgers: number of rows with each status, per score and in total; JSON-able."""
     scores = [
         {"label": label, "rows": len(ledger), **ledger.counts, "radius": ledger.radius}
         for label, ledger in zip(labels, ledgers, strict=True)

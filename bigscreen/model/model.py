@@ -1,4 +1,4 @@
-"""A fitted model: what it scores and decides, and how it goes to a file and comes back."""
+"""A fitted model: scores, predictions, probabilities, and reading and writing its file."""
 
 import os
 import warnings
@@ -32,67 +32,67 @@ from bigscreen.numerics.rows import FloatArray
 NO_CERTIFICATE = (
     "no global certificate: every part of the rows was solved by itself, and the whole never was"
 )
-"""What the provenance of a gated model says as ``no_certificate``; its ``certificates`` is None."""
+"""Provenance field ``no_certificate`` of a model with a gate, whose ``certificates`` is None."""
 
 OPTIONAL = {"support", "gate_ids", "fold_support", *LEDGER_ARRAYS}
-"""Arrays that a file may have or not."""
+"""Names of the arrays that a model file may lack."""
 
 KINDS = ("classifier", "regressor", "one-class")
 OUTLIER, INLIER = -1, 1
 
 MOST_SHOWN = 12
-"""Labels that a notebook shows."""
+"""Show at most this many labels in a notebook."""
 
 _LABELS = {"regressor": [], "one-class": [OUTLIER, INLIER]}
 
 
 @dataclass(eq=False)
 class Model:
-    """Scores ``f_c(x) = sum_j coef[c, j] k(x, landmark_j) + intercept[c]``.
+    """A fitted machine: its score functions, labels, preparation, provenance and calibration.
 
-    With a gate the sum is over the landmarks of x's own part p, and the intercept is
-    ``intercept[c, p]``.
+    Scores are ``f_c(x) = sum_j coef[c, j] k(x, landmark_j) + intercept[c]``. With a gate the sum
+    runs over the landmarks of the part p of x only, and the intercept is ``intercept[c, p]``.
 
     Attributes
     ----------
     kernel : Kernel
     landmarks : (m, d) float32 or float64 ndarray, csr_array, or None
-        None for a linear model, whose `coef` then multiplies the d features themselves. Those of a
-        precomputed kernel may be empty rows, as their numbers in `support` are all it needs.
+        None for a linear model, whose `coef` multiplies the d features themselves. With a
+        precomputed kernel landmarks may be empty rows: it needs only their numbers in `support`.
     coef : (k, m) or (k, d) float64 ndarray
         One row for a binary problem, a regressor or a one-class machine, otherwise one row per
         label, or per pair of labels.
     intercept : (k,) float64 ndarray, (k, parts) with a gate
     labels : list of str, float or int
-        In code order. With two labels a score above 0 means ``labels[1]``. Those of a one-class
-        machine are -1 and 1: an outlier, and a row like those it was fitted on. A regressor has
-        none: its score is the prediction.
+        In code order. With two labels a score above 0 means ``labels[1]``. A one-class machine has
+        the labels -1 (outlier) and 1 (inlier). A regressor has no labels: its score is the
+        prediction.
     preparation : Preparation
-        How source columns became features; a store must share it to be scored.
+        How source columns became features; a store must have the same one to be scored.
     provenance : dict
         Versions, data fingerprint, parameters, certificates, history: JSON-able.
     strategy : {"rest", "one"}
-        Every label against the rest, or one against one, pairs in the order of their codes.
+        One against the rest, or one against one with pairs in the order of their codes.
     support : (m,) int64 ndarray or None
-        Numbers of the landmarks' rows in the training data.
+        Row numbers of the landmarks in the training data.
     gate : Gate or None
-        Chooses the part of a row.
+        Assigns rows to parts.
     part : (m,) int64 ndarray or None
-        The part that a landmark belongs to; with a gate only.
+        The part of each landmark; only with a gate.
     kind : {"classifier", "regressor", "one-class"}
     ledger : list of Ledger or None
-        What is proved of the rows it was fitted on, for every score; None where nothing is, and of
-        models of before.
+        Proved statuses of the training rows, a ledger per score; None if nothing is proved, and in
+        older models.
     calibration : Calibration or None
-        What the scores mean, of classifiers that were fitted with probabilities.
+        Calibration of the scores, of a classifier that was fitted with probabilities.
     fold_machines : FoldMachines or None
-        The machines whose scores `calibration` is of: they answer for probabilities and sets. None
-        with a calibration: a file of before, whose published machine answers itself.
+        The machines whose scores are calibrated; probabilities and label sets come from them. None
+        next to a calibration: an older file, whose published machine is used instead.
     threshold : float
         The score above which a row has the second of two labels (`thresholded`).
     factor : (float64 (m, r), float) or None
-        The factor of the landmarks' kernel and its cutoff, of a model fitted in this process: edits
-        need it again. It goes to no file.
+        Factor of the landmarks' kernel matrix and its cutoff, if the model was fitted in this
+        process; edits reuse it. It is not saved.
     """
 
     kernel: Kernel
@@ -114,7 +114,7 @@ class Model:
     factor: tuple[FloatArray, float] | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what can be made again."""
+        """Return the state to pickle, without the factor, which can be recomputed."""
         return {**vars(self), "factor": None}
 
     def __post_init__(self) -> None:
@@ -136,7 +136,7 @@ class Model:
         self._check_rows()
 
     def _check_kind(self) -> None:
-        """The labels must be those of the kind, with as many score functions as they take."""
+        """Raise ValueError unless labels, score functions and calibration fit the model's kind."""
         if self.kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
         labels = len(self.labels)
@@ -158,7 +158,7 @@ class Model:
             raise ValueError("a threshold is a finite score, of two labels")
 
     def _check_rows(self) -> None:
-        """What is said of every landmark must be said of each, and make sense."""
+        """Raise ValueError unless every landmark has a valid row number and part."""
         size = 0 if self.landmarks is None else self.landmarks.shape[0]
         if self.support is not None:
             self.support = row_numbers(self.support, size, "support")
@@ -172,7 +172,7 @@ class Model:
                 raise ValueError(f"part names more than the {self.gate.n_parts} parts of the gate")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the machine and its certificate."""
+        """Render the machine and its certificate for a notebook."""
         name, *values = self.kernel.to_dict().items()
         said = (f"{key} {value:g}" for key, value in values if isinstance(value, (int, float)))
         machine = {"kernel": ", ".join([str(name[1]), *said])}
@@ -188,12 +188,12 @@ class Model:
 
     @property
     def n_features(self) -> int:
-        """Width of the rows that the model scores."""
+        """Number of features of the rows that the model scores."""
         return int((self.coef if self.landmarks is None else self.landmarks).shape[1])
 
     @cached_property
     def _scorers(self) -> list[Scorer]:
-        """One for every part, of which there is one without a gate; made once for all blocks."""
+        """The scorer of every part; a model without a gate has a single part."""
         if self.part is None:
             assert self.landmarks is not None
             given = self.landmarks, self.support, self.coef, self.intercept
@@ -209,12 +209,12 @@ class Model:
 
     @property
     def _fine(self) -> bool:
-        """Whether coefficients of small directions would amplify errors of float32 entries."""
+        """Whether float32 kernel entries are too inaccurate for the model's coefficients."""
         return (self.provenance.get("nystrom") or {}).get("entries") == "float64"
 
     @cached_property
     def _fold_scorer(self) -> Scorer:
-        """Scores by the machines of all folds, of a machine with a kernel."""
+        """The scorer of all folds' machines, of a model with a kernel."""
         folds, support = self.fold_machines, self.support
         assert folds is not None and self.landmarks is not None
         rows = self.landmarks
@@ -225,17 +225,17 @@ class Model:
 
     @property
     def _of_svmlight(self) -> bool:
-        """Whether the fit's rows had columns by number, of which only the largest tells a width."""
+        """Whether the training rows came from svmlight files, which do not state their width."""
         return self.provenance.get("index_base") is not None and not self.preparation.categories
 
     def widened(self, n_features: int) -> Self:
-        """Return the model for rows with more columns, which are 0 in every row of the fit.
+        """Return the model for rows with more columns, which were 0 in every training row.
 
         Parameters
         ----------
         n_features : int
-            Columns of the rows, at least as many as the model has. Those that are added count in
-            distances, and in inner products not at all.
+            Number of columns of the rows, at least the model's. Additional columns contribute to
+            distances, but not to inner products.
         """
         coef, gate, folds = self.coef, self.gate, self.fold_machines
         if self.landmarks is None:
@@ -255,40 +255,40 @@ class Model:
 
     @property
     def n_features_in_(self) -> int:
-        """Columns of the source."""
+        """Number of columns of the source."""
         width = self.preparation.n_raw
         return self.n_features if width is None else width
 
     @property
     def feature_names_in_(self) -> NDArray[np.object_]:
-        """Names of the source's columns, an array of str; AttributeError if they had none."""
+        """Names of the source's columns, an array of str; AttributeError if it had no names."""
         if self.preparation.names is None:
             raise AttributeError("the source's columns had no names")
         return np.array(self.preparation.names, dtype=object)
 
     def scores(self, X: Any, *, prepared: bool = False) -> FloatArray:
-        """Scores of rows that look as the source did that the model was fitted on.
+        """Compute the scores of rows that have the columns of the training source.
 
         Parameters
         ----------
         X : table, sequence of mappings, mapping of columns, array, sparse array, or Rows
-            A table (pandas, polars, pyarrow) or records are read by the names of the source's
-            columns, an array has them in the source's order; categories are texts. They are scaled
-            and encoded as the source was. A data set must have been prepared alike; its rows are
-            scored in the source's order.
+            Columns of a table (pandas, polars, pyarrow) or of records are looked up by the
+            source's names; an array has them in the source's order. Categories are texts. Rows are
+            scaled and encoded as the training rows were. A dataset must have the same preparation;
+            its rows are scored in the source's order.
         prepared : bool, default=False
-            Says of an array that it holds features (scaled, a column for every category), as a
-            store does, not columns of the source.
+            Whether an array holds features (scaled, a column per category), as a store does,
+            instead of source columns.
 
         Returns
         -------
         (rows, k) float64 ndarray
-            Rounding moves none by more than 1e-3 (as a rule 1e-5) of the row's largest.
+            The rounding error is at most 1e-3 (typically 1e-5) of the row's largest score.
 
         Raises
         ------
         InputError
-            If a column or a value is missing, or is no number where the source had numbers.
+            If a column or a value is missing, or is not a number although the source had numbers.
         """
         if isinstance(X, Rows):
             model = matched(self, X, "the model")
@@ -298,12 +298,12 @@ class Model:
         return model._scores(rows)
 
     def evidence(self, X: Any, *, prepared: bool = False) -> Evidence:
-        """What probabilities and label sets are read off; X as `scores` takes it.
+        """Compute the scores from which probabilities and label sets follow; X as for `scores`.
 
         Raises
         ------
         InputError
-            As `scores` does, and if the model was fitted without probabilities.
+            For the reasons of `scores`, and if the model was fitted without probabilities.
         """
         _ = self.calibrated
         if isinstance(X, Rows):
@@ -314,9 +314,9 @@ class Model:
         return model._evidence(rows)
 
     def _matching(self, X: Any, prepared: bool) -> tuple[Self, Features]:
-        """Return features of rows that are not a data set, and the model that scores them.
+        """Return the features of rows that are not a dataset, and the model that scores them.
 
-        The model is another one for sparse rows with more columns than the fit's svmlight rows.
+        The model is widened if sparse rows have more columns than the training svmlight rows.
         """
         model = self
         if issparse(X) and self._of_svmlight and X.shape[1] != self.n_features:
@@ -364,10 +364,10 @@ class Model:
         return out
 
     def decide(self, scores: FloatArray) -> NDArray[Any]:
-        """Label codes, (rows,) int64, that follow from `scores`, (rows, k).
+        """Convert `scores`, (rows, k), to label codes, (rows,) int64.
 
-        Of labels with as many votes, or as high a score, the first is taken; a pair's score of 0
-        is its second label's. What a regressor decides are its predictions, (rows,) float64.
+        If labels tie in votes or scores, the first one wins; a pair's score of 0 is a vote for its
+        second label. For a regressor the result is the predictions, (rows,) float64.
         """
         if self.kind == "regressor":
             return scores[:, 0]
@@ -381,19 +381,19 @@ class Model:
         return codes.astype(np.int64)
 
     def decision_values(self, scores: FloatArray) -> FloatArray:
-        """One value for every label, (rows, labels), of `scores`, (rows, k); (rows, 1) of two.
+        """Convert `scores`, (rows, k), to a value per label, (rows, labels); (rows, 1) for two.
 
-        One against one: the votes, and scores that separate equal ones.
+        One against one, the values are votes, with ties broken by the scores.
         """
         if self.strategy == "one" and len(self.labels) > 2:
             return vote_values(scores, len(self.labels))
         return scores
 
     def predict(self, X: Any, *, prepared: bool = False) -> NDArray[Any]:
-        """Labels, or a regressor's float64 predictions, (rows,); X as `scores` takes it.
+        """Predict labels, or a regressor's float64 predictions, (rows,); X as for `scores`.
 
-        The labels of a one-class machine are -1, an outlier, and 1. With three labels or more the
-        label can differ from the most probable one of `predict_proba`.
+        A one-class machine predicts -1 for an outlier, else 1. With three or more labels the
+        predicted label can differ from the most probable one of `predict_proba`.
         """
         found = self.decide(self.scores(X, prepared=prepared))
         return found if self.kind == "regressor" else np.asarray(self.labels)[found]
@@ -401,18 +401,18 @@ class Model:
     def predict_proba(
         self, X: Any, *, prior: Mapping[Any, float] | None = None, prepared: bool = False
     ) -> FloatArray:
-        """Probabilities of labels; X as `scores` takes it.
+        """Predict probabilities of labels; X as for `scores`.
 
-        They come from machines that were each fitted without a part of the rows, and are what
-        these machines' scores meant on the rows held out. With two labels the more probable one is
-        the one that `predict` gives, unless class weights, a prior or a threshold say otherwise.
-        With three labels or more the most probable label can differ from the one that `predict`
-        gives, which the published machine decides alone.
+        They are calibrated cross-fitted scores: from machines that were each fitted without one
+        fold of the rows, calibrated on the held-out rows. With two labels the more probable one is
+        the one that `predict` returns, unless class weights, a prior or a threshold shift it. With
+        three or more labels it can differ from the one that `predict` returns, which the published
+        machine decides alone.
 
         Parameters
         ----------
         prior : mapping of label to float, optional
-            The labels' shares among these rows; default: as among those that were fitted.
+            The labels' fractions among these rows; default: as among the training rows.
 
         Returns
         -------
@@ -422,7 +422,7 @@ class Model:
         Raises
         ------
         InputError
-            If the model was fitted without probabilities, or the prior is none.
+            If the model was fitted without probabilities, or the prior is not valid.
         """
         shares = None if prior is None else given_prior(prior, self.labels)
         return self.calibrated.probabilities(self.evidence(X, prepared=prepared), shares)
@@ -430,22 +430,23 @@ class Model:
     def predict_set(
         self, X: Any, alpha: float = 0.1, *, prepared: bool = False
     ) -> NDArray[np.bool_]:
-        """Which labels a row may have; X as `scores` takes it.
+        """Predict the set of labels each row may have (conformal prediction); X as for `scores`.
 
-        Of the rows of every label a part of 1 - alpha has it in the set, however good the machine
-        is, if they come from where the rows did that it was fitted on; more have it where many rows
-        have equal scores. A set may be empty (a row unlike those of any label) or hold several
-        labels. It follows from the row and the model alone: the row's values choose which of the
-        machines of the folds answers for it.
+        Of the rows of every label, a fraction of 1 - alpha has the label in its set, however
+        accurate the machine is, if the rows are exchangeable with the training rows; ties between
+        scores can increase the fraction. A set may be empty (a row unlike those of any label) or
+        hold several labels. It depends on the row and the model alone: a hash of the row's values
+        chooses the fold's machine that scores it.
 
         Parameters
         ----------
         alpha : float
-            Strictly between 0 and 1.
+            Fraction of rows whose set may lack their label, strictly between 0 and 1.
 
         Returns
         -------
         (rows, labels) bool ndarray
+            Whether the label is in the row's set.
 
         Raises
         ------
@@ -456,39 +457,39 @@ class Model:
         return self.calibrated.sets(self.evidence(X, prepared=prepared), alpha)
 
     def thresholded(self, rule: str) -> Self:
-        """The model that decides between its two labels at another score than 0.
+        """Return the model with the score threshold between its two labels that a rule chooses.
 
         Parameters
         ----------
         rule : str
-            "f1", "precision:.9", "recall:.95" (of the second label), or "cost:1:10": what a false
-            alarm and a miss cost. Looked up among cross-fitted scores, and carried over to the
-            scores of the published machine by the rows that both have fitted.
+            "f1", "precision:.9", "recall:.95" (of the second label), or "cost:1:10", the costs of
+            a false alarm and of a miss. The threshold is chosen on cross-fitted scores, and mapped
+            to the published machine's scores by the rows on which both machines were fitted.
 
         Raises
         ------
         InputError
             If the model was fitted without probabilities, has more than two labels, or no
-            threshold does it.
+            threshold satisfies the rule.
         """
         known = self.calibrated
         return replace(self, threshold=known.published(known.threshold(rule)))
 
     @property
     def calibrated(self) -> Calibration:
-        """What the scores mean; InputError where nobody has learnt it."""
+        """The calibration of the scores; InputError if the model was fitted without it."""
         if self.calibration is None:
             what = "a classifier that was fitted with `--probability` (probability=True)"
             raise InputError(f"probabilities, sets of labels and thresholds are of {what}")
         return self.calibration
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one file, which appears whole or not at all.
+        """Write the model to one file, atomically.
 
         Raises
         ------
         InputError
-            If its kernel is a function of the user's own.
+            If its kernel is a user-defined function.
         """
         if not self.kernel.storable:
             raise InputError(
@@ -540,16 +541,17 @@ class Model:
         ------
         InputError
             If there is no such file, it is not a model, it is damaged, or a newer bigscreen wrote
-            it: each its own sentence.
+            it; the message says which.
         """
         with opened(path) as (record, array):
             return cls(**_fields(record, array))
 
 
 def matched(model: Model, dataset: Rows, name: str) -> Model:
-    """Return the model that scores a store: itself, or one for more columns of svmlight files.
+    """Return the model that scores a store: itself, or widened for a wider svmlight store.
 
-    LIBSVM takes a column that no support vector has as one that is 0 in all of them.
+    Like LIBSVM, the widened model treats a column that it does not have as 0 in every support
+    vector.
 
     Raises
     ------
@@ -564,14 +566,14 @@ def matched(model: Model, dataset: Rows, name: str) -> Model:
 
 
 def check_match(model: Model, dataset: Rows, name: str) -> None:
-    """Refuse a store whose features are not the ones the model was fitted on.
+    """Raise InputError if a store's features do not match the model's.
 
     Parameters
     ----------
     model : Model
     dataset : Rows
     name : str
-        What the message calls the model.
+        The model's name in the message.
 
     Raises
     ------
@@ -592,7 +594,7 @@ def check_match(model: Model, dataset: Rows, name: str) -> None:
 
 
 def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[str, Any]:
-    """The arguments of `Model` out of the JSON record and the arrays."""
+    """Return the arguments of `Model` from a file's record and arrays."""
     width, optional = int(record["n_features"]), record.get("optional", [])
     kind, gate = record["landmarks"], record.get("gate")
     model = {
@@ -627,7 +629,7 @@ def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[
 
 
 def in_present_words(provenance: dict[str, Any]) -> dict[str, Any]:
-    """The provenance of a file, which once called a penalised offset "constant"."""
+    """Update the provenance of an older file, which called a penalised offset "constant"."""
     asked = provenance.get("parameters", {})
     if asked.get("intercept") != "constant":
         return provenance

@@ -1,4 +1,4 @@
-"""Coefficients of machines that are fitted one against one, as LIBSVM lays them out."""
+"""Convert the coefficients of one-against-one machines to LIBSVM's layout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bigscreen.numerics.rows import FloatArray
 
 
 def classes_of(model: Model) -> NDArray[np.int64]:
-    """The class of every support row, which the sign of any of its coefficients tells; -1: none."""
+    """Infer the class of every support row from its coefficients' signs; -1 if all are 0."""
     code = np.full(model.coef.shape[1], -1)
     pairs = combinations(range(len(model.labels)), 2)
     for (first, second), coef in zip(pairs, model.coef, strict=True):
@@ -21,7 +21,7 @@ def classes_of(model: Model) -> NDArray[np.int64]:
 
 
 def one_against_one(coef: FloatArray, code: NDArray[np.int64], classes: int) -> FloatArray:
-    """Coefficients (pairs, n_SV) in LIBSVM's layout (classes - 1, n_SV)."""
+    """Convert coefficients (pairs, n_SV) to LIBSVM's layout (classes - 1, n_SV)."""
     if classes == 2:
         return coef
     out = np.zeros((classes - 1, coef.shape[1]))

@@ -1,4 +1,4 @@
-"""Scores of rows by a model's landmarks, and votes of labels that are fitted one against one."""
+"""Compute a kernel model's scores, with float64 where float32 is inaccurate, and label votes."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,25 @@ from bigscreen.kernels.standard import Compiled
 from bigscreen.numerics.rows import FloatArray
 
 ACCURATE = 2.0**-12
-"""Part of a row's largest score that float32 entries may have moved any of its scores by; the
-scores of other rows come from float64 entries."""
+"""Recompute a row's scores with float64 kernel entries if the error bound with float32 entries
+exceeds this fraction of its largest score."""
 
 
 class Scorer:
-    """Scores of one part: its landmarks, and what their kernel entries are summed with."""
+    """Computes scores ``sum_j coef[c, j] k(x, z_j) + intercept[c]`` over landmarks z_j.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    side : Operand
+        The landmarks.
+    coef : float64 (k, m)
+    intercept : float64 (k,)
+    move : Move or None
+        Applied to rows before they are scored; the landmarks are moved already.
+    single : bool
+        Whether to try float32 kernel entries first; they are about twice as fast.
+    """
 
     def __init__(
         self,
@@ -34,17 +47,17 @@ class Scorer:
         self.size = float(np.max(np.sum(np.abs(coef), axis=1)))
         self.longest = float(side.sqnorms.max(initial=0.0))
         width = side.X.shape[1]
-        # Other kernels' entries are given in float64, or for nothing.
+        # The entries of other kernels are given in float64 or cost nothing.
         single = single and isinstance(kernel, Compiled)
         single = single and kernel.precision(self.longest, width) is np.float32
         self.entries = np.float32 if single else np.float64
-        # One weight a landmark, by which errors of its entries count in any of the scores.
+        # A weight per landmark: how strongly errors of its entries affect any of the scores.
         group = alike(side.X) if single else None
         weights = [spread(each, group) for each in self.coef.T] if single else []
         self.spread = np.max(weights, axis=0) if single else np.zeros(0)
 
     def scores(self, X: Features) -> FloatArray:
-        """(rows, k), offset included."""
+        """Compute scores of rows (rows, k), including the offset."""
         X = X if self.move is None else self.move(X)
         if self.entries is np.float64:
             return self._dots(X, self.coef, np.float64) + self.intercept
@@ -58,9 +71,10 @@ class Scorer:
         if error is None:
             moved = kernel.entry_error(*given) * np.sqrt(self.spread.sum())
         else:
-            # Of entries in [0, 1] the squares are no larger; what they err by together moves all.
+            # Entries in [0, 1] are at least their squares, so `values[:, -1]` bounds the sum of
+            # squares for independent errors; the first term bounds their common error.
             moved = error * (np.max(np.abs(sums), axis=1) + np.sqrt(values[:, -1]))
-        # Entries that float32 takes for 0, or nearly, are none to float64.
+        # Entries that underflow in float32 may be nonzero in float64.
         moved = moved + SMALLEST * self.size
         rough = np.flatnonzero(~(moved <= ACCURATE * largest))
         if len(rough):
@@ -79,21 +93,24 @@ def scorer_of(
     intercept: FloatArray,
     fine: bool,
 ) -> Scorer:
-    """A scorer over landmarks, moved to where float32 entries are accurate.
+    """Make a scorer, with landmarks and rows shifted so that float32 entries are accurate.
 
-    ``fine``: entries are float64 in any case.
+    ``fine``: always use float64 entries.
     """
     longest = float(sqnorms(landmarks).max(initial=0.0))
     move = move_for(kernel, landmarks, longest, False)
     if move is not None:
         landmarks, kernel = move(landmarks), kernel_of(move, kernel)
-    # With few support rows of an exact machine float64 entries cost nothing.
+    # With few support rows the cost of float64 entries is negligible.
     fine = fine or (support is not None and landmarks.shape[0] <= FEW)
     return Scorer(kernel, Operand(landmarks, support), coef, intercept, move, not fine)
 
 
 def votes(seconds: NDArray[np.bool_], n_labels: int) -> NDArray[np.int64]:
-    """Votes for every label, (rows, n_labels) int64; ``seconds``, (rows, pairs): for the second."""
+    """Count the votes for every label, (rows, n_labels) int64.
+
+    ``seconds``, (rows, pairs), is whether a pair's vote goes to its second label.
+    """
     first, second = np.triu_indices(n_labels, 1)
     out = np.zeros((len(seconds), n_labels), dtype=np.int64)
     for pair, won in enumerate(seconds.T):
@@ -103,10 +120,10 @@ def votes(seconds: NDArray[np.bool_], n_labels: int) -> NDArray[np.int64]:
 
 
 def vote_values(scores: FloatArray, n_labels: int) -> FloatArray:
-    """One decision value a label, (rows, n_labels): votes, and less than half a vote of scores.
+    """Compute decision values of labels, (rows, n_labels): votes plus squashed pair scores.
 
-    A label's pair scores are summed and squashed, so that they decide only between labels of as
-    many votes: what scikit-learn's SVC calls the shape "ovr".
+    The sum of a label's pair scores is squashed to less than half a vote, so that it only breaks
+    ties. This is scikit-learn's ``decision_function_shape="ovr"`` of SVC.
     """
     first, second = np.triu_indices(n_labels, 1)
     total = np.zeros((len(scores), n_labels))

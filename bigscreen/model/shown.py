@@ -1,4 +1,4 @@
-"""A model in a notebook: what it is and what is proved of it, as a few lines of HTML."""
+"""Render a model and its certificate as a few lines of HTML for a notebook."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from bigscreen.problems.point import met, reached
 def certificate_html(
     title: str, machine: Mapping[str, str], provenance: Mapping[str, Any], scorers: int
 ) -> str:
-    """A frame with a verdict and a table.
+    """Render a title, a verdict on the certificates and a table of the machine's properties.
 
     Parameters
     ----------
     title : str
     machine : mapping
-        What is to be said of the machine, by name.
+        Names and values of the properties to show.
     provenance : mapping
-        Of the model; an empty one has no verdict.
+        The model's provenance, perhaps empty.
     scorers : int
-        Score functions, each with a certificate.
+        Number of score functions, each with a certificate.
     """
     verdict, proved = _verdict(provenance, scorers)
     rows = "".join(
@@ -39,7 +39,7 @@ def certificate_html(
 
 
 def _verdict(provenance: Mapping[str, Any], scorers: int) -> tuple[str, bool]:
-    """What is proved, in a sentence, and whether it is what was asked for."""
+    """Return a sentence on what is proved, and whether the requested tolerance is met."""
     found, rows = provenance.get("certificates"), provenance.get("rows")
     if not found:
         return f"Nothing is proved: {provenance.get('no_certificate') or 'it has no fit'}.", False

@@ -1,4 +1,4 @@
-"""A solved path: every model of a grid in one file, opened without reading them all."""
+"""A solved path: the models of a grid of C or nu in one file, read one at a time."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ CERTIFIED = ("primal", "dual", "gap", "relative_gap")
 
 @dataclass(eq=False)
 class SolvedPath:
-    """Every point of a path: its model, what was proved of it, how folds judged it.
+    """The points of a path: models, certificates and cross-validation scores.
 
     Attributes
     ----------
     record : dict
-        JSON-able. parameter ("C" or "nu"), values, names (of the machines of a point: None, or
-        labels against the rest), points (for each value a list of `path.walk.Step.record`, one for
-        each machine), folds (the same for each fold; each step with the fold's number), scores
-        (folds x values), scoring, best (or None), and what all models have in common: kernel, kind,
-        labels, preparation, provenance, n_features, landmarks (how they are stored).
+        JSON-able. parameter ("C" or "nu"), values, names (of a point's machines: None, or a label
+        each, against the rest), points (for each value a list of `path.walk.Step.record`, one for
+        each machine), folds (a list like points for each fold; its steps have the fold's number),
+        scores (folds x values), scoring, best (or None), and the models' common fields: kernel,
+        kind, labels, preparation, provenance, n_features, landmarks (their storage).
     array : callable
-        Reads an array by its name: the landmarks, of which each row that supports any point is
-        there once; ``support`` (their numbers in the training data) of exact machines;
+        Reads an array by its name: the landmarks (of exact machines: the union of all points'
+        support rows); ``support``, their row numbers in the training data, of exact machines;
         ``intercept`` (points, machines); and for point k ``coef-k`` (machines, own) with
         ``own-k``, positions among the landmarks, of exact machines.
     """
@@ -47,28 +47,28 @@ class SolvedPath:
 
     @property
     def parameter(self) -> str:
-        """What the grid is of: "C" or "nu"."""
+        """The parameter of the grid: "C" or "nu"."""
         return str(self.record["parameter"])
 
     @property
     def values(self) -> np.ndarray:
-        """The grid, float64 (points,)."""
+        """The grid's values, float64 (points,)."""
         return np.array(self.record["values"], dtype=np.float64)
 
     @property
     def points(self) -> list[dict[str, Any]]:
-        """The records of all solved points in the order of the grid, machine by machine."""
+        """The records of all solved points in the order of the grid, one per machine."""
         return [part for parts in self.record["points"] for part in parts]
 
     @property
     def walks(self) -> list[dict[str, Any]]:
-        """The same with those of all folds behind them."""
+        """The records of all solved points, followed by the records of all folds' points."""
         folds = self.record["folds"] or []
         return [*self.points, *(part for fold in folds for parts in fold for part in parts)]
 
     @property
     def missed(self) -> str | None:
-        """A sentence, where any gap is wider than was asked; each point says its own."""
+        """A sentence on the points that missed the requested tolerance; None if all met it."""
         tol = self.record["provenance"]["parameters"]["tol"]
         parts = self.walks
         missed = [part for part in parts if not met(part, tol)]
@@ -87,23 +87,23 @@ class SolvedPath:
 
     @property
     def scores(self) -> np.ndarray | None:
-        """Of held-out rows, float64 (folds, points); None without folds."""
+        """Scores on held-out rows, float64 (folds, points); None without folds."""
         scores = self.record["scores"]
         return None if scores is None else np.array(scores, dtype=np.float64)
 
     @property
     def best(self) -> int | None:
-        """The point whose mean score over the folds is largest, the first of equals."""
+        """The point with the largest mean score over the folds, the first if tied; or None."""
         best = self.record["best"]
         return None if best is None else int(best)
 
     def nearest(self, value: float) -> int:
-        """The point of this value, to the digits that a person would type.
+        """Return the index of the point with this value, up to a relative difference of 1e-3.
 
         Raises
         ------
         InputError
-            If there is none.
+            If there is no such point.
         """
         values = self.values
         k = int(np.argmin(np.abs(np.log(values / value)))) if value > 0 else 0
@@ -115,12 +115,12 @@ class SolvedPath:
         return k
 
     def model(self, k: int | None = None) -> Model:
-        """The model of point k (default: the best).
+        """Build the model of point k (default: the best).
 
         Raises
         ------
         InputError
-            If no point was asked for and there were no folds to find the best by.
+            If k is None and the path was solved without folds, so no point is known to be the best.
         """
         if k is None:
             k = self.best
@@ -161,7 +161,7 @@ class SolvedPath:
         return self.array("intercept")
 
     def _provenance(self, k: int) -> dict[str, Any]:
-        """What a model that was fitted by itself would say."""
+        """Build the provenance of point k in the form of a single fit's provenance."""
         known, parts = self.record["provenance"], self.record["points"][k]
         value = {self.parameter: self.record["values"][k]}
         names = self.record["names"]
@@ -170,7 +170,7 @@ class SolvedPath:
                 "label": name,
                 **{key: part[key] for key in CERTIFIED},
                 "rounding_bound": part["rounding"],
-                # (Paths of before say none of them.)
+                # (Older files have no such fields.)
                 **{key: part.get(key) for key in EACH},
                 "proved": part["gap"] is not None,
                 "psd": part.get("violation") is None,
@@ -193,7 +193,7 @@ class SolvedPath:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the path to one file, which appears whole or not at all."""
+        """Write the path to one file, atomically."""
         names = ["intercept"]
         kind = self.record["landmarks"]
         if kind != "none":
@@ -207,12 +207,12 @@ class SolvedPath:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Open a path; arrays are read when a model needs them.
+        """Open a path's file; its arrays are read when a model needs them.
 
         Raises
         ------
         InputError
-            If there is no such file, it is no path, or it is damaged.
+            If there is no such file, it is not a path, or it is damaged.
         """
         name = os.fspath(path)
 
