@@ -1,1 +1,1 @@
-"""What fits can be asked for: each option with its values, its users and its help."""
+"""The options of a fit: each with its values, the machines that use it, and its help."""

@@ -1,1 +1,1 @@
-"""What a fit will need before it runs: its solver, where its features live, bytes by process."""
+"""Plan a fit before it runs: its solver, its features, and the memory of each process."""

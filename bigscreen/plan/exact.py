@@ -1,4 +1,4 @@
-"""The outline of an exact kernel machine: how many columns of its kernel matrix memory can keep."""
+"""Plan the fit of an exact kernel machine: how many columns of its kernel matrix to keep."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from bigscreen.solvers.smo.solver import WHOLE as WHOLE_MATRIX
 
 
 def outline_exact(data: Rows, request: Request) -> Plan:
-    """Say how many kernel columns can be kept; refuse what cannot fit."""
+    """Plan an exact fit: how many kernel columns memory can keep, or why the fit is refused."""
     n, d, tuning = data.n_rows, data.n_features, request.tuning
     pairs = has_pairs(request, n)
     over_shards = request.once if pairs else request.over_shards
     column = 4 * n
     parts = _parts(data, request, pairs)
     fixed = sum(parts.values(), request.once(0))
-    # Survivors hold the columns of a dead worker's shards, too.
+    # If a worker dies, the others also hold the columns of its shards.
     room = int(request.room(fixed, not pairs))
     if request.cluster and not pairs:
         room = room * request.survivors // request.workers
@@ -38,7 +38,7 @@ def outline_exact(data: Rows, request: Request) -> Plan:
             "allow more memory, or "
             + ("use landmarks" if request.cache is None else "give less of it to the cache"),
         )
-    # Columns are kept as they are wanted: not all come to be.
+    # Columns are computed when they are needed: some never are.
     held = cache if refusal else min(cache, int(tuning.computed_fraction * column * n))
     peak = fixed + over_shards(held)
     return Plan(
@@ -62,13 +62,13 @@ def outline_exact(data: Rows, request: Request) -> Plan:
 
 
 def has_pairs(request: Request, n: int) -> bool:
-    """Whether an exact machine of n rows is solved by pairs, in one process."""
+    """Whether an exact machine of n rows is solved by pair steps (SMO), in one process."""
     few = request.solver == "auto" and n <= request.tuning.few_rows
     return few or request.solver == "pairs"
 
 
 def _parts(data: Rows, request: Request, pairs: bool) -> dict[str, Held]:
-    """What is held beside kernel columns."""
+    """Return the bytes held in addition to kernel columns, by what they are for."""
     n, d, tuning = data.n_rows, data.n_features, request.tuning
     over_shards = request.once if pairs else request.over_shards
     rows = over_shards(int(n * (tuning.row_copies + pairs) * data.row_bytes))
@@ -76,18 +76,18 @@ def _parts(data: Rows, request: Request, pairs: bool) -> dict[str, Held]:
         rows += request.once(tuning.label_copies * int(n * data.row_bytes))
     states = over_shards(n * tuning.exact_shard_row_bytes)
     states += request.once(n * tuning.exact_host_row_bytes)
-    # Of sparse rows also what has an entry for every feature, whether any row has it or not.
+    # Sparse rows have an index with an entry for every feature, even if no row has it.
     index = d if data.is_sparse else 0
     wide = request.once(tuning.index_feature_bytes * index)
     if pairs:
         wide += request.once(tuning.pair_index_feature_bytes * index)
-        # What pairs compute at once.
+        # Kernel entries that pair steps compute at once.
         work = request.everywhere(tuning.exact_tile_bytes)
         work += request.once(min(WHOLE_MATRIX, 8 * n**2))
     else:
         shards = data.n_shards + 1
         wide += request.over_shards(tuning.shard_index_feature_bytes * shards * index)
-        # The block's matrix, and while it grows that of a block of half as many rows.
+        # The kernel matrix of a block; while it grows, also that of half as many rows.
         block = min(BlockTuning().max_whole_block, n)
         pieces = 4 * PIECE * min(n, data.shard_rows) + tuning.exact_tile_bytes
         work = request.once(5 * block**2 + int(4 * block * data.row_bytes))
@@ -102,12 +102,12 @@ def _parts(data: Rows, request: Request, pairs: bool) -> dict[str, Held]:
 
 
 def worth_keeping(data: Rows, kernel: str, share: int) -> int:
-    """Bytes of ``share`` that kernel columns are worth: fewer where computing them is as quick."""
+    """Return how many of ``share`` bytes to use for kernel columns: fewer if they are cheap."""
     return min(share, PLAN.cheap_cache_bytes) if _is_cheap(data, kernel) else share
 
 
 def _is_cheap(data: Rows, kernel: str) -> bool:
-    """Whether kernel columns are computed about as fast as memory for them can be had."""
+    """Whether computing a kernel column takes about as long as obtaining memory to keep it."""
     d = data.n_features
     if data.is_sparse or not made_of_products(kernel) or d > PLAN.cheap_byte_columns:
         return False

@@ -1,4 +1,4 @@
-"""The outline of a fit on features: its solver, where the features live, what stays in memory."""
+"""Plan a fit on explicit features: its solver, stored or recomputed features, memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bigscreen.solvers.newton.tuning import NEWTON
 from bigscreen.solvers.snacks.draws import HELD_BYTES
 
 ALONE = ("cd", "pairs", "interior")
-"""Solvers that work in the coordinating process, whatever workers there are."""
+"""Solvers that run in the coordinating process only, and leave workers idle."""
 
 
 def outline(data: Rows, request: Request) -> Plan:
-    """Choose solver, features and what stays in memory; refuse what cannot fit."""
+    """Plan a fit on features: solver, features and what stays in memory, or why it is refused."""
     fit = _Fit(data, request)
     fixed = fit.fixed
     room = request.room(fixed.total, not fit.is_alone)
@@ -34,13 +34,14 @@ def outline(data: Rows, request: Request) -> Plan:
     together, more = _together(fit, fixed.total + read)
     peak = fixed.total + read + more
     if stored:
-        # Features are made of blocks of rows before any of the solver's memory is taken.
+        # Features are computed before the solver allocates its memory.
         made = request.once(feature_bytes if in_memory else 0)
         making = request.everywhere(_chunk_bytes(fit))
         peak = peak.at_least(request.base + made + making)
     spare = _spare(request, peak, fixed.copies)
     if fit.solver == "newton" and features == "recomputed":
-        # The band's columns, in 16 bits, take what is left, and the place of gathered rows.
+        # The kernel columns of the smoothing band (16 bits) use what is left, and the memory of
+        # gathered rows.
         rows = NEWTON.hessian_rows(fit.has_many)
         band = min(request.tuning.band_fraction * fit.n, rows * fit.m)
         columns = max(0.0, min(spare, 2 * band * fit.m) - fixed.copies.total)
@@ -69,7 +70,7 @@ def outline(data: Rows, request: Request) -> Plan:
 
 @dataclass(frozen=True)
 class _Fixed:
-    """Bytes that a fit holds whatever rows are kept: of its columns, its rows' state, and so on."""
+    """Bytes that a fit needs even if it keeps no rows in memory, by what they are for."""
 
     base: Held
     columns: Held
@@ -83,7 +84,7 @@ class _Fixed:
 
 
 class _Fit:
-    """The fit that is outlined: n rows of m columns, its solver, and the memory these take."""
+    """The fit to plan: n rows of m features, its solver, and its memory."""
 
     def __init__(self, data: Rows, request: Request) -> None:
         self.data, self.request, self.tuning = data, request, request.tuning
@@ -96,17 +97,17 @@ class _Fit:
         self.square = 8 * (self.m + 1) ** 2
         large = not request.is_linear and self.m > LARGE
         self.has_many = self.solver == "newton" and large and request.features != "stored"
-        """Whether landmarks are so many that their second moments are sampled."""
-        # Pair steps keep rows of the matrix of products between the rows.
+        """Whether landmarks are so numerous that their second moments are only sampled."""
+        # Pair steps keep rows of the Gram matrix.
         cache = min(request.cache or self.tuning.pair_cache_bytes, 4 * self.n**2)
         self.cache = cache if self.solver == "pairs" else 0
 
     @property
     def fixed(self) -> _Fixed:
-        """What is held whatever rows are kept."""
+        """The memory that the fit needs even if it keeps no rows."""
         request, gathered = self.request, self.tuning.gathered_copies * self.gathered
         over_shards = request.once if self.is_alone else request.over_shards
-        # On a cluster gathered rows are on their way in the workers, and here.
+        # On a cluster, gathered rows are both in the workers and, once sent, in this process.
         copies = request.once(gathered)
         if request.cluster:
             copies += request.over_shards(gathered)
@@ -120,7 +121,7 @@ class _Fit:
 
     @property
     def gathered(self) -> int:
-        """Bytes of the rows gathered for Newton's local steps."""
+        """Bytes of the rows that are gathered for Newton's local steps."""
         if self.solver != "newton" or self.m < NEWTON.min_columns or self.has_many:
             return 0
         most = NEWTON.max_local_fraction * self.n * self.m
@@ -128,27 +129,27 @@ class _Fit:
 
     @property
     def _work(self) -> Held:
-        """Matrices of a size that the columns have."""
+        """The memory of matrices whose size depends on the number of features only."""
         request, square = self.request, self.square
         if self.solver == "interior":
             return request.once(interior_bytes(self.n, self.m))
         if self.solver in STOCHASTIC and not request.is_linear:
-            return request.once(square)  # T in either precision, and the machines that are tried
+            return request.once(square)  # T in both precisions, and the candidate machines
         if self.solver != "newton":
             return request.once(0)
         if self.has_many:
-            # T in float64, in every process, and a Hessian in float32; tiles of its sample.
+            # T in float64, in every process; a Hessian in float32, and tiles of its row sample.
             sampled = int(square * TOGETHER**2 / 2) + 3 * 4 * TILE_ROWS * self.m
             closing = self.tuning.closing_feature_bytes * SAMPLE.rows * self.m
             work = request.once(square + sampled + closing)
             return work + request.everywhere(square if request.cluster else 0)
-        # The coordinator's moments and Hessian; every thread's; the factor of every process.
+        # Moments and Hessian of the coordinator and of each thread; T in each process.
         own = request.everywhere(square * (5 if request.cluster else 1))
         return request.once(4 * square) + own
 
     @property
     def _tiles(self) -> Held:
-        """What threads compute at once."""
+        """The memory of the tiles that threads compute."""
         each = self.tuning.descent_bytes if self.solver == "cd" else self.tuning.tile_bytes
         if self.solver == "newton":
             each = 2048 * (self.m + 1) * (4 + 4)
@@ -156,7 +157,7 @@ class _Fit:
 
     @property
     def _wide(self) -> Held:
-        """What has an entry for every feature, whether any row has it or not."""
+        """The memory of vectors with an entry for every column of the data."""
         request, d = self.request, self.data.n_features
         if request.is_linear:
             return request.once(self.tuning.vectors * 8 * d) + request.everywhere(8 * d)
@@ -165,7 +166,7 @@ class _Fit:
 
     @property
     def choosing(self) -> Held:
-        """What the choice of landmarks takes, before there is anything else."""
+        """The memory for choosing landmarks, which happens before anything else is allocated."""
         request = self.request
         if request.is_linear:
             return request.base
@@ -174,16 +175,17 @@ class _Fit:
 
 
 def choose_solver(request: Request, n: int, m: int) -> str:
-    """Newton while its m x m algebra is small beside a pass, else coordinate descent.
+    """Choose the solver of n rows of m features.
 
-    Descent only where variables can move alone. An interior point if rows are few: steps over a
-    smoothed loss, or on single rows, can be endless there (measured: 45 to 6,000 rows of 30 to
-    1,200 columns).
+    Newton if its m x m algebra is cheap compared with a pass, else coordinate descent, if the dual
+    has no coupling constraint. An interior point if rows are few: Newton on a smoothed loss, and
+    steps on single rows, may not converge there (measured: 45 to 6,000 rows of 30 to 1,200
+    columns).
     """
     tuning, linear = request.tuning, request.is_linear
     if request.solver != "auto":
         return request.solver
-    # (Features that are to be computed again are a Newton's.)
+    # (Only Newton works with recomputed features.)
     own = linear or request.features in ("auto", "stored")
     if own and not PROBLEMS[request.problem].squared:
         rows = tuning.interior_rows_close if request.is_close else tuning.interior_rows
@@ -192,15 +194,16 @@ def choose_solver(request: Request, n: int, m: int) -> str:
     if coupled(request.problem, request.intercept):
         return "newton"
     if not linear and n >= tuning.newton_rows * m:
-        return "newton"  # features of so many rows are dearer than all the rest
+        return "newton"  # with this many rows the features take longer than the algebra
     return "newton" if m <= tuning.max_columns and (n >= 2 * m or not linear) else "cd"
 
 
 def _features(fit: _Fit, room: float) -> str:
-    """Where features are: stored, which takes products of n m^2 once, or recomputed in each pass.
+    """Choose between stored features, which cost n m^2 once, and features recomputed in each pass.
 
-    The cheaper one, in nanoseconds a feature. Stored features that memory cannot hold are read in
-    each pass; a close gap takes the features of some 16 m rows more a pass, if they are recomputed.
+    The choice is the cheaper one, in nanoseconds for each feature. Stored features that do not fit
+    in memory are read in each pass. With recomputed features, a small gap takes the features of
+    about 16 m more rows in each pass.
     """
     request, tuning, data, n, m = fit.request, fit.tuning, fit.data, fit.n, fit.m
     if request.is_linear:
@@ -225,7 +228,7 @@ def _features(fit: _Fit, room: float) -> str:
 
 
 def _kept_rows(fit: _Fit, passed_over: int, room: float) -> tuple[float, Held]:
-    """The part of the rows, or of their features, that stays in memory; and bytes they take."""
+    """Return the fraction of the rows, or of their features, kept in memory, and its bytes."""
     request, room = fit.request, fit.tuning.kept_share * room
     if passed_over <= room or fit.solver == "pairs":
         if fit.is_alone:
@@ -241,9 +244,9 @@ def _kept_rows(fit: _Fit, passed_over: int, room: float) -> tuple[float, Held]:
 
 
 def _together(fit: _Fit, held: Held) -> tuple[int, Held]:
-    """How many classifiers are solved at once, and what all but one of them take."""
+    """Return how many classifiers to solve at once, and the memory of all but one of them."""
     request, tuning, square = fit.request, fit.tuning, fit.square
-    # Each has moments and their sums, gathered rows, and the rows' state.
+    # Each classifier has second moments and their sums, gathered rows, and row states.
     own = request.once(square // 2)
     if not fit.has_many:
         own = request.once(square * tuning.moments) + request.everywhere(square)
@@ -263,9 +266,10 @@ def _block_bytes(request: Request) -> int:
 
 
 def _chunk_bytes(fit: _Fit) -> float:
-    """Bytes of a thread that makes a chunk of features: its rows, a tile of them in float64.
+    """Return the bytes of a thread that computes a chunk of features.
 
-    Features that are made stand twice: some wait to be taken.
+    These are its rows, a tile in float64, and the features twice: a finished chunk waits until it
+    is fetched.
     """
     row_bytes, m = fit.data.row_bytes, fit.m
     rows = min(row_grid(fit.n, 4 * m)[1], fit.data.shard_rows)
@@ -274,9 +278,9 @@ def _chunk_bytes(fit: _Fit) -> float:
 
 
 def _spare(request: Request, peak: Held, copies: Held) -> float:
-    """Bytes that steps may take, in all workers together, or in the coordinating process instead.
+    """Return the bytes left for steps, in all workers or instead in the coordinating process.
 
-    What gathered rows take at other times is among them.
+    They include the memory of gathered rows, which are not there at the same time.
     """
     spare = max(0.0, request.memory - peak.total) + copies.total
     if request.cluster:
@@ -286,7 +290,7 @@ def _spare(request: Request, peak: Held, copies: Held) -> float:
 
 
 def _refusal(fit: _Fit, fixed: _Fixed, read: Held, peak: Held) -> str | None:
-    """Why it cannot run in the memory allowed, with the arithmetic; None if it can."""
+    """Explain why the fit does not fit in the memory allowed, with the arithmetic, or None."""
     request, refusal = fit.request, None
     if peak.total < fit.choosing.total:
         choosing = request.once(fit.choosing.own - fixed.base.own)
@@ -295,7 +299,7 @@ def _refusal(fit: _Fit, fixed: _Fixed, read: Held, peak: Held) -> str | None:
             {"for the processes": fixed.base, f"to choose {fit.m} landmarks": choosing},
             "allow more memory, use fewer landmarks, or sampling uniform",
         )
-    # But for pair steps nothing is resident here: what would be kept fits by definition.
+    # Rows that stay in memory fit by definition, except those of pair steps.
     instead = "use solver cd" if request.is_linear else "use fewer landmarks"
     return refusal or request.refusal(
         peak,

@@ -1,4 +1,4 @@
-"""What a plan is asked for, what it says, and its arithmetic of bytes held by processes."""
+"""The plan of a fit, the request that it answers, and bytes of memory by process."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from bigscreen.plan.tuning import PLAN, PlanTuning
 
 @dataclass(frozen=True)
 class Plan:
-    """The outline of a fit.
+    """The plan of a fit, made before it runs: solver, features, memory, or why it is refused.
 
     Parameters
     ----------
     rows, columns, classifiers, landmarks : int
     data_bytes : int
-        The rows as stored.
+        Size of the rows as stored.
     solver, features : str
         ``newton``, ``cd``, ``interior``, ``block``, ``pairs``, ``snacks`` or ``pegasos``;
         ``stored`` (in memory or on disk), ``recomputed``, ``raw`` or ``exact``.
     features_in_memory : bool
     resident : float
-        Part of the rows a pass goes over that is kept in memory; the others are read each time.
+        Fraction of the rows (or features) kept in memory; each pass reads the others.
     peak_bytes, disk_bytes, cache_bytes : int
-        Memory of all processes together; disk for features; of the memory, kernel columns kept.
+        Memory of all processes together; disk space for features; memory for kernel columns.
     worker_bytes : int
-        Of ``peak_bytes`` the part of each worker process, 0 without any; the rest is the
-        coordinating process's.
+        The part of ``peak_bytes`` in each worker process, 0 without workers; the coordinating
+        process has the rest.
     together : int
-        Classifiers that are solved at once, over one pass a round.
+        Number of classifiers that are solved at once, with common passes.
     nearby_bytes : int
-        What is left of the memory for rows that steps go over again and again, or, of an exact
-        machine, for another solver that goes on.
+        Memory left for the rows of local steps; for an exact machine, for a solver that continues
+        when the first one stalls.
     alone : bool
-        Whether the fit is so small that the coordinating process does all of it, with the same
-        solver and the same bits as without workers.
+        The fit is so small that the coordinating process does all of it, with the same solver and
+        the same bits as without workers.
     refusal : str or None
-        Why it cannot run in the memory allowed, with the arithmetic.
+        Why the fit cannot run in the memory allowed, with the arithmetic.
     """
 
     rows: int
@@ -62,16 +62,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes that processes hold.
+    """Bytes of memory, in the coordinating process and in each worker.
 
     Parameters
     ----------
     own : float
-        Of the coordinating process.
+        Bytes of the coordinating process.
     each : float
-        Of each worker process; 0 where there is none.
+        Bytes of each worker process; 0 if there is none.
     workers : int
-        How many worker processes there are.
+        Number of worker processes.
     """
 
     own: float
@@ -82,26 +82,26 @@ class Held:
         return Held(self.own + other.own, self.each + other.each, self.workers)
 
     def times(self, factor: float) -> Held:
-        """``factor`` times as many bytes."""
+        """Return these bytes multiplied by ``factor``."""
         return Held(factor * self.own, factor * self.each, self.workers)
 
     def at_least(self, other: Held) -> Held:
-        """The larger need of each process."""
+        """Return the larger of both needs, process by process."""
         return Held(max(self.own, other.own), max(self.each, other.each), self.workers)
 
     @property
     def total(self) -> float:
-        """Bytes of all processes together."""
+        """The bytes of all processes together."""
         return self.own + self.workers * self.each
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the outline depends on besides the data.
+    """The options and machine that a plan is made for.
 
-    ``memory``: bytes that all processes may hold together. ``limit``: bytes that each worker may
-    hold; None: its part of ``memory``, of which the coordinating process has another. ``idle``:
-    worker processes that have no part in the fit.
+    ``memory`` is the bytes that all processes may hold together; ``limit`` those that each worker
+    may hold, None for an equal share of ``memory`` for each worker and the coordinating process.
+    ``idle`` is the number of worker processes that take no part in the fit.
     """
 
     kernel: str
@@ -123,7 +123,7 @@ class Request:
     tuning: PlanTuning = PLAN
 
     def classifiers(self, labels: int) -> int:
-        """Problems that so many labels make, in all fits to the same rows."""
+        """Return the number of problems that this many labels make, in all fits to the rows."""
         if labels == 2 or not PROBLEMS[self.problem].classifies:
             return self.fits
         return self.fits * (labels * (labels - 1) // 2 if self.strategy == "one" else labels)
@@ -135,38 +135,38 @@ class Request:
 
     @property
     def is_close(self) -> bool:
-        """Whether the gap asked for is closer than the usual one."""
+        """Whether the requested gap is smaller than the usual one."""
         return self.tol < self.tuning.usual_tol
 
     @property
     def worker_limit(self) -> float:
-        """Bytes that each worker may hold."""
+        """The bytes that each worker may hold."""
         return self.memory / (self.processes + 1) if self.limit is None else self.limit
 
     @property
     def processes(self) -> int:
-        """Worker processes, idle ones among them."""
+        """The number of worker processes, including idle ones."""
         return self.workers if self.cluster else self.idle
 
     @property
     def survivors(self) -> int:
-        """Workers that hold all shards while one of them is dead."""
+        """The number of workers that hold all shards when one worker has died."""
         return max(1, self.workers - 1)
 
     def once(self, own: float) -> Held:
-        """What the coordinating process alone holds."""
+        """Return the memory of something that only the coordinating process holds."""
         return Held(own, 0.0, self.processes)
 
     def everywhere(self, each: float) -> Held:
-        """What each worker holds; without a cluster each thread of this process."""
+        """Return the memory of something that each worker (or thread) holds."""
         if self.cluster:
             return Held(0.0, each, self.workers)
         return self.once(self.workers * each)
 
     def over_shards(self, whole: float, reserve: bool = True) -> Held:
-        """What is held with the shards of all rows.
+        """Return the memory of something that is divided among the shards.
 
-        ``reserve``: with room in each worker for the shards of one that died.
+        With ``reserve``, each worker has room for its part of the shards of a worker that died.
         """
         if not self.cluster:
             return self.once(whole)
@@ -174,19 +174,19 @@ class Request:
 
     @property
     def base(self) -> Held:
-        """What the processes take before they have any data."""
+        """The memory of the processes before they have any data."""
         each = self.tuning.worker_bytes if self.processes else 0
         return Held(self.tuning.process_bytes, each, self.processes)
 
     def room(self, held: Held, in_workers: bool) -> float:
-        """Bytes that are left besides ``held``; in the workers, or for the coordinator."""
+        """Return the bytes left next to ``held``, in the workers or in the coordinating process."""
         left = self.memory - held.total
         if self.cluster and in_workers:
             return min(left, self.workers * (self.worker_limit - held.each))
         return left
 
     def refusal(self, held: Held, parts: dict[str, Held], advice: str) -> str | None:
-        """Why a fit that holds so much cannot run, with its arithmetic; None if it can."""
+        """Explain why a fit that needs ``held`` cannot run, with the arithmetic; None if it can."""
         who, needed, allowed = "this fit", held.total, float(self.memory)
         sizes = {name: part.total for name, part in parts.items()}
         if needed <= allowed:
@@ -202,8 +202,8 @@ class Request:
 
 
 def process_bytes(workers: int, cluster: bool) -> int:
-    """What processes take before they have data, with what paths and searches leave free."""
+    """Return the bytes of processes without data, plus the reserve of paths and searches."""
     own = PLAN.process_bytes + PLAN.spare_process_bytes
     each = PLAN.worker_bytes + PLAN.spare_worker_bytes
-    # (Only the workers of a cluster are processes.)
+    # (Without a cluster, workers are threads.)
     return own + (workers * each if cluster else 0)

@@ -1,4 +1,4 @@
-"""What a fit will need, before it runs: memory, disk, its solver, and where its features live."""
+"""Plan a fit before it runs: its solver, its features, memory and disk space."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ def plan(
     has_folder: bool = True,
     prefers_stored: bool = False,
 ) -> Plan:
-    """Outline a fit without running it, or so many of them that share their features.
+    """Plan a fit without running it, or ``fits`` fits that share their features.
 
     Parameters
     ----------
     data : Rows
     options : TrainOptions
     workers, cluster : int, bool
-        Threads of this process, or worker processes of a cluster.
+        Number of threads of this process, or of worker processes of a cluster.
     fits : int
     limit : int or None
-        Bytes that each worker process may hold; None: nobody has said.
+        Bytes that each worker process may hold; None: unknown.
     has_folder : bool
-        Features may be written to disk; else those that memory cannot hold are computed again.
+        Features may be written to disk; else features that do not fit in memory are recomputed.
     prefers_stored : bool
-        Take stored features that memory can hold even if it is cheaper to compute them again,
-        unless the options ask for either.
+        Store features that fit in memory even if recomputing them is cheaper, unless the options
+        name either.
 
     Returns
     -------
     Plan
-        ``refusal`` says why it cannot run within ``options.memory``.
+        Its ``refusal`` says why the fit cannot run within ``options.memory``.
     """
     allowed = allowed_memory(options.memory)
     if limit is not None and options.memory is None:
-        allowed += workers * limit  # of workers that run elsewhere
+        allowed += workers * limit  # workers may run on other machines
     elif limit is not None:
         limit = min(limit, allowed // (workers + 1))
     request = Request(
@@ -77,7 +77,7 @@ def plan(
         return _outlined(data, replace(request, features="recomputed"), options.exact)
     if prefers_stored and options.tuning.features == "auto" and found.features == "recomputed":
         stored = _outlined(data, replace(request, features="stored"), options.exact)
-        # Workers keep what would fit into memory on disk, too.
+        # On a cluster, features are on disk even if they fit in memory.
         on_disk = stored.resident == 1.0 and options.work is not None
         if (stored.features_in_memory or on_disk) and not stored.refusal:
             return stored
@@ -85,7 +85,7 @@ def plan(
 
 
 def _outlined(data: Rows, request: Request, exact: bool) -> Plan:
-    """Outline a fit; one so small that workers would wait for each other is the coordinator's."""
+    """Plan a fit; the coordinating process alone runs a fit too small for several workers."""
     if request.cluster and _is_small(data, request, exact):
         threads = min(request.workers, usable_processors())
         request = replace(request, workers=threads, cluster=False, idle=request.workers)
@@ -93,7 +93,7 @@ def _outlined(data: Rows, request: Request, exact: bool) -> Plan:
 
 
 def _is_small(data: Rows, request: Request, exact: bool) -> bool:
-    """Whether one process solves it about as quickly as several, so that it is the coordinator."""
+    """Whether one process would solve the problem about as fast as several."""
     n = data.n_rows
     if exact:
         return n <= request.tuning.few_rows and has_pairs(request, n)
@@ -110,7 +110,7 @@ def plan_on(
     has_folder: bool = True,
     prefers_stored: bool = False,
 ) -> Plan:
-    """Outline a fit on a fleet, or so many of them that share their features, as `plan` does."""
+    """Plan a fit on a fleet, or ``fits`` fits that share their features; see `plan`."""
     return plan(
         data,
         options,
@@ -124,9 +124,10 @@ def plan_on(
 
 
 def over_stored(data: Rows, options: TrainOptions, fleet: Any, outlined: Plan) -> Plan | None:
-    """Outline a fit over stored features that memory could hold, where nobody asked for either.
+    """Plan a fit again, with stored features that fit in memory.
 
-    None where it has them, has no features, or there is no room for them.
+    None if the options name stored or recomputed features, if the first plan stores them or has
+    none, or if there is no room for them.
     """
     if options.tuning.features != "auto" or outlined.features != "recomputed":
         return None
