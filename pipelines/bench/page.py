@@ -18,13 +18,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 HEAD = """\
 # Benchmarks
 
-Measured comparisons, and where we lose. The commands that measure them, and how long each takes, are in
-[pipelines/bench](../pipelines/bench/README.md); what was decided by them is in the
-[decisions](decisions/index.md). The figures were taken on several machines over time, so compare numbers
-within a table only. *Goal* is what was set before measuring; **not met** is in bold. Ratios below 1 mean
-that bigscreen is faster.
+Measured comparisons, and where we lose. The commands that measure them, and how long each takes,
+are in [pipelines/bench](../pipelines/bench/README.md); what was decided by them is in the
+[decisions](decisions/index.md). The figures were taken on several machines over time, so compare
+numbers within a table only. *Goal* is what was set before measuring; **not met** is in bold. Ratios
+below 1 mean that bigscreen is faster.
 
-This page is made from `pipelines/bench/results` by `python -m pipelines.bench.page`; edit those files.
+This page is made from `pipelines/bench/results` by `python -m pipelines.bench.page`; edit the files
+there, not the page.
 """
 
 
@@ -36,7 +37,7 @@ def records() -> list[dict[str, Any]]:
 
 def _filled(text: str, indent: str = "") -> str:
     return textwrap.fill(
-        text, 105, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 
