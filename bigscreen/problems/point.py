@@ -79,11 +79,8 @@ def worst(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
 
 
 def proves(gap: float, rounding: float, primal: float, tol: float) -> bool:
-    """Whether the relative gap is at most tol even if rounding has hidden ``rounding`` of it.
-
-    If P and all its terms are exactly 0, only a gap of 0 is small relative to P.
-    """
-    return gap + rounding <= tol * abs(primal) or (primal == 0 and gap <= 0)
+    """Whether the relative gap is at most tol, whatever rounding has done to it."""
+    return gap + rounding <= tol * abs(primal)
 
 
 def enough(rounding: float, primal: float, tol: float) -> float:
