@@ -24,7 +24,7 @@ The packages, from the ground up; each imports only itself and those before it:
     evaluate    how good a model is on a store; predictions and ledgers written to files
     features    what solvers multiply with: raw rows, stored features, columns of a kernel
     screening   which rows need no further look, and why that is safe
-    options     what a fit can be asked for: one table of options, with their help
+    options     the options of a fit, with their help
     report      what a person sees: progress, tables, plots
     export      models for other programs, read again there and compared
     intake      from files and arrays to a data set on disk; readers of every format

@@ -1,4 +1,4 @@
-"""What there is to say of an option: its values, the machines that have a use for it, its help."""
+"""The description of an option: its values, the machines that use it, its help text."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from bigscreen.errors import InputError, is_number
 
 GROUPS = ("Data", "Kernel", "Machine", "Stopping", "Running", "Expert")
-"""Headings under which --help shows options, in its order."""
+"""Headings of --help, in their order."""
 
 
 class Scope(NamedTuple):
-    """The machines that have a use for an option, and what is said of it where it has none."""
+    """The machines that use an option, and what to say if another machine is given it."""
 
     fits: Callable[[Any], bool]
-    """Of options, as attributes."""
+    """Whether a machine uses the option; takes an object with the options as attributes."""
     where: str
-    """On the command line, behind "has no meaning"."""
+    """The end of the command line's message, which begins "has no meaning"."""
     refusal: str = ""
-    """The sentence for Python; empty: the value is not looked at there, whatever it is."""
+    """The error message in Python; empty: Python ignores the option."""
 
 
 def unsaid(*scopes: Scope) -> tuple[Scope, ...]:
-    """The scopes without their sentences: Python does not look at the value there."""
+    """Return the scopes without their error messages: Python then ignores the option."""
     return tuple(scope._replace(refusal="") for scope in scopes)
 
 
@@ -36,27 +36,27 @@ class Values(Protocol):
 
     @property
     def metavar(self) -> str:
-        """What help calls one of them."""
+        """The name of a value in help texts."""
 
     @property
     def must(self) -> str:
-        """What a value has to do, in a sentence."""
+        """The requirement for a value, which continues "must" in error messages."""
 
     def accept(self, value: Any) -> bool:
-        """Whether a value does."""
+        """Whether a value meets the requirement."""
 
 
 @dataclass(frozen=True)
 class Words:
-    """Some words.
+    """Values that are one of several words.
 
     Parameters
     ----------
     words : tuple of str
     only : dict
-        Which machines a word is for, where it is not for all.
+        The machines that a word is for, if it is not for all.
     inside : tuple of str
-        Words that the command line does not have.
+        Words that only Python accepts.
     """
 
     words: tuple[str, ...]
@@ -66,7 +66,7 @@ class Words:
 
     @property
     def must(self) -> str:
-        """What a value has to do."""
+        """The requirement for a value."""
         return f"be one of {', '.join(self.words)}"
 
     def accept(self, value: Any) -> bool:
@@ -76,25 +76,25 @@ class Words:
 
 @dataclass(frozen=True)
 class Count:
-    """Whole numbers from ``least`` on."""
+    """Whole numbers, at least ``least``."""
 
     least: int = 1
     metavar: ClassVar[str] = "N"
 
     @property
     def must(self) -> str:
-        """What a value has to do."""
+        """The requirement for a value."""
         return f"be a whole number, at least {self.least}"
 
     def accept(self, value: Any) -> bool:
-        """Whether it is such a number, of whatever type."""
+        """Whether it is a whole number of any type, and not too small."""
         whole = isinstance(value, Integral) and not isinstance(value, bool)
         return whole and value >= self.least
 
 
 @dataclass(frozen=True)
 class Number:
-    """Finite numbers that pass a test, or words in their place."""
+    """Finite numbers that pass a test, or one of several words."""
 
     must: str = "be a finite number"
     test: Callable[[float], bool] = lambda value: True
@@ -109,20 +109,20 @@ class Number:
 
 
 class Bytes(Number):
-    """Sizes of memory."""
+    """Sizes of memory in bytes."""
 
     metavar = "SIZE"
 
 
 class Seconds(Number):
-    """Times."""
+    """Times in seconds."""
 
     metavar = "TIME"
 
 
 @dataclass(frozen=True)
 class Other:
-    """Whatever passes a test; ``words`` are those that the command line has for it, if any."""
+    """Any values that pass a test; ``words`` are those that the command line accepts."""
 
     must: str = ""
     accept: Callable[[Any], bool] = lambda value: True
@@ -141,27 +141,27 @@ FOLDER = Other(metavar="FOLDER")
 
 
 class Option(NamedTuple):
-    """All that there is to say of an option.
+    """The description of an option.
 
     Parameters
     ----------
     group : str
-        Which of `GROUPS` it stands in.
+        Its heading in --help, one of `GROUPS`.
     values : Values
     help : str
-        What it does, in the words of the command line.
+        What it does, with the names that the command line has for options.
     scopes : tuple of Scope
-        The machines that have a use for it; empty: all.
+        The machines that use it; empty: all.
     detail : str
-        What only Python's users need to know.
+        More help, for Python only.
     metavar : str
-        What help calls a value; empty: as its kind has it.
+        The name of a value in help texts; empty: that of ``values``.
     otherwise : str
-        How help says what happens without it, where the default itself does not say it.
+        What happens without the option, if its default value does not say so.
     called : str
-        What sentences call it; empty: its name.
+        Its name in error messages; empty: its own name.
     flag : str or None
-        Its name on the command line; empty: made of its name; None: it is not there.
+        Its name on the command line; empty: made from its name; None: it has none there.
     """
 
     group: str
@@ -175,28 +175,28 @@ class Option(NamedTuple):
     flag: str | None = ""
 
     def typed(self, name: str) -> str:
-        """Its flag on the command line, where this is its name."""
+        """Return the flag on the command line of an option with this name."""
         return self.flag or f"--{name.replace('_', '-')}"
 
 
 def option(default: Any, *args: Any, **kwargs: Any) -> Any:
-    """A field of `TrainOptions` or `Tuning`: its default, and an `Option`."""
+    """Make a dataclass field for an option: its default, and its `Option` as metadata."""
     return field(default=default, metadata={"option": Option(*args, **kwargs)})
 
 
 def table(kind: Any) -> dict[str, Option]:
-    """The options of a dataclass, by the names of its fields."""
+    """Return the options of a dataclass by the names of its fields."""
     return {own.name: own.metadata["option"] for own in fields(kind)}
 
 
 def check_values(given: Any, prefix: str = "") -> None:
-    """Refuse values of a dataclass of options that no fit could use.
+    """Raise an InputError if a field of a dataclass of options has a wrong value.
 
     Parameters
     ----------
     given : dataclass
     prefix : str
-        What stands before a field's name in a sentence.
+        Precedes the name of the field in the error message.
     """
     for own in fields(given):
         value, said = getattr(given, own.name), own.metadata["option"]
@@ -206,7 +206,7 @@ def check_values(given: Any, prefix: str = "") -> None:
 
 
 def documented(kind: Any, title: str) -> str:
-    """The documentation of a dataclass of options, with a title as its first sentence."""
+    """Make the docstring of a dataclass of options; ``title`` is its first sentence."""
     names = {own.typed(name): name for name, own in table(kind).items()}
     lines = [title, "", "Parameters", "----------"]
     for own in fields(kind):

@@ -1,8 +1,8 @@
-"""Everything a fit can be asked for: one table of options, checked when it is asked.
+"""The options of a fit: `TrainOptions`, which checks them when it is made.
 
-Each field of `TrainOptions` says all that there is to say of its option: what values it has, which
-machines have a use for it, and what it does; so do those of `Tuning`. The options and sentences of
-the command line, the checks made here and the documentation of both are made of that.
+Each field of `TrainOptions` and of `Tuning` describes its option: the values it can have, the
+machines that use it, and what it does. The options and help of the command line, the checks and the
+docstrings are made from these descriptions.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ __all__ = ["OPTIONS", "PROBLEMS", "TrainOptions", "coupled"]
 
 
 class ProblemKind(NamedTuple):
-    """What options look at in a problem: the parameters that it is a function of, and its rows."""
+    """A kind of optimisation problem: its parameters, and what it needs of the rows."""
 
     parameters: tuple[str, ...]
     classifies: bool = False
     squared: bool = False
     own_offset: bool = False
-    """Its offset is its own: there is no choice of one."""
+    """Whether the problem defines its own offset, so that the option intercept has no effect."""
     twice: bool = False
-    """Its rows are there twice, which no stored data set has."""
+    """Whether it needs each row twice, which no stored data set has."""
 
 
 PROBLEMS = {
@@ -64,7 +64,7 @@ PROBLEMS = {
     "quantile": ProblemKind(("C", "tau")),
     "nu-svr": ProblemKind(("C", "nu"), twice=True),
 }
-"""Every problem by its name."""
+"""The kinds of problems by name."""
 
 KERNELS = {
     "linear": (),
@@ -73,28 +73,27 @@ KERNELS = {
     "laplacian": ("gamma",),
     "sigmoid": ("gamma", "coef0"),
 }
-"""Every kernel that rows alone define, and its parameters."""
+"""The kernels by name, and the parameters of each."""
 
 INTERCEPTS = {
     True: "true",
     "true": "true",
     "penalized": "penalized",
-    "constant": "penalized",  # as it was called before
+    "constant": "penalized",  # its former name
     False: "none",
     "none": "none",
 }
-"""What can be said of an offset, and the word for it in records and on the command line."""
+"""The values of the option intercept, and the word for each in records and on the command line."""
 
 RECIPE_OFFSETS = {"true": "true", "penalized": "constant", "none": "none"}
-"""The same as `bigscreen.problems.recipes` calls it."""
-
+"""The kinds of offset, and the name of each in `bigscreen.problems.recipes`."""
 
 STOCHASTIC = ("snacks", "pegasos")
-"""Solvers that draw rows at random."""
+"""Solvers whose steps use rows drawn at random."""
 
 
 def of_problems(parameter: str, refusal: str = "") -> tuple[Scope]:
-    """The problems that are functions of this parameter."""
+    """Return the scope of the problems with this parameter."""
 
     def fits(options: Any) -> bool:
         return parameter in PROBLEMS[options.problem].parameters
@@ -103,7 +102,7 @@ def of_problems(parameter: str, refusal: str = "") -> tuple[Scope]:
 
 
 def of_kernels(parameter: str) -> tuple[Scope]:
-    """The kernels that have this parameter."""
+    """Return the scope of the kernels with this parameter."""
     return (Scope(lambda o: parameter in KERNELS[o.kernel], "with --kernel {kernel}"),)
 
 
@@ -121,12 +120,12 @@ PAIRED = Scope(
 
 
 FREE = ("memory", "cache", "time_budget", "max_iter")
-"""Options on which no result depends."""
+"""Options that a resumed run may change."""
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Everything a fit can be asked for."""
+    """The options of a fit; the docstring is replaced below."""
 
     problem: str = option(
         "c-svc",
@@ -386,7 +385,7 @@ class TrainOptions:
         Tuning(),
         "Expert",
         Other("be a bigscreen.Tuning", lambda value: isinstance(value, Tuning)),
-        "The options that nobody can choose by knowledge.",
+        "Options that only measurements can choose.",
         flag=None,
     )
 
@@ -401,79 +400,79 @@ class TrainOptions:
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> TrainOptions:
-        """The options of these names and values, which has those of the tuning beside the others.
+        """Make options from a mapping by name, which includes those of `Tuning`.
 
         Parameters
         ----------
         values : mapping
-            As a record and the command line have them; what is not there is as by default.
+            Values by name, as in records; missing options have their defaults.
         """
         tuned = {name: value for name, value in values.items() if name in TUNED}
         own = {name: value for name, value in values.items() if name not in TUNED}
         return cls(tuning=Tuning(**tuned), **own)
 
     def tuned(self, **values: Any) -> TrainOptions:
-        """The options with these values of the tuning."""
+        """Return the options with these values of `Tuning` replaced."""
         return replace(self, tuning=replace(self.tuning, **values))
 
     @property
     def record(self) -> dict[str, Any]:
-        """The options as JSON can hold them, without the folder and how it is used."""
+        """The options as JSON values, without the work folder and whether to resume."""
         found = {name: self._value(name) for name in OPTIONS if name not in ("work", "resume")}
         if callable(self.kernel):
             found["kernel"] = getattr(self.kernel, "__qualname__", type(self.kernel).__qualname__)
         if self.intercept_scaling == 1:
-            del found["intercept_scaling"]  # as it was before there was any
+            del found["intercept_scaling"]  # older records do not have this option
         if not self.probability:
-            del found["probability"]  # likewise
+            del found["probability"]  # (nor this one)
         if isinstance(self.class_weight, Mapping):
             found["class_weight"] = {str(k): _plain(v) for k, v in self.class_weight.items()}
         return {name: _plain(value) for name, value in found.items()}
 
     @property
     def folder_record(self) -> dict[str, Any]:
-        """The same as work folders have it, which know an offset by the word of its recipe."""
+        """The record of the options in work folders, with the offset as recipes name it."""
         return {**self.record, "intercept": RECIPE_OFFSETS[str(self.intercept)]}
 
     @property
     def divided(self) -> bool:
-        """Whether parts of the rows are solved first."""
+        """Whether the fit begins with divide and conquer."""
         return DIVIDED.fits(self)
 
     @property
     def rule(self) -> str:
         """The screening rule that "auto" stands for."""
         if self.solver in STOCHASTIC:
-            return "none"  # a row that is drawn now and then needs no leaving out
+            return "none"  # screening saves nothing if rows are drawn at random
         if self.screening != "auto":
             return self.screening
         return "none" if self.exact else "gap"
 
     @property
     def classifies(self) -> bool:
-        """Whether rows have labels, and there may be more than one problem."""
+        """Whether the fit is a classification, which may have several problems."""
         return PROBLEMS[self.problem].classifies
 
     @property
     def offset(self) -> str:
-        """``intercept`` as the problem has it, in the words of its recipe."""
+        """The kind of offset that the problem has, as recipes name it."""
         own = PROBLEMS[self.problem].own_offset
         return "true" if own else RECIPE_OFFSETS[str(self.intercept)]
 
     @property
     def coupled(self) -> bool:
-        """Whether the dual has a coupling: no variable can move alone."""
+        """Whether the dual has a coupling constraint, so that no variable can move alone."""
         return coupled(self.problem, self.offset)
 
     @property
     def indefinite(self) -> bool:
-        """Whether the kernel is not positive semidefinite, by its name, and not made features.
+        """Whether the exact machine's kernel, by its name, is not positive semidefinite.
 
-        Such a fit ends at a stationary point, and ``tol`` is its KKT violation.
+        A fit with an indefinite kernel ends at a stationary point; ``tol`` is the KKT violation.
         """
         if not self.exact or callable(self.kernel):
             return False
-        # Here, because kernels are slow to import and help must not wait for them.
+        # Imported here: kernels are slow to import, and --help must not wait for them.
         from bigscreen.kernels.standard import make_kernel
 
         return not make_kernel(self.kernel, 1.0, self.degree, self.coef0).psd
@@ -482,7 +481,7 @@ class TrainOptions:
         return getattr(self.tuning if name in TUNED else self, name)
 
     def _check_scopes(self) -> None:
-        """Refuse what was asked for and has no use, as the table says it."""
+        """Refuse options that this machine does not use."""
         for name, own in OPTIONS.items():
             value, words = self._value(name), isinstance(own.values, Words)
             asked = own.scopes if value != DEFAULTS[name] else ()
@@ -536,7 +535,7 @@ class TrainOptions:
             )
 
     def _check_stochastic(self) -> None:
-        """Refuse what steps on rows drawn at random do not solve."""
+        """Refuse problems that stochastic solvers do not solve."""
         squared = PROBLEMS[self.problem].squared
         if squared or "nu" in PROBLEMS[self.problem].parameters:
             raise InputError(
@@ -550,7 +549,7 @@ class TrainOptions:
             )
 
     def _check_exact(self) -> None:
-        """What only an exact machine or its solvers have, and what they have not."""
+        """Refuse kernels and solvers that do not go with an exact machine, or only with one."""
         given = callable(self.kernel) or self.kernel == "precomputed"
         if given and not self.exact:
             kernel = "a precomputed kernel or one that is a function"
@@ -594,12 +593,12 @@ class TrainOptions:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of numpy as Python's."""
+    """Convert a numpy number to a Python number."""
     return value.item() if hasattr(value, "item") else value
 
 
 def coupled(problem: str, offset: str) -> bool:
-    """Whether a problem's dual has a coupling."""
+    """Whether the dual of a problem with this offset has a coupling constraint."""
     return "nu" in PROBLEMS[problem].parameters or offset == "true"
 
 
@@ -607,7 +606,7 @@ OPTIONS: dict[str, Option] = {
     **{name: own for name, own in table(TrainOptions).items() if name != "tuning"},
     **TUNED,
 }
-"""The table: every option of a fit by its name, those of the tuning among them."""
+"""All options of a fit by name, including those of `Tuning`."""
 
 DEFAULTS: dict[str, Any] = {
     **{own.name: own.default for own in fields(TrainOptions) if own.name != "tuning"},
@@ -616,16 +615,16 @@ DEFAULTS: dict[str, Any] = {
 
 
 def flag(name: str) -> str:
-    """An option's name on the command line."""
+    """Return the name of an option on the command line."""
     return OPTIONS[name].typed(name)
 
 
 def useless(name: str, options: Any) -> str | None:
-    """What the command line says of an option that this machine has no use for, else None."""
+    """Return the command line's message for an option that this machine does not use, or None."""
     for scope in OPTIONS[name].scopes:
         if not scope.fits(options):
             return scope.where.format(problem=options.problem, kernel=options.kernel)
     return None
 
 
-TrainOptions.__doc__ = documented(TrainOptions, "Everything a fit can be asked for.")
+TrainOptions.__doc__ = documented(TrainOptions, "The options of a fit.")

@@ -1,7 +1,7 @@
-"""Options of a fit that are found by measuring: nobody can choose them by knowledge of the data.
+"""Options of a fit that only measurements can choose, not knowledge of the data.
 
-Each field of `Tuning` says of its option what the fields of `TrainOptions` do. On the command
-line and in records these options stand beside all others.
+Each field of `Tuning` describes its option, as the fields of `TrainOptions` do. On the command line
+and in records these options are not separate from the others.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ DIVIDED = Scope(
 
 
 def of_rule(name: str) -> tuple[Scope]:
-    """Fits that screen by this rule."""
+    """Return the scope of fits that use this screening rule."""
     return (Scope(lambda o: o.screening == name, f"but with --screening {name}"),)
 
 
 @dataclass(frozen=True, repr=False)
 class Tuning:
-    """Options of a fit that are found by measuring; its full documentation is made below."""
+    """Options of a fit that only measurements can choose; its docstring is replaced below."""
 
     start: str = option(
         "auto",
@@ -108,17 +108,17 @@ class Tuning:
         check_values(self, "tuning.")
 
     def __repr__(self) -> str:
-        """The call that makes it, without the defaults."""
+        """Return the call that makes this object, without default values."""
         given = {own.name: getattr(self, own.name) for own in fields(self)}
         changed = [f"{name}={value!r}" for name, value in given.items() if value != DEFAULTS[name]]
         return f"Tuning({', '.join(changed)})"
 
 
 OPTIONS: dict[str, Option] = table(Tuning)
-"""Every option of the tuning by its name."""
+"""All options of `Tuning` by name."""
 
 DEFAULTS: dict[str, Any] = {own.name: own.default for own in fields(Tuning)}
 
 Tuning.__doc__ = documented(
-    Tuning, "Values of a fit that are found by measuring: nobody can choose them by knowledge."
+    Tuning, "Options of a fit that only measurements can choose, not knowledge of the data."
 )
