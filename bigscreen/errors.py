@@ -29,7 +29,10 @@ class TimeOver(InputError):
 
 
 class Paused(KeyboardInterrupt):
-    """Ctrl-C arrived during a pass over the data; concurrent solves still finish their passes."""
+    """Ctrl-C arrived during a pass over the data, and its work so far was saved if possible.
+
+    Of several concurrent solves the others still finish or save their passes.
+    """
 
 
 def reason_of(error: BaseException) -> str:

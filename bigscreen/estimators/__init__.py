@@ -1,1 +1,1 @@
-"""The estimators as scikit-learn has them."""
+"""Estimators with scikit-learn's interface."""

@@ -1,4 +1,4 @@
-"""What the estimators share: how they fit, score and publish what was proved."""
+"""Base classes of the estimators: fitting, scoring and publishing certificates."""
 
 from __future__ import annotations
 
@@ -44,23 +44,23 @@ from bigscreen.report.report import FitReport
 from bigscreen.train.run import train
 
 UNLIMITED = 2**63 - 1
-"""What ``max_iter=-1`` stands for."""
+"""Number of iterations that ``max_iter=-1`` stands for."""
 
 INTERCEPTS = {True: "true", "true": "true", "penalized": "penalized", False: "none"}
-"""What ``fit_intercept`` can be, and the word of ``TrainOptions`` for it."""
+"""Values of ``fit_intercept`` and the corresponding values of ``TrainOptions.intercept``."""
 
 FEW_ENTRIES = 1 << 20
-"""Entries (rows times columns) below which threads would wait for each other more than work."""
+"""Use one thread up to this many entries (rows times columns): more threads would mostly wait."""
 
 DASK_SHARE = 0.4
-"""Part of the memory that the rows of a Dask array may take; above, they go to disk."""
+"""Gather a Dask array in memory up to this fraction of the memory; store larger ones on disk."""
 
 
 class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
-    """What all estimators do; they differ in their parameters and in what they publish."""
+    """Base of all estimators; subclasses add parameters and published attributes."""
 
     _problem = "c-svc"
-    """The problem of ``TrainOptions``."""
+    """Value of ``TrainOptions.problem``."""
     _intercepts: Mapping[Any, str] = INTERCEPTS
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -70,12 +70,13 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         ----------
         X : array, sparse array or Dask array of shape (n_samples, n_features), data set or path
         y : array of shape (n_samples,)
-            Of a classifier labels, two or more distinct values of any sortable type; of a
-            regression targets, finite numbers; left out if X is a data set, and not looked at by a
-            one-class machine.
+            Labels for a classifier, two or more distinct values of any sortable type; targets for
+            a regression, finite numbers. Left out if X is a data set; ignored by a one-class
+            machine.
         sample_weight : array of shape (n_samples,), optional
-            k is the same as the row k times, and 0 as no row; below 0 is refused, but by kernel
-            machines taken for 0, as LIBSVM has it. Left out if X is a data set.
+            A weight of k is equivalent to k copies of the row, and 0 to no row. Negative weights
+            are refused, except that kernel machines treat them as 0, as LIBSVM does. Left out if X
+            is a data set.
 
         Returns
         -------
@@ -106,10 +107,10 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return self
 
     def _follow(self, X: Any, y: Any, sample_weight: Any) -> None:
-        """What else a machine makes of the rows once it is fitted."""
+        """Fit what depends on the fitted machine; nothing by default."""
 
     def _html_repr(self) -> str:
-        """What a notebook shows: scikit-learn's diagram, and once it is fitted the certificate."""
+        """Render scikit-learn's diagram and, once fitted, the certificate for a notebook."""
         model = getattr(self, "model_", None)
         shown: str = super()._html_repr()
         return shown if model is None else shown + model._repr_html_()
@@ -123,7 +124,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     def _rows(
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
     ) -> tuple[Rows, NDArray[np.int64] | None]:
-        """The rows to fit, and the numbers in X of those that have any weight, None if all have."""
+        """Return the rows to fit, and the numbers in X of the rows with weight; None for all."""
         if is_store(X):
             self._alone(y, sample_weight)
             data = open_store(X)
@@ -136,11 +137,11 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return given.rows(most, partial(self._folder, owned)), numbers
 
     def _given(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
-        """Rows that are not in a store, checked; ``square``: the columns are rows, too."""
+        """Check rows that are not in a store; ``square``: X is a matrix of kernel entries."""
         raise NotImplementedError
 
     def _checked(self, X: Any, y: Any, **how: Any) -> tuple[Any, Any]:
-        """X and y as scikit-learn checks them; a Dask array's blocks are checked as they come."""
+        """Validate X and y as scikit-learn does; a Dask array's blocks are checked when read."""
         if is_chunked(X):
             self.n_features_in_ = int(X.shape[1])
             return X, column_or_1d(np.asarray(y), warn=True)
@@ -148,19 +149,19 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return checked
 
     def _alone(self, y: Any, sample_weight: Any) -> None:
-        """Refuse what a data set has already."""
+        """Raise InputError if y or weights are given next to a data set, which has its own."""
         if y is not None or sample_weight is not None:
             raise InputError("a data set brings its own labels and weights; leave out the others")
 
     def _folder(self, owned: ExitStack) -> Path:
-        """A folder for what does not fit in memory, gone after the fit."""
+        """Create a folder for what does not fit in memory; it is deleted after the fit."""
         return owned.enter_context(scratch("fit", self.work))
 
     def _memory(self) -> float:
         return self.memory or usable_memory()
 
     def _store_score(self, X: Any, y: Any, sample_weight: Any, measure: str) -> float:
-        """A measure of the predictions for a data set."""
+        """Evaluate the predictions for a data set by a measure of `evaluate`."""
         check_is_fitted(self)
         self._alone(y, sample_weight)
         data = self._matching(X)
@@ -201,7 +202,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
     @contextmanager
     def _each(self, rows: int) -> Iterator[Any]:
-        """How scoring runs over blocks: on threads if there is enough to do."""
+        """Yield the map function for scoring blocks: on threads if there is enough work."""
         if rows * self.model_.coef.shape[1] <= FEW_ENTRIES:
             yield map
             return
@@ -218,7 +219,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return np.concatenate(self._of_blocks(_score, X))
 
     def _evidence(self, X: Any) -> Evidence:
-        """What probabilities and label sets of rows are read off; X as `_scores` takes it."""
+        """Compute the scores from which probabilities and label sets follow; X as `_scores`."""
         check_is_fitted(self)
         if is_store(X):
             data = self._matching(X)
@@ -228,7 +229,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return Evidence.joined(self._of_blocks(_evidence, X))
 
     def _of_blocks(self, function: Callable[[Model, Any], Any], X: Any) -> list[Any]:
-        """What a function of the model makes of every block of rows that are not in a store."""
+        """Apply a function of the model to every block of rows that are not in a store."""
         if not is_chunked(X):
             X = validate_data(self, X, accept_sparse="csr", reset=False)
         elif X.shape[1] != self.n_features_in_:
@@ -265,7 +266,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return int(seed)
 
     def _suited(self, options: TrainOptions, data: Rows) -> TrainOptions:
-        """The options as these rows allow them."""
+        """Adapt the options to these rows: at most as many landmarks as rows."""
         if options.exact or options.kernel == "linear" or options.landmarks <= data.n_rows:
             return options
         warnings.warn(
@@ -277,13 +278,13 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return replace(options, landmarks=data.n_rows)
 
     def _columns(self, options: TrainOptions, data: Rows) -> int:
-        """Numbers that a pass looks at in each row."""
+        """Return how many numbers a pass processes per row."""
         return data.n_features if options.kernel == "linear" else options.landmarks
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
-        """Set the fitted attributes; ``numbers`` are those in X of the rows that were fitted."""
+        """Set the fitted attributes; ``numbers`` are the row numbers in X of the fitted rows."""
         if model.ledger is not None and numbers is not None:
-            # Rows without weight were left out.
+            # Rows of weight 0 were left out of the fit.
             own = [each.numbered(numbers[each.numbers()]) for each in model.ledger]
             model = replace(model, ledger=own)
         self.model_ = model
@@ -292,7 +293,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         self.ledger_ = books[0] if len(books) == 1 else books
         self.certificate_ = record["certificates"]
         self.history_ = record["history"]
-        # Nothing is proved of a machine that stopped after its parts, or of an indefinite kernel.
+        # Nothing is proved if the fit stopped early (after its parts) or the kernel is indefinite.
         proved = all(part.get("proved", True) for part in self.certificate_ or [{"proved": False}])
         gaps = self.certificate_ if proved else [{"gap": np.nan, "relative_gap": np.nan}]
         self.dual_gap_ = max(part["gap"] for part in gaps)
@@ -302,20 +303,20 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
 
 def offset_word(given: Any, words: Mapping[Any, str]) -> str:
-    """The word of ``TrainOptions`` for a ``fit_intercept``, one of these."""
+    """Convert ``fit_intercept``, a key of `words`, to the value of ``TrainOptions.intercept``."""
     if not (isinstance(given, Hashable) and given in words):
         raise InputError(f"fit_intercept must be {', '.join(map(repr, words))}, got {given!r}")
     return words[given]
 
 
 def tuning_of(machine: Any) -> Tuning:
-    """The `Tuning` of an estimator, whose None are the defaults, or that has no such parameter."""
+    """Return an estimator's `Tuning`; the defaults if it is None or no parameter."""
     tuning = getattr(machine, "tuning", None)
     return Tuning() if tuning is None else tuning
 
 
 def checked_components(given: Any) -> int:
-    """An ``n_components`` that is a number, as ``TrainOptions`` takes its landmarks."""
+    """Check that ``n_components`` is a valid number of landmarks; return it as int."""
     values = OPTIONS["landmarks"].values
     if not values.accept(given):
         raise InputError(f"n_components must {values.must}, got {given!r}")
@@ -323,29 +324,29 @@ def checked_components(given: Any) -> int:
 
 
 def _score(model: Model, X: Any) -> NDArray[np.float64]:
-    """Scores of source rows, prepared as the rows were that the model was fitted on."""
+    """Compute the scores of raw source rows."""
     return model.scores(_features(model, X), prepared=True)
 
 
 def _evidence(model: Model, X: Any) -> Evidence:
-    """What probabilities and label sets of source rows are read off."""
+    """Compute the scores from which probabilities and label sets of raw source rows follow."""
     return model.evidence(_features(model, X), prepared=True)
 
 
 def _features(model: Model, X: Any) -> Any:
-    """Source rows, prepared as the rows were that the model was fitted on."""
+    """Encode and scale raw source rows as the model's training rows were."""
     known = model.preparation
     rows = known.scale(known.expand(X))
     return as_features(rows, lambda row: f"row {row}", wide=True)
 
 
 class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-learn has no types
-    """Machines that tell labels apart."""
+    """Base of the classifiers."""
 
     classes_: NDArray[Any]
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Scores of rows.
+        """Compute the scores of rows.
 
         Parameters
         ----------
@@ -355,19 +356,19 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
         Returns
         -------
         float64 array of shape (n_samples,), or (n_samples, n_classes) with three classes or more
-            Above 0 means ``classes_[1]``; with more classes the largest score wins.
+            A score above 0 means ``classes_[1]``; with more classes the largest score wins.
         """
         scores = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Labels of rows: array of shape (n_samples,); X as in ``decision_function``."""
+        """Predict labels of rows, an array of shape (n_samples,); X as in ``decision_function``."""
         scores = self._scores(X)
         labels: NDArray[Any] = self.classes_[self.model_.decide(scores)]
         return labels
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Accuracy; X as in ``fit`` (every labelled row of a data set counts once)."""
+        """Compute the accuracy; X as in ``fit`` (every labelled row of a data set counts once)."""
         if is_store(X):
             return self._store_score(X, y, sample_weight, "accuracy")
         return float(super().score(X, _given_outcome(y), sample_weight))
@@ -382,29 +383,32 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
         relabel: tuple[Any, Any] | None = None,
         add: tuple[Any, Any] | None = None,
     ) -> Self:
-        """Go on to the machine of edited rows, and prove it over them.
+        """Update the fitted machine after rows are removed, relabelled or added, with a new proof.
 
         Parameters
         ----------
         X, y, sample_weight : as in ``fit``
-            What the machine was fitted on, in memory; no weight is 0. They stay as they are.
+            The rows that the machine was fitted on, in memory; no weight is 0. They are not
+            modified.
         remove : int array
-            Numbers in X of rows that leave; the others keep their order.
+            Numbers in X of the rows to remove; the other rows keep their order.
         relabel : (int array, labels), optional
-            Rows of X and the labels that they have from now on.
+            Numbers in X of the rows to relabel, and their new labels.
         add : (X, y), optional
-            Rows that enter, after all others.
+            Rows to append.
 
         Returns
         -------
         self
-            ``model_.provenance["edits"]`` lists what was done and what was proved, before and
-            after. Rows that ``ledger_`` has out leave a machine with landmarks as it is.
+            ``model_.provenance["edits"]`` lists the edits and the certificates before and after.
+            Removing rows with the status "out" in ``ledger_`` does not change a machine on
+            landmarks.
 
         Raises
         ------
         InputError
-            For a machine that is no C-SVC, other rows than it was fitted on, or unknown labels.
+            If the machine is not a C-SVC, the rows are not those it was fitted on, or a label is
+            unknown.
         """
         from bigscreen.amend.amend import amend
         from bigscreen.amend.edits import Edits
@@ -455,7 +459,7 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
         return given
 
     def _suited(self, options: TrainOptions, data: Rows) -> TrainOptions:
-        """Class weights by the label that the data set has for a class."""
+        """Adapt the options to these rows; class weights are keyed by the data set's labels."""
         weights = self.class_weight
         if isinstance(weights, Mapping):
             labels = dict(zip(self.classes_.tolist(), data.labels, strict=True))
@@ -466,21 +470,21 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
 
 
 class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn has no types
-    """Machines that predict numbers."""
+    """Base of the regressors."""
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """R^2; X as in ``fit`` (every row of a data set that has a target counts once)."""
+        """Compute R^2; X as in ``fit`` (every row of a data set with a target counts once)."""
         if is_store(X):
             return self._store_score(X, y, sample_weight, "r2")
         return float(super().score(X, _given_outcome(y), sample_weight))
 
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """Predictions: float64 array of shape (n_samples,).
+        """Predict targets, a float64 array of shape (n_samples,).
 
         Parameters
         ----------
         X : as in ``fit``
-            Those of a data set come in the order of its source.
+            Predictions for a data set are in the order of its source.
         """
         return self._scores(X)[:, 0]
 

@@ -1,4 +1,4 @@
-"""The classifiers `SVC` and `NuSVC` as scikit-learn has them."""
+"""The classifiers `SVC` and `NuSVC`, drop-ins for scikit-learn's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bigscreen.model.pairs import classes_of, one_against_one
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _Voting(Probable, Classifier, KernelMachine):
-    """Classifiers whose classes are fitted one against one."""
+    """Base of the classifiers that fit classes one against one."""
 
     probability: bool | str = "deprecated"
     class_weight: str | Mapping[Any, float] | None = None
@@ -30,19 +30,20 @@ class _Voting(Probable, Classifier, KernelMachine):
     break_ties: bool = False
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Scores of rows.
+        """Compute the scores of rows.
 
         Parameters
         ----------
         X : as in ``fit``
-            Rows of a data set are scored in the order of its source; with a precomputed kernel
-            their entries to all training rows.
+            Rows of a data set are scored in the order of its source. With a precomputed kernel X
+            holds the kernel entries between the rows and all training rows.
 
         Returns
         -------
         float64 array of shape (n_samples,); with three classes or more (n_samples, n_classes), or
         a column for each pair of classes
-            Above 0 means ``classes_[1]``; the largest value wins; above 0 means the pair's first.
+            With two classes a score above 0 means ``classes_[1]``. With "ovr" the class with the
+            largest value wins; with "ovo" a score above 0 means the pair's first class.
         """
         scores = self._scores(X)
         if scores.shape[1] == 1:
@@ -52,7 +53,7 @@ class _Voting(Probable, Classifier, KernelMachine):
         return self.model_.decision_values(scores)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Labels of rows: array of shape (n_samples,); X as in ``decision_function``.
+        """Predict labels of rows, an array of shape (n_samples,); X as in ``decision_function``.
 
         With ``probability=True`` the most probable class can differ from the label.
         """
@@ -77,7 +78,7 @@ class _Voting(Probable, Classifier, KernelMachine):
         return {"strategy": "one"}
 
     def _outward(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        # A pair's score is above 0 for its second class here, for its first in scikit-learn.
+        # A positive score means a pair's second class here, and its first class in scikit-learn.
         return values if len(self.classes_) == 2 else -values
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
@@ -102,95 +103,95 @@ class SVC(_Voting):
     """Exact kernel support vector machine, a drop-in for `sklearn.svm.SVC`.
 
     Minimises ``1/2 ||w||^2 + C sum_i weight_i max(0, 1 - y_i (<w, phi(x_i)> + b))`` for the
-    kernel's own phi, nothing approximated (but see ``n_components``), until the duality gap,
+    kernel's own phi, without approximation (but see ``n_components``), until the duality gap,
     summed over all rows in float64, is at most ``tol`` times the objective. The kernel matrix is
-    never held, but of few rows: its columns are computed when they are needed, and kept while there
-    is room. Rows of float64 stay that where float32 does not hold them. More than two classes are
-    fitted one against one, as in scikit-learn.
+    held in memory only for few rows; otherwise its columns are computed when needed, and cached
+    while there is room. Rows stay float64 if float32 cannot represent them exactly. More than two
+    classes are fitted one against one, as in scikit-learn.
 
-    For probabilities wrap it: ``CalibratedClassifierCV(SVC(...)).fit(X, y)``. Of parameters that
-    scikit-learn has, only ``tol`` and ``max_iter`` mean something else here; rows of weight 0 or
-    below are left out, as LIBSVM has it, and ``support_`` has the numbers that the others have in
-    X.
+    For probabilities wrap it: ``CalibratedClassifierCV(SVC(...)).fit(X, y)``. Of scikit-learn's
+    parameters only ``tol`` and ``max_iter`` have another meaning here. Rows with a weight of 0 or
+    less are left out, as in LIBSVM; ``support_`` has the numbers of rows in X.
 
     Parameters
     ----------
     C : float, default=1.0
-        Penalty of a row's violation of the margin; infinite: none may violate it (as C = 1e10).
+        Penalty of a row's margin violation; infinity forbids violations (it acts as C = 1e10).
     kernel : str or callable, default="rbf"
         "rbf", "poly", "linear", "sigmoid" or "laplacian"; "precomputed", with X the square matrix
-        of entries between rows; or ``f(A, B)``, which returns the entries between the rows of two
-        float64 arrays (CSR arrays where X is sparse) and may be called from several threads; of
-        rows that are no numbers between those of X and others.
+        of entries between rows; or a function ``f(A, B)``, which returns the entries between the
+        rows of two float64 arrays (CSR arrays if X is sparse) and may be called from several
+        threads. If rows of X are not numeric (texts, graphs), A and B are lists of such rows.
     degree : int, default=3
     gamma : {"scale", "auto"} or float, default="scale"
         "scale" is ``1 / (n_features * X.var())``, "auto" is ``1 / n_features``.
     coef0 : float, default=0.0
-        Of the polynomial and sigmoid kernels.
+        Constant of the polynomial and sigmoid kernels.
     n_components : int or None, default=None
-        None: the kernel itself. A number: Nystrom features of as many landmarks, for more rows
-        than the exact machine can take (with the linear kernel: the rows as they are).
+        None: the exact kernel. A number: Nystrom features of this many landmarks, for more rows
+        than the exact machine can take (with the linear kernel: the features themselves).
     sampling : {"uniform", "rpcholesky", "leverage", "kmeans", "auto"}, default="uniform"
         How landmarks are drawn.
     tol : float, default=1e-3
-        RELATIVE DUALITY GAP to prove: how far the objective may be above the optimum, as a part of
-        itself (scikit-learn's is the violation of a KKT condition, and so is this one where the
-        kernel is not positive semidefinite: sigmoid, poly with ``coef0`` below 0, a matrix or
-        function that the rows prove to be none).
+        RELATIVE DUALITY GAP to prove: how far the objective may be above the optimum, as a
+        fraction of itself. (In scikit-learn ``tol`` bounds the violation of the KKT conditions. So
+        it does here if the kernel is not positive semidefinite: sigmoid, poly with ``coef0`` below
+        0, or a matrix or function that the rows show to be indefinite.)
     shrinking : bool, default=True
-        Taken because scikit-learn takes it: ``screening`` is what leaves rows out here.
+        Accepted for compatibility with scikit-learn, without effect: see ``screening``.
     probability : bool, default=False
-        Deprecated, as scikit-learn has deprecated it: adds ``predict_proba``, at the price of five
-        more fits. The most probable class can differ from the one that ``predict`` gives.
+        Deprecated, as in scikit-learn: adds ``predict_proba``, at the cost of five more fits. The
+        most probable class can differ from the one that ``predict`` returns.
     class_weight : None, "balanced" or dict, default=None
         Multiplies C by class.
     fit_intercept : {True, "penalized", False}, default=True
         The unpenalised offset of `sklearn.svm.SVC`; a constant feature 1, penalised with the rest;
         or no offset.
     decision_function_shape : {"ovr", "ovo"}, default="ovr"
-        Of three classes or more: a value for each class (its votes, and part of one more), or for
-        each pair of classes.
+        With three classes or more: a value per class (its votes, plus a fraction of a vote from
+        the scores), or a score per pair of classes.
     break_ties : bool, default=False
-        With "ovr": of classes with as many votes predict that of the largest value, not the first.
+        With "ovr": among classes tied in votes predict the one with the largest value, not the
+        first.
     max_iter : int, default=-1
-        Blocks of rows to solve, or looks at the gap between hundreds of pairs; passes over the rows
-        with ``n_components``. -1: as many as it takes.
+        Limit of the number of blocks solved, or of gap checks (every few hundred pair steps); with
+        ``n_components`` of the passes over the rows. -1: no limit.
     time_budget : float or None, default=None
-        Seconds, after which the best point so far is certified and kept.
+        Seconds after which the best point so far is certified and kept.
     solver : {"auto", "block", "pairs", "newton", "cd", "interior"}, default="auto"
-        Of the exact machine blocks of rows or pairs; else smoothed Newton, coordinate descent, an
-        interior point method or pairs.
+        The exact machine is solved by blocks of rows or by pairs; with ``n_components`` by smoothed
+        Newton, coordinate descent, an interior point method or pairs.
     screening : {"auto", "gap", "f-safe", "adaptive", "joachims", "none"}, default="auto"
-        How rows are recognised that no longer need a look; "auto" is "none", with ``n_components``
-        "gap".
+        Rule that recognises rows to leave out of further passes; "auto" is "none", with
+        ``n_components`` "gap".
     early : bool, default=False
-        Fit parts of the rows and stop there: fast, each row is scored by the machine of its part,
-        and NOTHING IS PROVED.
+        Fit a machine to each of several parts of the rows and stop: fast, each row is scored by the
+        machine of its part, and NOTHING IS PROVED.
     cache_size : float or None, default=None
-        Megabytes of kernel columns to keep; None: 0.3 of the memory at most.
+        Megabytes of kernel columns to keep; None: at most 0.3 of the memory.
     memory : int or None, default=None
-        Bytes that the fit may use; None: 0.8 of what the process may use.
+        Bytes that the fit may use; None: 0.8 of the memory available to the process.
     n_jobs : int or None, default=None
-        Threads; None and -1: one for each processor.
+        Number of threads; None and -1: one for each processor.
     scheduler : str or None, default=None
         Address of a Dask scheduler to run on instead, ``tcp://HOST:8786``.
     work : path or None, default=None
         Folder that a scheduler's workers share, for the rows; emptied after the fit.
     random_state : int, RandomState or None, default=None
-        Of the first block, landmarks and clusters; None is 0: the same fit every time.
+        Seed for the first block, landmarks and clusters; None is 0, so every fit is the same.
     verbose : bool or int, default=False
-        Shows the gap as it falls.
+        Show the gap during the fit.
     tuning : Tuning or None, default=None
-        Where the fit begins (``start``, ``parts``, ``levels``), precision of the certificate
-        (``certify``) and how bold screening is (``f``, ``patience``): see `bigscreen.Tuning`,
-        whose defaults None stands for.
+        How the fit starts (``start``, ``parts``, ``levels``), the precision of the certificate
+        (``certify``) and how aggressive screening is (``f``, ``patience``): see
+        `bigscreen.Tuning`. None: its defaults.
 
     Attributes
     ----------
     classes_ : ndarray (n_classes,)
     n_features_in_ : int
     support_ : int32 array (n_SV,)
-        Rows of X with alpha away from 0, by class.
+        Numbers of the rows of X with a nonzero alpha, ordered by class.
     support_vectors_ : array or csr_array (n_SV, n_features)
         Empty if the kernel is precomputed.
     n_support_ : int32 array (n_classes,)
@@ -199,27 +200,27 @@ class SVC(_Voting):
         coefficients of class i's rows against class j, row i those of class j's against i < j.
     intercept_ : float64 array (1,) or (n_classes * (n_classes - 1) / 2,)
     coef_ : array or csr_array (n_classes * (n_classes - 1) / 2, n_features)
-        Of a linear kernel: weights of the features, (1, n_features) of two classes.
+        Weights of the features, if the kernel is linear; (1, n_features) with two classes.
     dual_gap_, relative_gap_ : float
-        ``P(w) - D(alpha)``, proved over all rows, and that over P; the largest of all pairs (NaN
-        after ``early``, and where the kernel is not positive semidefinite: the fit then ends at
-        a stationary point, and nothing is proved).
+        The gap ``P(w) - D(alpha)``, proved over all rows, and the gap divided by P; the largest
+        over all pairs. NaN after ``early``, and if the kernel is not positive semidefinite: the fit
+        then ends at a stationary point, and nothing is proved.
     certificate_ : list of dict
-        Of every pair: label, primal, dual, gap, relative_gap, rounding_bound, proved, violation (of
-        the KKT conditions, where nothing is proved), and so on; None after ``early``.
-    ledger_ : Ledger, or a list of one for every pair
+        For every pair: label, primal, dual, gap, relative_gap, rounding_bound, proved, violation
+        (of the KKT conditions, if nothing is proved), and so on; None after ``early``.
+    ledger_ : Ledger, or a list with a Ledger for every pair
         Which rows of X are proved out (``alpha* = 0``), at their bound, or open: ``status``,
-        ``counts``, ``margins``; None where nothing is proved.
+        ``counts``, ``margins``; None if nothing is proved.
     n_iter_ : int32 array (n_classes * (n_classes - 1) / 2,)
-        What ``max_iter`` counts, of every pair.
+        Number of iterations for every pair, as ``max_iter`` counts them.
     fit_status_ : int
-        0, or 1 where the fit ended before ``tol`` was met.
+        0, or 1 if the fit ended before ``tol`` was met.
     history_ : list of dict
-        Primal, dual, relative_gap, rows alive, kernel entries, seconds of every block, as the
-        solver has them: what is proved, with its rounding, is in ``certificate_``.
+        Primal, dual, relative_gap, rows alive, kernel entries and seconds of every block, by the
+        solver's arithmetic; ``certificate_`` has what is proved, rounding included.
     components_ : ndarray or csr_array (n_components, n_features)
-        The landmarks, in place of ``support_``, ``support_vectors_``, ``n_support_`` and
-        ``dual_coef_``, where ``n_components`` is a number; None for the linear kernel.
+        If ``n_components`` is a number: the landmarks, instead of ``support_``,
+        ``support_vectors_``, ``n_support_`` and ``dual_coef_``; None for the linear kernel.
     model_ : Model
         The fitted machine, which needs no data; ``model_.save(path)`` writes it to a file.
 
@@ -242,20 +243,21 @@ class SVC(_Voting):
 class NuSVC(_Voting):
     """The nu-support vector classifier, a drop-in for `sklearn.svm.NuSVC`.
 
-    Minimises ``1/2 ||w||^2 - nu rho + sum_i c_i max(0, rho - y_i (<w, phi(x_i)> + b))``, ``c`` the
-    rows' weights as parts of their sum, over w, b and rho, until the duality gap, summed over all
-    rows in float64, is at most ``tol`` times the objective's absolute value. What is published is
-    scaled as LIBSVM scales it: divided by rho, so that the margin is 1. With the penalised offset
-    or none (``fit_intercept``) it is the bounded machine of Yang et al. (2024), which any nu suits.
+    Minimises ``1/2 ||w||^2 - nu rho + sum_i c_i max(0, rho - y_i (<w, phi(x_i)> + b))`` over w, b
+    and rho, where c are the rows' weights divided by their sum, until the duality gap, summed over
+    all rows in float64, is at most ``tol`` times the objective's absolute value. Published
+    coefficients are scaled as in LIBSVM: divided by rho, so that the margin is 1. With a penalised
+    offset or none (``fit_intercept``) it is the bounded machine of Yang et al. (2024), for which
+    every nu is feasible.
 
     Parameters
     ----------
     nu : float, default=0.5
-        In (0, 1]: at most this part of the rows' weight is inside the margin or wrong, and at least
-        this part supports it. Classes as uneven as to make it infeasible are refused before any
-        kernel entry is computed, with the largest feasible nu.
+        In (0, 1]: at most this fraction of the rows' weight is inside the margin or misclassified,
+        and at least this fraction are support vectors. If the classes are too uneven for nu, the
+        fit is refused before any kernel entry is computed, with the largest feasible nu.
     class_weight : None, "balanced" or dict, default=None
-        Multiplies the weights by class (LIBSVM looks away).
+        Multiplies the weights by class (LIBSVM ignores it here).
     kernel, degree, gamma, coef0, n_components, sampling, tol, shrinking, probability, \
     fit_intercept, decision_function_shape, break_ties, max_iter, time_budget, solver, screening, \
     cache_size, memory, n_jobs, scheduler, work, random_state, verbose, tuning
@@ -269,7 +271,7 @@ class NuSVC(_Voting):
     dual_coef_, intercept_, coef_ : arrays
         As in `SVC`, divided by rho.
     certificate_ : list of dict
-        As in `SVC`: of the problem above, before anything is divided.
+        As in `SVC`, for the problem above, before the division by rho.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What an estimator is given, as rows: arrays, Dask arrays, data sets and paths of stored ones."""
+"""Turn an estimator's input into rows: arrays, Dask arrays, data sets and paths of data sets."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from bigscreen.intake.readers.python import python_reader
 
 
 def is_store(X: Any) -> bool:
-    """Whether X is a data set or names one."""
+    """Whether X is a data set or the path of one."""
     return isinstance(X, (Rows, str, os.PathLike))
 
 
 def is_chunked(X: Any) -> bool:
-    """Whether X is a Dask array, recognised by what it can do: its blocks are read one by one."""
+    """Whether X is a Dask array, recognised by its attributes; its blocks are read one by one."""
     return hasattr(X, "dask") and hasattr(X, "blocks")
 
 
 def open_store(X: Any) -> Rows:
-    """The data set that X is or names."""
+    """Return the data set X, or open the data set at the path X."""
     return X if isinstance(X, Rows) else Dataset.open(X)
 
 
 def blocks(X: Any) -> Iterator[Any]:
-    """The rows of an array, a sparse array or a Dask array, a few megabytes at a time."""
+    """Yield the rows of an array, a sparse array or a Dask array in blocks of a few megabytes."""
     return (block.X for block in python_reader(X).blocks())
 
 
 def plain_labels(classes: NDArray[Any]) -> list[Any]:
-    """The classes as a model file can hold them: JSON has numbers and texts only."""
+    """Convert classes to labels that a model file can hold: JSON has numbers and texts only."""
     values = classes.tolist()
     plain = all(isinstance(value, (str, int, float)) for value in values)
     return values if plain else [str(value) for value in values]
@@ -53,20 +53,22 @@ def plain_labels(classes: NDArray[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Given:
-    """Rows that are not in a store, and what they are to be predicted as.
+    """Rows that are not in a store, with their outcomes and weights.
 
     Attributes
     ----------
     X : ndarray, sparse array or Dask array of shape (n, d)
     y : int array of codes, float64 array of targets, (kept rows,), or None
+        Outcomes of the rows that are kept.
     labels : list or None
-        Of every code, as a data set has them; None: y are targets.
+        The label of every code, as in a data set; None if y holds targets.
     weights : float64 array (kept rows,) or None
+        Weights of the rows that are kept.
     keep : bool array (n,) or None
-        Rows of positive weight; None: all. A row without weight must not be a landmark, count in
-        a class weight or make a class of its own, so it is left out from the start.
+        Mask of the rows of positive weight; None: all. A row of weight 0 must not become a
+        landmark, count in a class weight or add a class, so it is left out from the start.
     square : bool
-        The columns are rows, too (a precomputed kernel): those of rows left out go with them.
+        Whether X is a precomputed kernel matrix, whose columns are left out with the rows.
     """
 
     X: Any
@@ -82,19 +84,19 @@ class Given:
 
     @property
     def n_kept(self) -> int:
-        """Rows that are not left out."""
+        """Number of rows that are kept."""
         return int(self.X.shape[0] if self.keep is None else np.count_nonzero(self.keep))
 
     def rows(self, most: float, folder: Callable[[], Path]) -> Rows:
-        """The rows as a data set.
+        """Make a data set of the rows that are kept.
 
         Parameters
         ----------
         most : float
-            Bytes that a Dask array may take in memory; above, it is stored in one pass over it.
-            0: all rows are stored, for workers that read them by path.
+            Most bytes that a Dask array may take in memory; a larger one is stored on disk in one
+            pass over it. 0: store any rows, for workers that read them by path.
         folder : callable
-            Makes the folder to store them in, if it comes to that.
+            Creates the folder to store rows in; called only if rows are stored.
         """
         if not is_chunked(self.X) and most > 0:
             X = self.X if self.keep is None else self._kept(self.X, self.keep)
@@ -105,7 +107,7 @@ class Given:
             return self._gathered(most, folder, wide=True)
 
     def _gathered(self, most: float, folder: Callable[[], Path], wide: bool) -> Rows:
-        """Read all blocks, as float64 if ``wide``; _NotHeldError if float32 is not enough."""
+        """Read all blocks, as float64 if ``wide``; _NotHeldError if a block needs float64."""
         parts = self._blocks(wide)
         first = next(parts)
         parts, n = chain([first], parts), self.n_kept
@@ -146,12 +148,13 @@ class Given:
         return writer.finish()
 
     def _blocks(self, wide: bool) -> Iterator[Any]:
-        """Yield the rows that are kept, block by block, all of one type of floats.
+        """Yield the rows that are kept, block by block, all with the same float type.
 
         Raises
         ------
         _NotHeldError
-            If float32 holds the first block and not a later one. Never if ``wide``.
+            If float32 can represent the first block exactly, but not a later one. Never if
+            ``wide``.
         """
         dtype: type | None = np.float64 if wide else None
         for block in python_reader(self.X).blocks():
@@ -168,7 +171,7 @@ class Given:
 
 
 class _NotHeldError(Exception):
-    """A block has numbers that float32 does not hold, and those before it were read as float32."""
+    """A block needs float64, but the blocks before it were already read as float32."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,7 @@ class Labelled(Given):
     Attributes
     ----------
     classes : ndarray
-        The distinct labels, ascending; y are positions in it.
+        The distinct labels, ascending; y holds indices into it.
     """
 
     classes: NDArray[Any]
@@ -230,7 +233,7 @@ class Targets(Given):
 
 @dataclass(frozen=True)
 class Unlabelled(Given):
-    """Rows alone."""
+    """Rows without labels or targets."""
 
     @classmethod
     def of(cls, X: Any, sample_weight: Any = None, square: bool = False) -> Unlabelled:
@@ -239,7 +242,7 @@ class Unlabelled(Given):
         Raises
         ------
         InputError
-            If a weight is negative, there is not one for each row, or no row is left.
+            If a weight is negative, the number of weights is wrong, or no row is left.
         """
         if X.shape[0] != X.shape[0]:
             raise InputError(_UNKNOWN_ROWS)
@@ -266,7 +269,7 @@ _UNKNOWN_ROWS = "X does not know how many rows it has; call X.compute_chunk_size
 def _weights(
     sample_weight: Any, n: int
 ) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_] | None]:
-    """The weights that are not zero, and which these are (None: all)."""
+    """Return the weights that are not zero, and the mask of their rows (None: all rows)."""
     weights = check_weights(sample_weight, n)
     if weights is None or weights.all():
         return weights, None
@@ -284,7 +287,7 @@ def _check_lengths(X: Any, y: NDArray[Any], what: str) -> None:
 
 
 def _regrid(parts: Iterator[Any], rows: int) -> Iterator[Any]:
-    """The same rows in blocks of ``rows``; only the last may have fewer."""
+    """Split blocks of rows again, into blocks of ``rows`` rows; the last may have fewer."""
     held: list[Any] = []
     count = 0
     for part in parts:

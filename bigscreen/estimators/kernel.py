@@ -1,4 +1,4 @@
-"""What the kernel machines share: exact, or on Nystrom features, by one parameter."""
+"""Base of the kernel machines, which are exact or, with ``n_components``, on Nystrom features."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from bigscreen.options.tuning import Tuning
 from bigscreen.problems.point import met
 
 HARD = 1e10
-"""What ``C=inf`` stands for, as in scikit-learn: no row may violate its margin."""
+"""Value of C that ``C=inf`` stands for: practically, no row may violate its margin."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class KernelMachine(Machine):
-    """Parameters of all kernel machines, as `SVC` explains them, and how they are fitted."""
+    """Base of the kernel machines: their common parameters, documented in `SVC`, and the fit."""
 
     kernel: str | Callable[[Any, Any], Any] = "rbf"
     degree: int = 3
@@ -83,11 +83,11 @@ class KernelMachine(Machine):
 
     @property
     def _landmarks(self) -> int | None:
-        """None: the machine is exact."""
+        """Number of landmarks; None if the machine is exact."""
         return self.n_components
 
     def _own(self) -> dict[str, Any]:
-        """The options that only some machines have."""
+        """Return the training options that only this kind of machine has."""
         return {}
 
     def _cache(self) -> int | None:
@@ -99,7 +99,7 @@ class KernelMachine(Machine):
         return math.ceil(size * 2**20)
 
     def _penalty(self, C: Any) -> Any:
-        """C, with what stands for infinity, where no finite box binds."""
+        """Return C, or a large finite value if C is infinite."""
         return HARD if isinstance(C, float) and C == math.inf else C
 
     def _seed(self) -> int:
@@ -117,12 +117,12 @@ class KernelMachine(Machine):
     def _rows(
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
     ) -> tuple[Rows, NDArray[np.int64] | None]:
-        # Of a kernel function rows that are no numbers, which all others are compared with.
+        # Training rows that are not numeric: the kernel function compares other rows with them.
         self._things = X if callable(self.kernel) and _no_numbers(X) else None
         return super()._rows(self._compared(X), y, _counted(sample_weight), owned)
 
     def _compared(self, X: Any) -> Any:
-        """X, or the kernel's entries between rows that are no numbers and those fitted on."""
+        """Return X or, if rows are not numeric, their kernel entries with the training rows."""
         if self._things is None:
             return X
         assert callable(self.kernel)
@@ -136,9 +136,9 @@ class KernelMachine(Machine):
     # -- what was found --------------------------------------------------------------------------
     @property
     def coef_(self) -> Any:
-        """Weights of the features, of a linear kernel: (scores, n_features), sparse as X was.
+        """Weights of the features (scores, n_features) of a linear kernel, sparse if X was.
 
-        Not to be written to: what is scored is ``model_``.
+        Read-only: predictions use ``model_``.
         """
         if self.kernel != "linear":
             raise AttributeError("coef_ is only available when using a linear kernel")
@@ -154,7 +154,7 @@ class KernelMachine(Machine):
         return coef
 
     def _outward(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Numbers of all scores, signed as scikit-learn has them."""
+        """Convert values, one per score, to scikit-learn's sign convention."""
         return values
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
@@ -171,10 +171,10 @@ class KernelMachine(Machine):
             self.components_ = model.landmarks
 
     def _publish_support(self, model: Model) -> None:
-        """The support rows of a machine with one score, ascending."""
+        """Publish the support rows of a machine with a single score, in ascending order."""
         assert model.support is not None
         order = np.argsort(model.support)
-        # A model has one landmark at least, with a coefficient of 0 if need be.
+        # A model has at least one landmark, whose coefficient may be 0.
         order = order[model.coef[0, order] != 0]
         self._support_of(model, order)
         self.n_support_ = np.array([len(order)], np.int32)
@@ -194,14 +194,14 @@ class KernelMachine(Machine):
 
 
 def _no_numbers(X: Any) -> bool:
-    """Whether X is a list, or an array, of things that are no numbers."""
+    """Whether X is a list or array of objects that are not numeric."""
     if isinstance(X, (list, tuple, np.ndarray)) and len(X):
         return not isinstance(X[0], np.ndarray) and np.asarray(X[0]).dtype.kind not in "biuf"
     return False
 
 
 def _counted(sample_weight: Any) -> Any:
-    """The weights with 0 for those below, whose rows LIBSVM leaves out, too."""
+    """Replace negative weights by 0: LIBSVM leaves out the rows of either."""
     if sample_weight is None:
         return None
     weights = np.asarray(sample_weight)
@@ -209,7 +209,7 @@ def _counted(sample_weight: Any) -> Any:
 
 
 def _renumbered(model: Model, numbers: NDArray[np.int64], columns: int) -> Model:
-    """The model with the rows' numbers in X, where some had no weight and were left out."""
+    """Replace row numbers of the kept rows by row numbers in X, after rows were left out."""
     assert model.support is not None
     support = numbers[model.support]
     if model.kernel.name != "precomputed":

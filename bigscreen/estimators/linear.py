@@ -1,4 +1,4 @@
-"""The linear machines: `LinearSVC` and `LinearSVR`, drop-ins for those of `sklearn.svm`."""
+"""The linear machines `LinearSVC` and `LinearSVR`, drop-ins for scikit-learn's."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
 
 HINGES = {"hinge": "c-svc", "squared_hinge": "squared-svc"}
+"""The problem of `TrainOptions` for each classification loss."""
+
 TUBES = {"epsilon_insensitive": "svr", "squared_epsilon_insensitive": "squared-svr"}
-"""The problem that each loss is of."""
+"""The problem of `TrainOptions` for each regression loss."""
 
 INTERCEPTS = {
     True: "penalized",
@@ -27,7 +29,7 @@ INTERCEPTS = {
     "unpenalized": "true",
     False: "none",
 }
-"""What ``fit_intercept`` can be: True is LIBLINEAR's offset, not LIBSVM's."""
+"""Values of ``fit_intercept`` and of ``TrainOptions.intercept``: True is LIBLINEAR's offset."""
 
 LIBLINEAR = {
     ("l2", "hinge"): (True,),
@@ -36,7 +38,7 @@ LIBLINEAR = {
     ("l2", "epsilon_insensitive"): (True,),
     ("l2", "squared_epsilon_insensitive"): (True, False),
 }
-"""What LIBLINEAR has for a penalty and a loss: a solver of the dual, of the primal."""
+"""Values of ``dual`` that LIBLINEAR supports for each penalty and loss."""
 
 
 @dataclass(eq=False, repr=False)
@@ -44,9 +46,9 @@ class LinearSVC(Classifier):
     """Linear support vector machine, a drop-in for `sklearn.svm.LinearSVC` on data of any size.
 
     Minimises ``1/2 ||w||^2 + 1/2 (b / intercept_scaling)^2 + C sum_i weight_i loss(y_i (<w, x_i> +
-    b))``, ``loss(z) = max(0, 1 - z)^2`` or, with "hinge", ``max(0, 1 - z)``, until the duality gap,
-    summed over all rows, is at most ``tol`` times the objective. More than two classes are fitted
-    one against the rest.
+    b))``, with ``loss(z) = max(0, 1 - z)^2`` or, with "hinge", ``max(0, 1 - z)``, until the duality
+    gap, summed over all rows, is at most ``tol`` times the objective. More than two classes are
+    fitted one against the rest.
 
     Parameters
     ----------
@@ -54,33 +56,34 @@ class LinearSVC(Classifier):
         "l1" is refused.
     loss : {"squared_hinge", "hinge"}, default="squared_hinge"
     dual : {"auto", True, False}, default="auto"
-        The answer is the same, proved from both sides; what scikit-learn refuses is refused.
+        Without effect on the result, which is proved by primal and dual; combinations that
+        scikit-learn refuses are refused.
     tol : float, default=1e-4
-        Relative duality gap to prove: how far the objective may be above the optimum, as a part
-        of itself. (LIBLINEAR's tol is of gradients.)
+        Relative duality gap to prove: how far the objective may be above the optimum, as a
+        fraction of itself. (LIBLINEAR's tol bounds gradients.)
     C : float, default=1.0
-        Penalty of a row's violation of the margin.
+        Penalty of a row's margin violation.
     multi_class : {"ovr"}, default="ovr"
         "crammer_singer" is refused.
     fit_intercept : {True, "penalized", "unpenalized", False}, default=True
-        True is what `sklearn.svm.LinearSVC` means by it, and not what `SVC` does: a constant
-        feature ``intercept_scaling``, penalised with the rest, which "penalized" says by its name;
-        "unpenalized" is the offset of `SVC` with ``kernel="linear"``.
+        True and "penalized" are the offset of `sklearn.svm.LinearSVC`: a constant feature
+        ``intercept_scaling``, penalised with the rest. "unpenalized" is the offset of `SVC` with
+        ``kernel="linear"``.
     intercept_scaling : float, default=1.0
-        The larger, the less the offset is penalised.
+        Value of the constant feature; the larger, the less the offset is penalised.
     class_weight, time_budget, solver, screening, memory, n_jobs, scheduler, work
         As in `NystroemSVC`.
     verbose : int, default=0
-        Anything but 0 shows the gap as it falls.
+        Any value but 0 shows the gap during the fit.
     random_state : int, RandomState or None, default=None
-        Of the order in which coordinate descent visits rows.
+        Seed for the order in which coordinate descent visits rows.
     max_iter : int, default=1000
-        Passes over the rows.
+        Largest number of passes over the rows.
 
     Attributes
     ----------
     coef_ : float64 array (1, n_features), or (n_classes, n_features) with three classes or more
-        Of the rows as the data set holds them (scaled, if it was scaled).
+        Weights of the features as the data set holds them (scaled, if it was scaled).
     intercept_ : float64 array (1,) or (n_classes,)
     classes_, n_features_in_, dual_gap_, relative_gap_, certificate_, n_iter_, history_, \
     ledger_, model_
@@ -136,14 +139,14 @@ class LinearSVC(Classifier):
         self.coef_, self.intercept_ = model.coef, model.intercept
 
     def densify(self) -> Self:
-        """``coef_`` as an array, as ``fit`` leaves it; what scores is ``model_`` either way."""
+        """Convert ``coef_`` to an array, as after ``fit``; predictions do not depend on it."""
         check_is_fitted(self)
         coef: Any = self.coef_
         self.coef_ = coef.toarray() if sparse.issparse(coef) else coef
         return self
 
     def sparsify(self) -> Self:
-        """``coef_`` as a sparse matrix."""
+        """Convert ``coef_`` to a sparse matrix; predictions do not depend on it."""
         check_is_fitted(self)
         self.coef_ = sparse.csr_matrix(self.coef_)
         return self
@@ -154,8 +157,8 @@ class LinearSVR(Regressor):
     """Linear support vector regression, a drop-in for `sklearn.svm.LinearSVR` on data of any size.
 
     Minimises ``1/2 ||w||^2 + 1/2 (b / intercept_scaling)^2 + C sum_i weight_i loss(y_i - <w, x_i> -
-    b)``, ``loss(z) = max(0, |z| - epsilon)`` or its square, until the duality gap, summed over all
-    rows, is at most ``tol`` times the objective.
+    b)``, with ``loss(z) = max(0, |z| - epsilon)`` or its square, until the duality gap, summed over
+    all rows, is at most ``tol`` times the objective.
 
     Parameters
     ----------
@@ -169,7 +172,7 @@ class LinearSVR(Regressor):
     Attributes
     ----------
     coef_ : float64 array (n_features,)
-        Of the rows as the data set holds them (scaled, if it was scaled).
+        Weights of the features as the data set holds them (scaled, if it was scaled).
     intercept_ : float64 array (1,)
     n_features_in_, dual_gap_, relative_gap_, certificate_, n_iter_, history_, \
     ledger_, model_
@@ -209,14 +212,14 @@ class LinearSVR(Regressor):
 
 
 def problem_of(loss: Any, problems: Mapping[str, str]) -> str:
-    """The problem of a loss, one of these."""
+    """Return the problem of `TrainOptions` for a loss, a key of `problems`."""
     if not (isinstance(loss, str) and loss in problems):
         raise InputError(f"loss must be {' or '.join(map(repr, problems))}, got {loss!r}")
     return problems[loss]
 
 
 def _check_dual(penalty: Any, loss: str, dual: Any) -> None:
-    """Refuse what scikit-learn's linear machines refuse, in their words, and the l1 penalty."""
+    """Refuse combinations that scikit-learn refuses, with its messages, and the l1 penalty."""
     if penalty not in ("l1", "l2"):
         raise InputError(f"penalty must be 'l1' or 'l2', got {penalty!r}")
     if not (isinstance(dual, (bool, np.bool_)) or isinstance(dual, str) and dual == "auto"):

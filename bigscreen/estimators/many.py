@@ -22,38 +22,38 @@ Fitted = TypeVar("Fitted", bound=Machine)
 def fit_many(machine: Fitted, X: Any, y: Any, sample_weight: Any = None) -> list[Fitted]:
     """Fit a machine to many label or weight vectors of the same rows, each to a proved gap.
 
-    For bootstraps, permutation tests, cross-validation, labels of several kinds. Landmarks and
-    features are made once, for all rows whatever their weights, and every pass over them serves all
-    fits; each has its own certificate. A fit's machine is not that of ``fit`` bit for bit, but both
-    are proved to be as near the same optimum as ``tol`` says (of ``random_state``, landmarks and
-    ``gamma="scale"`` as for all rows).
+    For bootstraps, permutation tests, cross-validation and multi-label problems. Landmarks and
+    features are computed once, from all rows whatever their weights, and every pass over them
+    serves all fits; each fit has its own certificate. A machine is not identical to that of
+    ``fit``, but both are proved to be within ``tol`` of the same optimum (if ``random_state``,
+    landmarks and gamma are the same).
 
     Parameters
     ----------
     machine : estimator
-        One on features: `NystroemSVC`, `LinearSVC` or `LinearSVR`. It stays as it is.
+        A machine on features: `NystroemSVC`, `LinearSVC` or `LinearSVR`. It is not modified.
     X : array or sparse array of shape (n_samples, n_features)
     y : array of shape (n_samples,) or (n_samples, k)
-        Labels or targets: those of all fits, or a column for each. Columns of labels have the same
-        labels.
+        Labels or targets: one vector for all fits, or a column for each fit. All columns of labels
+        must have the same set of labels.
     sample_weight : array of shape (n_samples,) or (n_samples, k), optional
-        Weights of all fits, or a column for each; 0 leaves a row out of a fit.
+        Weights: one vector for all fits, or a column for each fit; 0 leaves a row out of a fit.
 
     Returns
     -------
     list of k estimators
-        Fitted, of the same kind and parameters; column by column.
+        Fitted estimators with the class and parameters of ``machine``, one per column.
 
     Raises
     ------
     InputError
-        If shapes do not fit, a column lacks a label that others have, a fit has rows of one class
-        only, the machine is an exact one or is to learn probabilities, and as ``fit`` does.
+        If shapes do not match, a column lacks a label that others have, a fit has rows of one class
+        only, or the machine is exact or has ``probability=True``; and for the reasons of ``fit``.
 
     Warns
     -----
     ConvergenceWarning
-        If ``max_iter`` or ``time_budget``, which are for all fits together, ended one early.
+        If ``max_iter`` or ``time_budget``, which hold for all fits together, ended a fit early.
 
     Examples
     --------
@@ -93,7 +93,7 @@ def fit_many(machine: Fitted, X: Any, y: Any, sample_weight: Any = None) -> list
 
 
 def _count(y: NDArray[Any], weights: NDArray[Any] | None) -> int:
-    """How many fits these make."""
+    """Return the number of fits that the columns of y and of the weights ask for."""
     for what, given in (("y", y), ("sample_weight", weights)):
         if given is not None and (given.ndim not in (1, 2) or given.ndim == 2 and not given.size):
             raise InputError(
@@ -114,7 +114,7 @@ def _count(y: NDArray[Any], weights: NDArray[Any] | None) -> int:
 
 
 def _outcome(machine: Machine, y: NDArray[Any], j: int) -> NDArray[Any] | None:
-    """The codes or targets of fit j; None where all fits have the same."""
+    """Return the codes or targets of fit j; None if all fits share one vector."""
     if y.ndim == 1:
         return None
     own = y[:, j]
@@ -138,7 +138,7 @@ def _outcome(machine: Machine, y: NDArray[Any], j: int) -> NDArray[Any] | None:
 def _weights(
     machine: Machine, weights: NDArray[Any] | None, j: int, codes: Any, y: NDArray[Any]
 ) -> NDArray[Any] | None:
-    """The weights of fit j, None for ones; they have to leave it rows of two classes."""
+    """Return the weights of fit j, or None; InputError unless rows of two classes have weight."""
     if weights is None:
         return None
     own = weights if weights.ndim == 1 else weights[:, j]

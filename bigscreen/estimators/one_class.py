@@ -1,4 +1,4 @@
-"""The one-class machine as scikit-learn has it."""
+"""The one-class machine `OneClassSVM`, a drop-in for scikit-learn's."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from bigscreen.model.model import Model
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-learn has no types
-    """Tells rows like those it was fitted on from others; a drop-in for `sklearn.svm.OneClassSVM`.
+    """Detects rows unlike the training rows; a drop-in for `sklearn.svm.OneClassSVM`.
 
-    Minimises ``1/2 ||w||^2 - rho + 1 / nu sum_i c_i max(0, rho - <w, phi(x_i)>)``, ``c`` the rows'
-    weights as parts of their sum, until the duality gap, summed over all rows in float64, is at
-    most ``tol`` times the objective's absolute value. What is published is scaled as LIBSVM scales
-    it: times nu and the rows' weight.
+    Minimises ``1/2 ||w||^2 - rho + 1 / nu sum_i c_i max(0, rho - <w, phi(x_i)>)``, where c are the
+    rows' weights divided by their sum, until the duality gap, summed over all rows in float64, is
+    at most ``tol`` times the objective's absolute value. Published coefficients are scaled as in
+    LIBSVM: multiplied by nu and the sum of the weights.
 
     Parameters
     ----------
     nu : float, default=0.5
-        In (0, 1]: at most this part of the rows' weight is outside, and at least this part supports
-        the boundary.
+        In (0, 1]: at most this fraction of the rows' weight is outside the boundary, and at least
+        this fraction are support vectors.
     kernel, degree, gamma, coef0, n_components, sampling, tol, shrinking, max_iter, time_budget, \
     solver, screening, cache_size, memory, n_jobs, scheduler, work, random_state, verbose, tuning
         As in `SVC`.
@@ -53,7 +53,7 @@ class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-
     nu: float = 0.5
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """How far inside rows are: float64 array of shape (n_samples,), below 0 outside.
+        """Compute scores of rows, float64 (n_samples,): positive inside, negative for outliers.
 
         Parameters
         ----------
@@ -63,11 +63,11 @@ class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-
         return self._scores(X)[:, 0]
 
     def score_samples(self, X: Any) -> NDArray[np.float64]:
-        """``decision_function`` without the offset."""
+        """Compute scores without the offset: ``decision_function`` plus ``offset_``."""
         return self.decision_function(X) + self.offset_
 
     def predict(self, X: Any) -> NDArray[np.int64]:
-        """1 for rows inside, -1 for others: array of shape (n_samples,)."""
+        """Predict 1 for inliers and -1 for outliers, an array of shape (n_samples,)."""
         return np.where(self.decision_function(X) > 0, 1, -1)
 
     def _own(self) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""Estimators as nodes of the ONNX graphs that skl2onnx makes of scikit-learn pipelines.
+"""Convert estimators within scikit-learn pipelines to ONNX, as converters of skl2onnx.
 
-After ``register()``, `skl2onnx.to_onnx` converts them wherever they stand. Scores are computed in
-float64. A classifier or one-class machine at the end of a graph gives ``label`` and ``scores``
-(what `decision_function` gives, a column for each), and ``probabilities`` if it has learnt them on
-all rows; a regressor gives ``variable``, as those of scikit-learn do. Within a meta-estimator a
-classifier gives its label and one number a label, which `_Use` chooses.
+After ``register()``, `skl2onnx.to_onnx` converts the estimators anywhere in a pipeline. Scores are
+computed in float64. A classifier or one-class machine at the end of a graph has the outputs
+``label`` and ``scores`` (the columns of `decision_function`) and, if it is calibrated,
+``probabilities``. A regressor has the output ``variable``, like scikit-learn's. Within a
+meta-estimator a classifier has its label and a value per label as outputs; see `_Use`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LEAST_OPSET = 13
 
 
 def register() -> None:
-    """Tell skl2onnx how the estimators are converted; a second call changes nothing.
+    """Register the converters of all estimators with skl2onnx; may be called more than once.
 
     Raises
     ------
@@ -75,12 +75,12 @@ def register() -> None:
             _settle_shapes,
             _convert,
             parser=_declare_outputs,
-            options={"zipmap": [False]},  # (probabilities come as an array anyway)
+            options={"zipmap": [False]},  # probabilities are an array in any case
         )
 
 
 class _Added(Graph):
-    """Nodes and constants that go into a graph of skl2onnx."""
+    """A `Graph` whose nodes and constants are added to a graph of skl2onnx."""
 
     def __init__(self, scope: Any, container: Any) -> None:
         import onnx
@@ -101,13 +101,13 @@ class _Added(Graph):
 
 
 def _probable(machine: Any) -> bool:
-    """Whether there are probabilities whose formula the graph has."""
+    """Whether the machine has calibrated probabilities, which the graph can compute."""
     model: Model = machine.model_
     return model.calibration is not None and hasattr(machine, "predict_proba")
 
 
 class _Use(Enum):
-    """What a meta-estimator computes from the second output of a classifier in its graph."""
+    """The kind of values that a meta-estimator expects as a classifier's second output."""
 
     LABEL = "the predicted label as a number, one column"
     DECISION = "scores in the columns of decision_function"
@@ -118,7 +118,7 @@ class _Use(Enum):
 
 
 def _parts(estimator: Any) -> list[Any]:
-    """Fitted estimators that skl2onnx converts as parts of a meta-estimator."""
+    """Return the fitted estimators that skl2onnx converts as parts of a meta-estimator."""
     if isinstance(estimator, (Pipeline, GridSearchCV, *ESTIMATORS)):
         return []
     if isinstance(estimator, CalibratedClassifierCV):
@@ -128,7 +128,7 @@ def _parts(estimator: Any) -> list[Any]:
 
 
 def _last(estimator: Any) -> Any:
-    """The estimator at the end of pipelines and searches, which answers for them."""
+    """Return the final estimator of nested pipelines and searches, which makes predictions."""
     while isinstance(estimator, (Pipeline, GridSearchCV)):
         is_pipeline = isinstance(estimator, Pipeline)
         estimator = estimator.steps[-1][1] if is_pipeline else estimator.best_estimator_
@@ -136,9 +136,9 @@ def _last(estimator: Any) -> Any:
 
 
 def _meta(scope: Any, machine: Any) -> tuple[Any, Any] | None:
-    """The meta-estimator that a machine is a part of, and the part: the machine or what ends in it.
+    """Return the meta-estimator that contains a machine, and the part that ends in the machine.
 
-    None for a machine at the end of the graph, where it can stand in a pipeline or a search.
+    None if the machine is in no meta-estimator, except pipelines and searches.
     """
     known = [operator.raw_operator for operator in scope.operators.values()]
     parts = ((meta, part) for meta in known for part in _parts(meta))
@@ -146,9 +146,9 @@ def _meta(scope: Any, machine: Any) -> tuple[Any, Any] | None:
 
 
 def _refuse_wrong_graphs(meta: Any, has_values: bool) -> None:
-    """Raise InputError if skl2onnx converts a meta-estimator to a graph with other answers.
+    """Raise InputError if skl2onnx converts a meta-estimator to a graph with wrong predictions.
 
-    ``has_values``: whether its machines have probabilities, or scores are asked for.
+    ``has_values``: whether its machines have probabilities, or raw scores were requested.
     """
     if isinstance(meta, TunedThresholdClassifierCV):
         raise InputError(
@@ -170,12 +170,12 @@ def _refuse_wrong_graphs(meta: Any, has_values: bool) -> None:
 
 
 def _use(scope: Any, container: Any, machine: Any) -> _Use | None:
-    """What the second output is used for; None at the end of a graph.
+    """Determine what a machine's second output is used for; None at the end of a graph.
 
     Raises
     ------
     InputError
-        If skl2onnx converts the meta-estimator to a graph with other answers.
+        If skl2onnx converts the meta-estimator to a graph with wrong predictions.
     """
     found = _meta(scope, machine)
     if found is None:
@@ -198,7 +198,7 @@ def _use(scope: Any, container: Any, machine: Any) -> _Use | None:
 
 
 def _types(machine: Any, given: Any) -> list[tuple[str, Any]]:
-    """The outputs by their names, and their types; scores are as wide as the input."""
+    """Return names and types of the outputs; scores are float64 or float32 like the input."""
     from skl2onnx.common import data_types
 
     model: Model = machine.model_
@@ -220,7 +220,7 @@ def _types(machine: Any, given: Any) -> list[tuple[str, Any]]:
 
 
 def _labels(machine: Any) -> NDArray[Any]:
-    """Labels as ONNX has them: whole numbers, numbers, or texts."""
+    """Convert labels to a type that ONNX has: int64, float64 or text."""
     labels = np.asarray(getattr(machine, "classes_", machine.model_.labels))
     if labels.dtype.kind in "iub":
         return labels.astype(np.int64)
@@ -228,7 +228,7 @@ def _labels(machine: Any) -> NDArray[Any]:
 
 
 def _declare_outputs(scope: Any, machine: Any, inputs: Any, custom_parsers: Any = None) -> Any:
-    """What skl2onnx calls a parser."""
+    """Declare a machine's outputs: a parser, as skl2onnx calls it."""
     operator = scope.declare_local_operator(f"Bigscreen{type(machine).__name__}", machine)
     operator.inputs.extend(inputs)
     types = _types(machine, inputs[0].type)
@@ -238,7 +238,7 @@ def _declare_outputs(scope: Any, machine: Any, inputs: Any, custom_parsers: Any 
 
 
 def _settle_shapes(operator: Any) -> None:
-    """What skl2onnx calls a shape calculator."""
+    """Set the types of a machine's outputs: a shape calculator, as skl2onnx calls it."""
     machine = operator.raw_operator
     found = _types(machine, operator.inputs[0].type)
     if not is_regressor(machine) and _meta(operator.scope_inst, machine) is not None:
@@ -249,12 +249,12 @@ def _settle_shapes(operator: Any) -> None:
 
 
 def _convert(scope: Any, operator: Any, container: Any) -> None:
-    """What skl2onnx calls a converter.
+    """Add a machine's nodes to the graph: a converter, as skl2onnx calls it.
 
     Raises
     ------
     InputError
-        If ONNX has no such machine.
+        If the machine cannot be expressed in ONNX.
     """
     machine, model = operator.raw_operator, operator.raw_operator.model_
     if len(operator.inputs) != 1 or model.preparation.categories:
@@ -299,7 +299,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
 def _values_in_meta(
     graph: Graph, machine: Any, features: str, scores: str, codes: str, use: _Use
 ) -> str:
-    """What a meta-estimator is handed of a classifier (rows, one column a label)."""
+    """Add the values that a meta-estimator expects of a classifier, (rows, labels)."""
     model: Model = machine.model_
     if use is _Use.VOTES:
         return graph.add("Gather", graph.constant(np.eye(len(model.labels))), codes)
@@ -320,11 +320,11 @@ def _values_in_meta(
 
 
 def _values(graph: Graph, machine: Any, scores: str) -> str:
-    """What `decision_function` gives."""
+    """Add the values of the machine's `decision_function`."""
     model: Model = machine.model_
     shape = getattr(machine, "decision_function_shape", None)
     if len(model.coef) == 1 or shape is None:
         return scores
-    if shape == "ovo":  # a pair's score is above 0 for its first class there
+    if shape == "ovo":  # a positive score means a pair's first class there
         return graph.add("Neg", scores)
     return add_votes(graph, model, scores)

@@ -1,4 +1,4 @@
-"""Whole paths of arrays and data sets in one call."""
+"""Solve a machine for a grid of C or nu in one call: `svm_path`, `nu_path` and `SVCPathCV`."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def svm_path(
 ) -> SolvedPath:
     """Solve a machine for every value of C in one call, each proved to a gap.
 
-    Every point starts at the one before, and rows that provably stand at a bound are left out
-    beforehand and during the solve: the objectives are those of separate fits.
+    Every point starts at the solution before it, and rows whose dual variable is provably at a
+    bound are left out before and during the solve. Objectives equal those of separate fits, up to
+    ``tol``.
 
     Parameters
     ----------
@@ -70,27 +71,29 @@ def svm_path(
     fit_intercept : {True, "penalized", False}, default="penalized"
         The unpenalised offset of LIBSVM, a penalised constant, or none.
     epsilon, tau : float
-        Of "svr" and of "quantile".
+        Parameters of "svr" and of "quantile".
     tol : float, default=1e-3
-        Relative gap of every point.
+        Relative gap to prove for every point.
     rules : sequence of {"dvi", "ssnsv", "essnsv", "srbo", "srbo-cut", "gap"} or None
-        What leaves out rows before a solve; None: those that suit the problem, () none. A kernel
-        that is not positive semidefinite suits none: its points have a KKT violation and no gap.
+        Screening rules that leave out rows before a solve; None: those that suit the problem, ():
+        none. If the kernel is not positive semidefinite no rule is valid, and the points have a KKT
+        violation instead of a gap.
     dynamic, warm : bool, default=True
-        Leave out rows during a solve, too (over columns of an exact kernel only where a point
-        begins at nothing); start at the point before.
+        Whether to leave out rows during a solve, too (with an exact kernel only if the point starts
+        from zero); whether to start at the solution before.
     folds : int, list of (rows to fit, rows to hold out), or None, default=None
-        Hold rows out so many times to judge every value, or these.
+        Number of folds of the cross-validation that scores every value, or the row numbers of each.
     random_state : int, default=0
     time_budget : float or None
-        Seconds, shared out among the folds and all rows; what is cut short says its gap.
+        Seconds, divided among the folds and the fit to all rows; a point that is cut short reports
+        the gap it reached.
     memory : int or None
-        Bytes; None: 0.8 of what the process may use.
+        Bytes; None: 0.8 of the memory available to the process.
     n_jobs : int or None
-        Threads.
+        Number of threads.
     work : path or None, resume : bool
-        A folder that keeps the points until the path is whole, and whether to go on from there;
-        features beyond memory, too, which have a temporary one otherwise.
+        A folder that keeps solved points until the path is complete, and features beyond memory (by
+        default in a temporary folder); whether to resume from the points in it.
     verbose : bool
 
     Returns
@@ -117,15 +120,15 @@ def nu_path(
     problem: str = "nu-svc",
     **how: Any,
 ) -> SolvedPath:
-    """Solve a machine for every value of nu in one call; the rest as in `svm_path`.
+    """Solve a machine for every value of nu in one call; all else is as in `svm_path`.
 
     Parameters
     ----------
     nus : array (points,)
         In (0, 1], strictly ascending, and feasible for the weights of the classes.
     problem : {"nu-svc", "one-class"}
-        A one-class machine is fitted to the rows that have a weight. Labels, if any, judge the
-        folds: all held-out rows, those without weight too, by the AUC of the second label.
+        A one-class machine is fitted to the rows of positive weight. Labels, if given, score the
+        folds: by the AUC of the second label over all held-out rows, including rows of weight 0.
     """
     if problem not in ("nu-svc", "one-class"):
         raise InputError(f"nu_path solves nu-svc and one-class, not {problem!r}")
@@ -134,7 +137,7 @@ def nu_path(
 
 @dataclass(frozen=True, kw_only=True)
 class _Parameters:
-    """What `svm_path` and `nu_path` take by name, as `svm_path` explains it."""
+    """Keyword arguments of `svm_path` and `nu_path`, documented in `svm_path`."""
 
     sample_weight: Any = None
     class_weight: str | Mapping[Any, float] | None = None
@@ -164,7 +167,7 @@ AS_THEY_ARE = (
     *("class_weight", "kernel", "gamma", "degree", "coef0", "n_components", "fit_intercept"),
     *("epsilon", "tau", "tol", "time_budget", "memory", "resume"),
 )
-"""Parameters that `fit_options` takes under the same name."""
+"""Parameters that are passed to `fit_options` under the same name."""
 
 
 def _path(X: Any, y: Any, values: Any, problem: str, how: _Parameters) -> SolvedPath:
@@ -182,14 +185,14 @@ def _path(X: Any, y: Any, values: Any, problem: str, how: _Parameters) -> Solved
 
 
 def rules_of(rules: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The rules that were asked for; None: those that suit."""
+    """Return the requested screening rules as a tuple; None stands for the suitable ones."""
     if isinstance(rules, str):
         raise InputError(f"rules must be a sequence of names, such as ({rules!r},)")
     return None if rules is None else tuple(rules)
 
 
 def fit_options(n_components: int | None, fit_intercept: Any, **given: Any) -> TrainOptions:
-    """The options of a path's fits; ``given`` are `TrainOptions` as they are."""
+    """Make the options of a path's fits; ``given`` are further fields of `TrainOptions`."""
     exact = given["kernel"] != "linear" and n_components is None
     if given["gamma"] == "auto":
         raise InputError("gamma must be 'scale' or a number")
@@ -199,7 +202,7 @@ def fit_options(n_components: int | None, fit_intercept: Any, **given: Any) -> T
 
 
 def solved(data: Rows, options: PathOptions, n_jobs: int | None, verbose: Any) -> SolvedPath:
-    """The path, solved by threads of this process."""
+    """Solve the path on threads of this process."""
     columns = data.n_rows if options.fit.exact else max(data.n_features, options.fit.landmarks)
     small = data.n_rows * columns <= FEW_ENTRIES
     threads = 1 if small else None if n_jobs in (None, -1) else n_jobs
@@ -212,7 +215,7 @@ def solved(data: Rows, options: PathOptions, n_jobs: int | None, verbose: Any) -
 
 
 def renumbered_folds(folds: Any, n: int, numbers: NDArray[np.int64] | None) -> Folds | None:
-    """Folds of n rows, by the places of those that were not left out, which have these numbers."""
+    """Check folds of n rows; replace row numbers by positions among the kept rows, ``numbers``."""
     checked = checked_folds(folds, n)
     if numbers is None or checked is None or isinstance(checked, int):
         return checked
@@ -223,12 +226,12 @@ def renumbered_folds(folds: Any, n: int, numbers: NDArray[np.int64] | None) -> F
 
 
 def judging_folds(cv: Any, data: Rows, y: Any, numbers: NDArray[np.int64] | None) -> Folds:
-    """The folds that an estimator judges by, of the rows of y that were not left out.
+    """Return the folds of an estimator's cross-validation, over the rows that were kept.
 
     Raises
     ------
     InputError
-        If there are none.
+        If cv is None, or the folds are not valid.
     """
     folds = renumbered_folds(cv, data.n_rows if numbers is None else len(y), numbers)
     if folds is None:
@@ -237,7 +240,10 @@ def judging_folds(cv: Any, data: Rows, y: Any, numbers: NDArray[np.int64] | None
 
 
 def renumbered(path: SolvedPath, numbers: NDArray[np.int64], width: int) -> SolvedPath:
-    """The path with its rows' numbers in X, which is so wide, where some rows were left out."""
+    """Replace a path's row numbers by row numbers in X, which has `width` columns.
+
+    Needed if rows of weight 0 were left out.
+    """
 
     def array(name: str) -> NDArray[Any]:
         found = path.array(name)
@@ -249,7 +255,7 @@ def renumbered(path: SolvedPath, numbers: NDArray[np.int64], width: int) -> Solv
 def _data(
     X: Any, y: Any, sample_weight: Any, problem: str, square: bool
 ) -> tuple[Rows, NDArray[np.int64] | None]:
-    """The rows of a path as a data set, and their numbers in X where some were left out."""
+    """Return a path's rows as a data set, and their numbers in X if rows were left out."""
     if is_store(X):
         if y is not None or sample_weight is not None:
             raise InputError("a data set brings its own labels and weights; leave out the others")
@@ -276,16 +282,16 @@ def _data(
 
 @dataclass(eq=False, repr=False)
 class SVCPathCV(Classifier):
-    """Support vector classifier that chooses its C among a grid by cross-validation.
+    """Support vector classifier that chooses C from a grid by cross-validation.
 
-    All fits of all folds are one path: they share rows, features and kernel entries, each starts
-    at the one before, and rows that provably stand at a bound are left out. The classifier is then
-    that of the best C on all rows, proved to its gap.
+    The fits of all folds share rows, features and kernel entries; each starts at the solution
+    before it, and rows whose dual variable is provably at a bound are left out. The classifier is
+    the fit of the best C to all rows, with its certificate.
 
     Parameters
     ----------
     Cs : array (points,) or int, default=10
-        Strictly ascending; a number stands for so many from 1e-2 to 1e2 by equal factors.
+        Strictly ascending values, or their number: spaced evenly in log scale from 1e-2 to 1e2.
     cv : int or list of (rows to fit, rows to hold out), default=5
         Stratified folds, or the row numbers of each.
     kernel : {"linear", "rbf", "poly", "sigmoid", "laplacian"}, default="linear"
@@ -297,32 +303,32 @@ class SVCPathCV(Classifier):
     tol : float, default=1e-3
         Relative duality gap to prove for every fit.
     class_weight : None, "balanced" or dict, default=None
-        "balanced" by the classes of all rows.
+        Multiplies C by class; "balanced" uses the class counts of all rows.
     fit_intercept : {True, "penalized", False}, default="penalized"
         The unpenalised offset of LIBSVM, a penalised constant, or none.
     rules : sequence of str or None, default=None
         As in `svm_path`.
     random_state : int, RandomState or None, default=0
-        Of folds and landmarks.
+        Seed for folds and landmarks.
     memory, n_jobs, verbose
         As in `NystroemSVC`.
 
     Attributes
     ----------
     C_ : float
-        The value with the highest mean accuracy, the smallest of equals.
+        The value with the highest mean accuracy, the smallest if tied.
     Cs_ : float64 array (points,)
     scores_ : float64 array (cv, points)
         Accuracy on held-out rows.
     path_ : SolvedPath
-        ``path_.model(k)`` is that of ``Cs_[k]`` on all rows; ``path_.points`` says what was proved.
+        ``path_.model(k)`` is the fit of ``Cs_[k]`` to all rows; ``path_.points`` has the gaps.
     cv_results_ : dict of arrays (points,)
         param_C, mean_test_score, std_test_score, rank_test_score, mean_fit_time.
     classes_, n_features_in_, dual_gap_, relative_gap_, certificate_, model_
         Of the best model, as in `NystroemSVC`.
     """
 
-    # Threads of this process; `Machine` asks.
+    # Paths run on threads of this process only; `Machine` reads these attributes.
     scheduler = None
     work = None
 

@@ -1,7 +1,6 @@
-"""Probabilities of classes as LIBSVM has them: a sigmoid of every pair's scores, put together.
+"""LIBSVM's probabilities of classes: a sigmoid of every pair's scores, and pairwise coupling.
 
-scikit-learn has deprecated this in favour of `CalibratedClassifierCV`, and so warns here whoever
-asks for it.
+scikit-learn has deprecated them in favour of `CalibratedClassifierCV`, so they warn here, too.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def _asked(machine: Any) -> bool:
 
 
 class Probable:
-    """What ``probability=True`` adds to a machine that fits its classes one against one."""
+    """Mixin that adds LIBSVM's probabilities to a one-against-one machine."""
 
     probability: bool | str
     random_state: Any
@@ -66,11 +65,11 @@ class Probable:
 
     @available_if(_asked)  # type: ignore[untyped-decorator]  # scikit-learn has no types
     def predict_proba(self, X: Any) -> FloatArray:
-        """Probabilities of classes, float64 array of shape (n_samples, n_classes).
+        """Predict probabilities of classes, float64 array of shape (n_samples, n_classes).
 
-        With ``probability=True`` only: from the scores of rows that the machine was not fitted on,
-        in five folds, as LIBSVM and scikit-learn have it. The most probable class can differ from
-        the one that `predict` gives, with two classes, too.
+        Requires ``probability=True``. The sigmoids are fitted to cross-fitted scores of five folds,
+        as in LIBSVM and scikit-learn. The most probable class can differ from the one that
+        `predict` returns, even with two classes.
         """
         check_is_fitted(self)
         if not self._probA.size:
@@ -83,7 +82,7 @@ class Probable:
 
     @available_if(_asked)  # type: ignore[untyped-decorator]  # scikit-learn has no types
     def predict_log_proba(self, X: Any) -> FloatArray:
-        """Logarithms of `predict_proba`."""
+        """Predict logarithms of probabilities; see `predict_proba`."""
         logs: FloatArray = np.log(self.predict_proba(X))
         return logs
 
@@ -137,7 +136,7 @@ class Probable:
 
 
 def _folds(codes: NDArray[np.int64], random: np.random.RandomState) -> NDArray[np.int64]:
-    """The fold of every row: those of a class go round, in a random order."""
+    """Assign every row to a fold: the rows of a class in turn, in a random order."""
     fold = np.empty(len(codes), np.int64)
     for code in np.unique(codes):
         own = random.permutation(np.flatnonzero(codes == code))
@@ -148,10 +147,10 @@ def _folds(codes: NDArray[np.int64], random: np.random.RandomState) -> NDArray[n
 def _of_pairs(
     found: FloatArray, left: NDArray[np.int64], pairs: Sequence[tuple[int, ...]]
 ) -> FloatArray:
-    """Scores of all pairs of classes, of those of the classes that are left in what was fitted.
+    """Extend scores of the pairs of the classes in ``left`` to scores of all pairs.
 
-    Above 0 means the first of a pair, as LIBSVM has it. Of a pair with one class left it is that
-    class for certain, 1 or -1; without any 0.
+    A positive score means a pair's first class, as in LIBSVM. If only one class of a pair is left
+    its score is 1 or -1, in favour of that class; if none is left it is 0.
     """
     known = {pair: k for k, pair in enumerate(combinations(left.tolist(), 2))}
     out = np.zeros((len(found), len(pairs)))

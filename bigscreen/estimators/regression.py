@@ -20,7 +20,7 @@ from bigscreen.options.train import TrainOptions
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class _KernelRegressor(Regressor, KernelMachine):
-    """What the kernel regressions share: C and the offset."""
+    """Base of the kernel regressions, with the parameters C and ``fit_intercept``."""
 
     C: float = 1.0
     fit_intercept: bool | str = True
@@ -56,12 +56,13 @@ class SVR(_KernelRegressor):
     n_support_ : int32 array (1,)
     dual_coef_ : float64 array, or csr_array if X is sparse, (1, n_SV)
     coef_ : array or csr_array (1, n_features)
-        Of a linear kernel: weights of the features.
+        Weights of the features, if the kernel is linear.
     intercept_ : float64 array (1,)
     n_iter_ : int
-        What ``max_iter`` counts.
+        Number of iterations, as ``max_iter`` counts them.
     components_ : ndarray or csr_array (n_components, n_features)
-        The landmarks, where ``n_components`` is a number, in place of the four above.
+        If ``n_components`` is a number: the landmarks, instead of ``support_``,
+        ``support_vectors_``, ``n_support_`` and ``dual_coef_``.
     n_features_in_, dual_gap_, relative_gap_, certificate_, ledger_, fit_status_, history_, model_
         As in `SVC`; there is one certificate.
 
@@ -84,14 +85,14 @@ class NuSVR(_KernelRegressor):
     """nu-support vector regression, a drop-in for `sklearn.svm.NuSVR`.
 
     Minimises ``1/2 ||w||^2 + C sum_i weight_i (nu epsilon + max(0, |y_i - <w, phi(x_i)> - b| -
-    epsilon))`` over epsilon, too, until the duality gap, summed over all rows in float64, is at
-    most ``tol`` times the objective. Its rows are held twice, in memory.
+    epsilon))`` over w, b and epsilon, until the duality gap, summed over all rows in float64, is at
+    most ``tol`` times the objective. Rows are held in memory, twice.
 
     Parameters
     ----------
     nu : float, default=0.5
-        In (0, 1]: at most this part of the rows' weight is outside of the tube, and at least this
-        part supports it.
+        In (0, 1]: at most this fraction of the rows' weight is outside of the tube, and at least
+        this fraction are support vectors.
     C : float, default=1.0
         Penalty of an error beyond epsilon.
     fit_intercept : {True, "penalized", False}, default=True
@@ -100,7 +101,7 @@ class NuSVR(_KernelRegressor):
     cache_size, memory, n_jobs, work, random_state, verbose, tuning
         As in `SVC`; the kernel has a name or is a function of rows.
     n_components, sampling, scheduler
-        Not looked at or refused: the machine is exact, and its rows are in memory.
+        Ignored or refused: the machine is exact, and its rows are in memory.
 
     Attributes
     ----------
@@ -184,7 +185,7 @@ class QuantileRegressor(_KernelRegressor):
     Parameters
     ----------
     quantile : float, default=0.5
-        Strictly between 0 and 1: this part of the rows' weight will lie below the prediction.
+        Strictly between 0 and 1: this fraction of the rows' weight lies below the predictions.
     C : float, default=1.0
         Penalty of an error.
     fit_intercept : {True, "penalized", False}, default=True

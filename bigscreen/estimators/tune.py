@@ -1,4 +1,4 @@
-"""Classifiers that search for their own parameters, by paths over shared features and folds."""
+"""Classifiers that choose their parameters by cross-validation, with paths over shared features."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PUBLISHED = {
     "iter": "rung",
     "relative_gap": "gap",
 }
-"""Columns of ``cv_results_``, and what the search's record calls them."""
+"""Columns of ``cv_results_``, with their names in the search's record."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class _Search(Classifier):
-    """Parameters that all searching classifiers have, and the search itself."""
+    """Base of the classifiers with a parameter search: common parameters and the search."""
 
-    # Threads of this process; `Machine` asks.
+    # Searches run on threads of this process only; `Machine` reads these attributes.
     scheduler = None
     work = None
     _exact = True
@@ -56,7 +56,7 @@ class _Search(Classifier):
     verbose: int = 0
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Search, and fit the best candidate to all rows.
+        """Search the grid, and fit the best candidate to all rows.
 
         Parameters
         ----------
@@ -72,10 +72,10 @@ class _Search(Classifier):
         Raises
         ------
         InputError
-            A ValueError: a grid with a repeat, a class with fewer rows than folds, parameters or
-            data that cannot be used.
+            A ValueError: a grid with a repeated value, a class with fewer rows than folds,
+            parameters or data that cannot be used.
         TimeOver
-            If the time budget ends before any candidate is judged.
+            If the time budget ends before any candidate has a score.
         """
         fit = self._options()
         with ExitStack() as owned:
@@ -108,15 +108,15 @@ class _Search(Classifier):
         )
 
     def _more(self) -> dict[str, Any]:
-        """Further options."""
+        """Return the training options that only this kind of search has."""
         return {}
 
     def _counts(self, data: Rows) -> list[int] | None:
-        """Numbers of landmarks to try; None: the exact kernel."""
+        """Return the numbers of landmarks to try; None for the exact kernel."""
         return None
 
     def _values(self) -> Any:
-        """The grid of C or nu."""
+        """Return the grid of C or nu."""
         return self.Cs
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
@@ -148,7 +148,7 @@ class _Search(Classifier):
             scores = [point["scores"][f] if "scores" in point else np.nan for point in points]
             columns[f"split{f}_test_score"] = np.array(scores)
         rows, mean = columns["n_resources"], columns["mean_test_score"]
-        # As scikit-learn's halving has it: who got farther ranks before.
+        # As in scikit-learn's halving: a candidate that reached a later rung ranks higher.
         order = np.lexsort((-mean, -rows))
         rank = np.empty(len(points), np.int32)
         for place, k in enumerate(order):
@@ -168,40 +168,40 @@ class _Search(Classifier):
 
     @property
     def best_estimator_(self) -> Self:
-        """The fitted machine: this object itself, which predicts with the best on all rows."""
+        """The object itself, which predicts with the best parameters' fit to all rows."""
         return self
 
 
 @dataclass(eq=False, repr=False)
 class NystroemSVCCV(_Search):
-    """`NystroemSVC` that searches for gamma, C and the number of landmarks by cross-validation.
+    """`NystroemSVC` that chooses gamma, C and the number of landmarks by cross-validation.
 
-    The values of C are solved as paths, each from the one before; folds and values of a gamma share
-    landmarks and features. The machine is then fitted to all rows with the best of them, proved to
-    its gap, and this object predicts with it.
+    The values of C are solved as a path, each from the solution before it; all folds and values of
+    C share the landmarks and features of a gamma. The best candidate is then fitted to all rows,
+    with a certificate, and this object predicts with it.
 
     Parameters
     ----------
     gammas : array or None, default=None
-        Ascending; None: nine by factors of two around "scale".
+        Ascending values; None: nine values, by factors of two around "scale".
     Cs : array, default=(0.01, 0.1, 1.0, 10.0, 100.0)
-        Ascending.
+        Ascending values.
     n_components : int or sequence of int, default=500
         Numbers of landmarks to try, ascending.
     cv : int or list of (rows to fit, rows to hold out), default=5
         Stratified folds, or the row numbers of each.
     elimination : {"halving", "none"}, default="halving"
-        "halving": the best third goes on to three times the rows, and the best one's neighbours in
-        the grid to all, a heuristic; "none": all candidates are solved on all rows.
+        "halving": the best third goes on to three times as many rows, and the best candidate's
+        neighbours in the grid to all rows (a heuristic); "none": all candidates get all rows.
     kernel : {"rbf", "polynomial", "laplacian", "sigmoid"}, default="rbf"
     degree, coef0, sampling, class_weight, fit_intercept
         As in `NystroemSVC`.
     tol : float, default=1e-3
-        Relative duality gap to prove on all rows; on a part of them .01 will do.
+        Relative duality gap to prove on all rows; it is 0.01 on a part of the rows.
     time_budget : float or None, default=None
-        Seconds; three quarters are for the search, whose best so far is fitted in the rest.
+        Seconds; three quarters are for the search, and the rest for the fit of its best candidate.
     random_state : int, RandomState or None, default=0
-        Of folds, rungs and landmarks.
+        Seed for folds, rungs and landmarks.
     memory, n_jobs, verbose, tuning
         As in `NystroemSVC`.
 
@@ -213,15 +213,16 @@ class NystroemSVCCV(_Search):
         Mean accuracy over the folds.
     cv_results_ : dict of arrays (candidates,)
         param_gamma, param_C, param_n_components, params, mean_test_score, std_test_score,
-        split0_test_score and so on, rank_test_score, and of the last rung that each reached
-        (``iter``) its rows (``n_resources``) and the largest relative gap of its folds.
+        split0_test_score and so on, rank_test_score, and for the last rung that a candidate reached
+        (``iter``) the number of rows (``n_resources``) and the largest relative gap of its folds.
     best_index_ : int
     best_estimator_ : NystroemSVCCV
         This object.
     search_ : dict
-        The whole record: what was dropped at which rung, by which rule.
-    classes_, n_features_in_, components_, coef_, intercept_, dual_gap_, relative_gap_
-        As in `NystroemSVC`, of the best machine; ``certificate_`` and ``model_``, too.
+        The whole record: which candidates were dropped at which rung, by which rule.
+    classes_, n_features_in_, components_, coef_, intercept_, dual_gap_, relative_gap_, \
+    certificate_, model_
+        As in `NystroemSVC`, for the best machine.
     """
 
     _exact = False
@@ -243,25 +244,25 @@ class NystroemSVCCV(_Search):
             raise InputError(
                 f"n_components must be whole numbers of landmarks, got {self.n_components!r}"
             )
-        # One number that is too large for a few rows stands for all of them.
+        # A single number larger than the number of rows means all rows.
         least = [min(int(counts[0]), data.n_rows)] if not np.ndim(self.n_components) else None
         return least or [int(m) for m in counts]
 
 
 @dataclass(eq=False, repr=False)
 class SVCCV(_Search):
-    """`SVC` that searches for gamma and C by cross-validation, with the exact kernel.
+    """`SVC` that chooses gamma and C by cross-validation, with the exact kernel.
 
-    All values of C are solved as paths, each from the one before, over one kernel matrix for all
-    folds of a gamma. The machine is then fitted to all rows with the best of them, proved to its
-    gap, and this object predicts with it. More than two classes are fitted one against the rest.
+    The values of C are solved as a path, each from the solution before it, over one kernel matrix
+    for all folds of a gamma. The best candidate is then fitted to all rows, with a certificate, and
+    this object predicts with it. More than two classes are fitted one against the rest.
 
     Parameters
     ----------
     gammas : array or None, default=None
-        Ascending; None: nine by factors of two around "scale".
+        Ascending values; None: nine values, by factors of two around "scale".
     Cs : array, default=(0.01, 0.1, 1.0, 10.0, 100.0)
-        Ascending.
+        Ascending values.
     cv, elimination, tol, time_budget, random_state
         As in `NystroemSVCCV`.
     kernel : {"rbf", "polynomial", "laplacian", "sigmoid"}, default="rbf"
@@ -274,9 +275,9 @@ class SVCCV(_Search):
     ----------
     best_params_, best_score_, cv_results_, best_index_, best_estimator_, search_
         As in `NystroemSVCCV`.
-    classes_, n_features_in_, support_, support_vectors_, dual_coef_, intercept_
-        Of the best machine, one row of coefficients for each score; ``dual_gap_``,
-        ``relative_gap_``, ``certificate_`` and ``model_``, too.
+    classes_, n_features_in_, support_, support_vectors_, dual_coef_, intercept_, dual_gap_, \
+    relative_gap_, certificate_, model_
+        Attributes of the best machine; ``dual_coef_`` has a row of coefficients for each score.
     """
 
     gammas: Any = None
@@ -285,14 +286,14 @@ class SVCCV(_Search):
 
 @dataclass(eq=False, repr=False)
 class NuSVCCV(_Search):
-    """`NuSVC` that searches for gamma and nu by cross-validation, with the exact kernel.
+    """`NuSVC` that chooses gamma and nu by cross-validation, with the exact kernel.
 
     Parameters
     ----------
     gammas : array or None, default=None
-        Ascending; None: nine by factors of two around "scale".
+        Ascending values; None: nine values, by factors of two around "scale".
     nus : array, default=(0.1, 0.2, 0.3, 0.4, 0.5)
-        In (0, 1], ascending, and feasible for the weights of the classes in every fold.
+        Ascending values in (0, 1], feasible for the weights of the classes in every fold.
     cv, elimination, kernel, degree, coef0, class_weight, fit_intercept, tol, time_budget
         As in `SVCCV`.
     random_state, memory, n_jobs, verbose
@@ -301,7 +302,7 @@ class NuSVCCV(_Search):
     Attributes
     ----------
     best_params_ : dict
-        gamma and nu; the others as in `SVCCV`.
+        gamma and nu. All other attributes are as in `SVCCV`.
     """
 
     _problem = "nu-svc"

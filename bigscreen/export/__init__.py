@@ -1,1 +1,1 @@
-"""Models as other programs have them: ONNX, scikit-learn, skops, LIBSVM; compared with ours."""
+"""Export models to ONNX, scikit-learn, skops and LIBSVM, and compare the exports' scores."""

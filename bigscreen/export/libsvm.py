@@ -1,4 +1,4 @@
-"""Model files of LIBSVM: written, read, and evaluated as LIBSVM does, in float64."""
+"""Write, read and evaluate model files of LIBSVM; evaluation follows LIBSVM, in float64."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from bigscreen.model.pairs import classes_of, one_against_one
 from bigscreen.numerics.rows import FloatArray
 
 KERNELS = {"linear": "linear", "polynomial": "polynomial", "rbf": "rbf", "sigmoid": "sigmoid"}
-"""Those that both have, and their names there."""
+"""Kernels that both bigscreen and LIBSVM have, with LIBSVM's names."""
 
 PARAMETERS = {
     "linear": (),
@@ -30,7 +30,7 @@ PARAMETERS = {
     "rbf": ("gamma",),
     "sigmoid": ("gamma", "coef0"),
 }
-"""The parameters of each kernel, which a model file must name."""
+"""Parameters that a model file must state, keyed by LIBSVM's name of the kernel."""
 
 TYPES = {
     "c_svc": "classifier",
@@ -46,17 +46,17 @@ IMPORTED = (
 
 
 def write_libsvm(model: Model, out: str | os.PathLike[str]) -> list[str]:
-    """Write a model file of LIBSVM, which appears whole or not at all.
+    """Write a model as a LIBSVM model file, atomically.
 
     Returns
     -------
     list of str
-        What a reader of the file has to know: sentences.
+        Notes for the user of the file, one sentence each.
 
     Raises
     ------
     InputError
-        If LIBSVM has no such machine.
+        If LIBSVM cannot represent the model.
     """
     name = model.kernel.name
     if name not in KERNELS:
@@ -75,7 +75,7 @@ def write_libsvm(model: Model, out: str | os.PathLike[str]) -> list[str]:
         notes.append("the file is of prepared rows (scaled, a column for every category)")
     rows: Any = model.landmarks
     coef, offset = model.coef, model.intercept - (0.0 if many else model.threshold)
-    if rows is None:  # one support vector, which is w itself
+    if rows is None:  # a linear model becomes a single support vector, w itself
         rows, coef = model.coef, np.ones((1, 1))
     head = [f"svm_type {_type(model)}", f"kernel_type {KERNELS[name]}"]
     own = [name for name in ("degree", "gamma", "coef0") if hasattr(model.kernel, name)]
@@ -106,7 +106,7 @@ def write_libsvm(model: Model, out: str | os.PathLike[str]) -> list[str]:
 
 
 def _of_own_classes(model: Model) -> bool:
-    """Whether every row has coefficients in the pairs of its own class alone."""
+    """Whether every support row has coefficients only in pairs that contain its class."""
     code = classes_of(model)
     pairs = combinations(range(len(model.labels)), 2)
     return all(
@@ -120,7 +120,7 @@ def _type(model: Model) -> str:
 
 
 def _entries(rows: Any, row: int) -> Iterator[str]:
-    """The entries of a row that are not 0, as svmlight has them."""
+    """Format the nonzero entries of a row as svmlight does."""
     if issparse(rows):
         own = slice(rows.indptr[row], rows.indptr[row + 1])
         columns, values = rows.indices[own], rows.data[own]
@@ -131,12 +131,12 @@ def _entries(rows: Any, row: int) -> Iterator[str]:
 
 
 def read_libsvm(path: str | os.PathLike[str]) -> Model:
-    """The machine in a model file of LIBSVM; nothing is proved of it.
+    """Read a LIBSVM model file; the model has no certificate.
 
     Raises
     ------
     InputError
-        If there is no such file, or it is not one of LIBSVM's, or damaged.
+        If there is no such file, it is not a LIBSVM model, or it is damaged.
     """
     name = os.fspath(path)
     check_regular(path)
@@ -180,7 +180,7 @@ def _machine(name: str, head: dict[str, list[str]], lines: Any) -> Model:
             f"{name} names no {absent[0]}, which its {kernel_name} kernel needs and LIBSVM always "
             "writes; restore the line or train the model again"
         )
-    # A parameter that the kernel does not have may be any number.
+    # The value of a parameter that the kernel does not have is irrelevant.
     gamma, degree, coef0 = (head.get(each, ["1"])[0] for each in ("gamma", "degree", "coef0"))
     kernel = make_kernel(kernel_name, float(gamma), int(degree), float(coef0))
     labels: list[Any] = {"regressor": [], "one-class": [-1, 1]}.get(kind, [])
@@ -191,7 +191,7 @@ def _machine(name: str, head: dict[str, list[str]], lines: Any) -> Model:
             raise ValueError("labels and support vectors do not match")
         if classes > 2:
             coef, rho = _by_pairs(coef, np.repeat(np.arange(classes), sizes)), -rho
-        elif labels[0] > labels[1]:  # LIBSVM's score is above 0 for the first of two labels
+        elif labels[0] > labels[1]:  # LIBSVM's positive scores mean the first of two labels
             labels = labels[::-1]
         else:
             coef, rho = -coef, -rho
@@ -211,7 +211,7 @@ def _machine(name: str, head: dict[str, list[str]], lines: Any) -> Model:
 
 
 def _support(lines: Any, count: int, width: int) -> tuple[FloatArray, Any]:
-    """Coefficients (width, count) and rows, read line by line."""
+    """Read the lines of the support vectors: coefficients (width, count) and rows."""
     coef = np.empty((width, count))
     data, columns, ends, last = [], [], [0], -1
     for row in range(count):
@@ -237,7 +237,7 @@ def _support(lines: Any, count: int, width: int) -> tuple[FloatArray, Any]:
 
 
 def _by_pairs(coef: FloatArray, code: NDArray[np.int64]) -> FloatArray:
-    """Coefficients (pairs, n_SV) of ours from LIBSVM's (classes - 1, n_SV): of the other sign."""
+    """Convert LIBSVM's coefficients (classes - 1, n_SV) to ours (pairs, n_SV), of opposite sign."""
     classes = len(coef) + 1
     out = []
     for first in range(classes):
@@ -250,7 +250,7 @@ def _by_pairs(coef: FloatArray, code: NDArray[np.int64]) -> FloatArray:
 def _provenance(
     name: str, head: dict[str, list[str]], kernel: dict[str, Any], count: int
 ) -> dict[str, Any]:
-    """What a model that was fitted here would say, as far as the file does."""
+    """Build the provenance of an imported model from the file's header."""
     problems = {"c_svc": "c-svc", "nu_svc": "nu-svc", "one_class": "one-class"}
     kind = head["svm_type"][0]
     problem = problems.get(kind, kind.removeprefix("epsilon_").replace("_", "-"))
@@ -274,9 +274,9 @@ def _provenance(
 
 
 def decision(path: str | os.PathLike[str], X: Any) -> FloatArray:
-    """Our scores (rows, k) of rows as the numbers of a file give them: float64 and dense, slowly.
+    """Compute scores (rows, k) from a LIBSVM model file as LIBSVM's prediction does.
 
-    What LIBSVM's own prediction does with the file, step by step.
+    In float64, dense and slow: a reference for the comparison with the exported model.
     """
     model = read_libsvm(path)
     Z: Any = model.landmarks

@@ -1,8 +1,8 @@
-"""A model as an ONNX graph that takes rows as their source had them, computed in float64.
+"""Export a model as an ONNX graph that takes raw source rows and computes in float64.
 
-Inputs: ``X``, float64 (rows, columns of the source); where the source has categories one input a
-column instead, (rows, 1), float64 or text, by the column's name. Outputs: ``label`` (or
-``prediction``) and ``scores``, and ``probabilities`` of a model that has them.
+The input is ``X``, float64 (rows, source columns). If the source has categories, each column is an
+input of its own, (rows, 1), float64 or text, named like the column. The outputs are ``label`` (or
+``prediction``), ``scores`` and, of a calibrated model, ``probabilities``.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ OPSET = 17
 IR = 8
 
 FOLD_SCORES = "fold_scores"
-"""The scores that probabilities come from: inside the graph, and no output of it."""
+"""Name of the fold machines' scores, from which probabilities follow; not an output."""
 
 RESERVED = ("label", "scores", "probabilities", FOLD_SCORES)
-"""Names inside the graph that no input may have."""
+"""Names of results in the graph, which no input may have."""
 
 DENSE = 1 << 31
-"""Bytes that landmarks may take as a dense matrix: the largest file that ONNX has."""
+"""Refuse landmarks that take at least this many bytes as a dense matrix: ONNX's file limit."""
 
 
 def needs() -> tuple[Any, Any]:
-    """The modules onnx and onnxruntime; InputError if one is missing."""
+    """Import and return onnx and onnxruntime; InputError if one of them is missing."""
     try:
         import onnx
         import onnxruntime
@@ -52,30 +52,30 @@ def needs() -> tuple[Any, Any]:
 
 
 class Graph:
-    """Nodes and constants, each result by a name of its own."""
+    """The nodes and constants of an ONNX graph under construction; results have unique names."""
 
     def __init__(self) -> None:
         self.onnx, _ = needs()
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self.entries: dict[int, str] = {}
-        """Kernel entries by the identity of the landmarks that they are with."""
+        """Names of kernel entries, keyed by the `id` of their landmarks' array."""
 
     def constant(self, value: Any, dtype: type = np.float64) -> str:
-        """A tensor that the graph brings along."""
+        """Add a constant tensor; return its name."""
         name = f"c{len(self.constants)}"
         self.constants.append(self.tensor(value, dtype, name))
         return name
 
     def tensor(self, value: Any, dtype: type, name: str) -> Any:
-        """A tensor of ONNX."""
+        """Convert a value to an ONNX tensor."""
         array = np.asarray(value) if dtype is object else np.asarray(value, dtype)
         if array.dtype.kind in "UO":
             array = array.astype(object)
         return self.onnx.numpy_helper.from_array(array, name)
 
     def add(self, op: str, *inputs: str, domain: str = "", out: str = "", **attributes: Any) -> str:
-        """A node; the name of its result."""
+        """Add a node; return the name of its result."""
         out = out or f"t{len(self.nodes)}"
         node = self.onnx.helper.make_node(op, inputs, [out], domain=domain, **attributes)
         self.nodes.append(node)
@@ -83,17 +83,17 @@ class Graph:
 
 
 def write_onnx(model: Model, out: str | os.PathLike[str]) -> list[str]:
-    """Write an ONNX file, which appears whole or not at all.
+    """Write a model as an ONNX file, atomically.
 
     Returns
     -------
     list of str
-        What a reader of the file has to know: sentences.
+        Notes for the user of the file, one sentence each.
 
     Raises
     ------
     InputError
-        If onnx is missing, or ONNX has no such machine.
+        If onnx is missing, or the model cannot be expressed in ONNX.
     """
     graph = Graph()
     helper, types = graph.onnx.helper, graph.onnx.TensorProto
@@ -135,7 +135,7 @@ def write_onnx(model: Model, out: str | os.PathLike[str]) -> list[str]:
 
 
 def _labels(model: Model) -> NDArray[Any]:
-    """Labels as ONNX has them: whole numbers, numbers, or texts."""
+    """Convert labels to a type that ONNX has: int64, float64 or text."""
     names = np.asarray(model.labels)
     if names.dtype.kind in "iu":
         return names.astype(np.int64)
@@ -143,7 +143,7 @@ def _labels(model: Model) -> NDArray[Any]:
 
 
 def _features(graph: Graph, model: Model) -> tuple[str, list[Any], list[str]]:
-    """The inputs, and the name of the features that are made of them, (rows, n_features)."""
+    """Add inputs and preparation; return the features' name, (rows, n_features), inputs, notes."""
     helper, types, known = graph.onnx.helper, graph.onnx.TensorProto, model.preparation
     n_raw = model.n_features_in_
     if not known.categories:
@@ -158,8 +158,8 @@ def _features(graph: Graph, model: Model) -> tuple[str, list[Any], list[str]]:
         if kinds is None:
             parts.append(_filled(graph, name, known, np.array([j])))
             continue
-        # A text that says that a value is missing stands for the category of those, and a truth
-        # value in another case for that one.
+        # A mark of a missing value stands for the category ABSENT, and a truth value in another
+        # case for its category.
         marks = dict.fromkeys((*MISSING, *known.missing))
         also = {text: ABSENT for text in marks if ABSENT in kinds and text not in kinds}
         truths = [text for words in BOOLEANS.values() for text in words if text not in kinds]
@@ -184,26 +184,26 @@ def _features(graph: Graph, model: Model) -> tuple[str, list[Any], list[str]]:
 
 
 def input_names(model: Model) -> list[str]:
-    """What the inputs are called where there is one a column: the source's names."""
+    """Return the names of the inputs if each column is an input: the source's names."""
     known = model.preparation.names
     names = [f"column {j + 1}" for j in range(model.n_features_in_)] if known is None else known
     return [f"in: {name}" if name in RESERVED else name for name in names]
 
 
 def add_features(graph: Graph, model: Model, X: str) -> str:
-    """The features of rows of a source without categories, (rows, n_features)."""
+    """Add the preparation of rows from a source without categories; (rows, n_features)."""
     columns = np.arange(model.n_features_in_)
     return _scaled(graph, model, _filled(graph, X, model.preparation, columns))
 
 
 def _filled(graph: Graph, values: str, known: Preparation, columns: NDArray[np.int64]) -> str:
-    """Some columns (rows, d) with a number in place of each that is missing."""
+    """Replace missing numbers in columns (rows, d) by the columns' fill values."""
     if known.fill is None:
         return values
     fill = graph.constant(known.fill[columns])
     marked = np.array([c not in known.dates for c in columns.tolist()])
     for number in known.gaps.numbers:
-        mark = graph.constant(np.where(marked, number, np.nan))  # (no number is equal to NaN)
+        mark = graph.constant(np.where(marked, number, np.nan))  # nothing equals NaN
         values = graph.add("Where", graph.add("Equal", values, mark), fill, values)
     return graph.add("Where", graph.add("IsNaN", values), fill, values)
 
@@ -218,14 +218,14 @@ def _scaled(graph: Graph, model: Model, values: str) -> str:
 
 
 def add_scores(graph: Graph, model: Model, X: str) -> str:
-    """Scores (rows, k)."""
+    """Add the computation of the model's scores (rows, k)."""
     if model.gate is not None:
         raise InputError("machines of parts (an early divide and conquer) are not exported to onnx")
     return _add_sums(graph, model, model.landmarks, X, model.coef, model.intercept)
 
 
 def add_fold_scores(graph: Graph, model: Model, X: str, scores: str) -> str:
-    """Scores by the machines that probabilities come from, (rows, machines k)."""
+    """Add the computation of the fold machines' scores, (rows, machines k)."""
     folds = model.fold_machines
     if folds is None:
         return scores
@@ -237,7 +237,7 @@ def add_fold_scores(graph: Graph, model: Model, X: str, scores: str) -> str:
 def _add_sums(
     graph: Graph, model: Model, rows: Any, X: str, coef: FloatArray, intercept: FloatArray
 ) -> str:
-    """Sums of kernel entries with rows, or of features, and offsets: (rows, len(coef))."""
+    """Add weighted sums of kernel entries (or features), plus offsets: (rows, len(coef))."""
     if rows is not None:
         X = _kernel_entries(graph, model.kernel, rows, X)
     sums = graph.add("MatMul", X, graph.constant(coef.T))
@@ -245,7 +245,7 @@ def _add_sums(
 
 
 def _kernel_entries(graph: Graph, kernel: Any, rows: Any, X: str) -> str:
-    """Kernel entries (rows of X, landmarks), made once for all sums over the same landmarks."""
+    """Add kernel entries (rows of X, landmarks), only once for the same landmarks."""
     if id(rows) in graph.entries:
         return graph.entries[id(rows)]
     if kernel.name not in ("linear", "rbf", "polynomial", "sigmoid", "laplacian"):
@@ -256,7 +256,7 @@ def _kernel_entries(graph: Graph, kernel: Any, rows: Any, X: str) -> str:
             "ONNX file may have, which knows no sparse matrices; export to libsvm"
         )
     Z = np.asarray(rows.toarray() if issparse(rows) else rows, np.float64)
-    if kernel.invariant:  # near 0 differences of squares keep their digits
+    if kernel.invariant:  # centre rows: differences of squared norms then lose fewer digits
         middle = Z.mean(axis=0)
         X, Z = graph.add("Sub", X, graph.constant(middle)), Z - middle
     graph.entries[id(rows)] = _entries(graph, kernel, X, Z)
@@ -264,7 +264,7 @@ def _kernel_entries(graph: Graph, kernel: Any, rows: Any, X: str) -> str:
 
 
 def _entries(graph: Graph, kernel: Any, X: str, Z: FloatArray) -> str:
-    """Kernel entries (rows, m)."""
+    """Add nodes that compute kernel entries (rows, m)."""
     if kernel.name == "laplacian":
         apart = graph.add(
             "Sub", graph.add("Unsqueeze", X, graph.constant([1], np.int64)), graph.constant(Z[None])
@@ -293,7 +293,7 @@ def _entries(graph: Graph, kernel: Any, X: str, Z: FloatArray) -> str:
 
 
 def add_codes(graph: Graph, model: Model, scores: str) -> str:
-    """Label codes (rows,), as `Model.decide` has them."""
+    """Add the computation of label codes (rows,), as `Model.decide` does it."""
     types = graph.onnx.TensorProto
     if model.strategy == "one" and len(model.labels) > 2:
         votes, _ = _votes(graph, model, graph.add("Less", scores, graph.constant(0.0)))
@@ -307,11 +307,14 @@ def add_codes(graph: Graph, model: Model, scores: str) -> str:
 
 
 def _votes(graph: Graph, model: Model, lost: str) -> tuple[str, str]:
-    """Votes for labels (rows, k), where the second of a pair has lost; what adds pairs up, too."""
+    """Add votes for labels (rows, k); ``lost``: whether a pair's second label lost.
+
+    Returns the names of the votes and of the matrix that sums over the pairs of each label.
+    """
     k = len(model.labels)
     first, second = np.triu_indices(k, 1)
     pairs = np.zeros((len(first), k))
-    # A vote for the first of a pair is one less for its second.
+    # Start from all votes for the second labels; a vote for a first label moves one.
     pairs[np.arange(len(first)), first] = 1.0
     pairs[np.arange(len(first)), second] = -1.0
     added = graph.constant(pairs)
@@ -320,7 +323,7 @@ def _votes(graph: Graph, model: Model, lost: str) -> tuple[str, str]:
 
 
 def add_votes(graph: Graph, model: Model, scores: str) -> str:
-    """One value for every label (rows, k) of scores of pairs, as `Model.decision_values` has it."""
+    """Add decision values per label (rows, k) of pair scores, as `Model.decision_values` does."""
     votes, added = _votes(graph, model, graph.add("LessOrEqual", scores, graph.constant(0.0)))
     total = graph.add("MatMul", graph.add("Neg", scores), added)
     room = graph.add("Add", graph.add("Abs", total), graph.constant(1.0))
@@ -329,7 +332,10 @@ def add_votes(graph: Graph, model: Model, scores: str) -> str:
 
 
 def add_probabilities(graph: Graph, model: Model, scores: str, held: str) -> str:
-    """Probabilities of labels (rows, k), one against the rest, as `Calibration.probabilities`."""
+    """Add probabilities of labels (rows, k), one against the rest or binary.
+
+    The formula is that of `Calibration.probabilities`.
+    """
     known, k = model.calibrated, len(model.coef)
     machines = []
     for f in range(known.machines):
@@ -354,13 +360,13 @@ def add_probabilities(graph: Graph, model: Model, scores: str, held: str) -> str
 
 
 def _curve(graph: Graph, curve: Curve, score: str) -> str:
-    """A curve's probabilities (rows, 1) of scores (rows, 1)."""
+    """Add a curve's map of scores (rows, 1) to probabilities (rows, 1)."""
     if len(curve.x) == 1:
         line = graph.add("Mul", score, graph.constant(-curve.x[0]))
         found = graph.add("Sigmoid", graph.add("Add", line, graph.constant(-curve.p[0])))
         found = graph.add("Max", found, graph.constant(LEAST))
         found = graph.add("Min", found, graph.constant(1 - LEAST))
-    else:  # up every step as far as the score is along it
+    else:  # sum over the segments between knots, each as far as the score reaches
         along = graph.add("Sub", score, graph.constant(curve.x[:-1]))
         along = graph.add("Div", along, graph.constant(np.diff(curve.x)))
         along = graph.add("Max", along, graph.constant(0.0))
@@ -371,7 +377,7 @@ def _curve(graph: Graph, curve: Curve, score: str) -> str:
 
 
 def _on_side(graph: Graph, even: float | None, found: str, score: str) -> str:
-    """Probabilities on the side of ``even`` that the scores decide for (`Curve.on_side`)."""
+    """Add the clipping of probabilities to the decision's side of ``even`` (`Curve.on_side`)."""
     if even is None:
         return found
     above = graph.add("Max", found, graph.constant(np.nextafter(even, 1.0)))
@@ -380,7 +386,7 @@ def _on_side(graph: Graph, even: float | None, found: str, score: str) -> str:
 
 
 def run_onnx(path: str | os.PathLike[str], model: Model, rows: Tried) -> dict[str, NDArray[Any]]:
-    """What a file answers for rows, by the names of its outputs, and its `FOLD_SCORES`."""
+    """Run an ONNX file on rows; return its outputs by name, and its `FOLD_SCORES`."""
     onnx, runtime = needs()
     bundle = onnx.load(os.fspath(path))
     if any(FOLD_SCORES in node.output for node in bundle.graph.node):

@@ -1,4 +1,4 @@
-"""A model as a pipeline of scikit-learn's own parts, which needs no bigscreen to answer."""
+"""Export a model as a pipeline of scikit-learn's estimators, which runs without bigscreen."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from bigscreen.files.output import replacing
 from bigscreen.model.model import Model
 
 HARMLESS = ("numpy.dtype",)
-"""What skops has to be told to trust, where there are categories."""
+"""Types that skops must be allowed to load if the model has categories."""
 
 METRICS = ("linear", "rbf", "polynomial", "sigmoid", "laplacian")
 
 
 def pipeline(model: Model) -> tuple[Pipeline, list[str]]:
-    """A fitted pipeline: preparation, the kernel with the landmarks, a linear machine.
+    """Build a fitted pipeline: preparation, the kernel with the landmarks, a linear machine.
 
     Returns
     -------
     Pipeline
         Takes arrays with the source's columns, categories as texts.
     list of str
-        What a reader has to know: sentences.
+        Notes for the user of the pipeline, one sentence each.
 
     Raises
     ------
     InputError
-        If scikit-learn has no such machine.
+        If scikit-learn has no equivalent of the model.
     """
     if model.gate is not None:
         raise InputError("scikit-learn has no machine of parts (an early divide and conquer)")
@@ -68,7 +68,7 @@ def pipeline(model: Model) -> tuple[Pipeline, list[str]]:
 
 
 def _order(known: Preparation) -> NDArray[np.int64]:
-    """Our feature for each of the pipeline's: numbers first, then categories."""
+    """Return the model's feature index of each pipeline feature: numeric first, then one-hot."""
     places = known.places
     kinds = [
         np.arange(places[j], places[j] + len(known.categories[j])) for j in sorted(known.categories)
@@ -172,12 +172,12 @@ def _linear(labels: NDArray[Any], coef: Any, offset: Any) -> LinearSVC:
 
 
 def write_sklearn(model: Model, out: str | os.PathLike[str], safe: bool) -> list[str]:
-    """Write the pipeline: with joblib, or ``safe`` with skops, which runs no code when it is read.
+    """Write the pipeline with joblib or, if ``safe``, with skops, which loads without running code.
 
     Raises
     ------
     InputError
-        If scikit-learn has no such machine, or skops is missing.
+        If scikit-learn has no equivalent of the model, or skops is missing.
     """
     made, notes = pipeline(model)
     if safe:
@@ -196,7 +196,7 @@ def write_sklearn(model: Model, out: str | os.PathLike[str], safe: bool) -> list
 
 
 def read_sklearn(path: str | os.PathLike[str], safe: bool) -> Pipeline:
-    """The pipeline of a file that was just written."""
+    """Load the pipeline from a file that `write_sklearn` has just written."""
     if not safe:
         import joblib
 
@@ -219,7 +219,10 @@ def _skops() -> Any:
 
 
 def scores(made: Pipeline, model: Model, X: NDArray[Any]) -> NDArray[np.float64] | None:
-    """Our scores (rows, k) by the pipeline; None of machines of pairs, which has others."""
+    """Compute the model's scores (rows, k) by the pipeline; None for one-against-one machines.
+
+    Their scores in scikit-learn have another definition.
+    """
     if model.kind == "regressor":
         found = made.predict(X)
     elif len(model.labels) > 2 and model.strategy == "one":

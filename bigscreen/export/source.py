@@ -1,4 +1,4 @@
-"""Rows of a store as their source had them, as far as a store tells: to try an export on."""
+"""Reconstruct raw source rows from a store, to test an exported model on them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ UNSEEN = "(a kind that was never seen)"
 
 @dataclass(frozen=True)
 class Tried:
-    """Some rows, prepared and as their source had them.
+    """A sample of a store's rows, as features and as reconstructed source columns.
 
     Parameters
     ----------
     prepared : float64 (rows, n_features)
-        As the store has them.
+        Features as stored.
     columns : list of float64 (rows,) or object (rows,) arrays
         The source's columns: numbers, and categories as texts.
     """
@@ -32,7 +32,7 @@ class Tried:
     columns: list[NDArray[Any]]
 
     def table(self) -> NDArray[Any]:
-        """The columns side by side: objects where there are categories."""
+        """Return the columns as one array, of objects if there are categories."""
         kinds = any(column.dtype == object for column in self.columns)
         if not kinds:
             return np.stack(self.columns, axis=1)
@@ -43,7 +43,7 @@ class Tried:
 
 
 def tried(data: Rows, preparation: Preparation, most: int, seed: int = 0) -> Tried:
-    """At most so many rows of a store, by chance, and what their source was."""
+    """Draw at most `most` rows of a store at random, and reconstruct their source columns."""
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.choice(data.n_rows, min(most, data.n_rows), replace=False))
     X: Any = data.rows(rows)

@@ -1,4 +1,4 @@
-"""A model exported, read again and compared with the original on rows of a store."""
+"""Export a model, read the file again and compare its scores with the model's."""
 
 from __future__ import annotations
 
@@ -21,27 +21,31 @@ from bigscreen.numerics.rows import FloatArray
 FORMATS = ("onnx", "libsvm", "sklearn", "skops")
 
 ROWS = 2000
-"""Rows that are compared, by chance, where nobody asks for another number."""
+"""Compare the export with the model on this many rows, drawn at random, by default."""
 
 TOLERANCE = 1e-4
-"""Largest difference of a score, as a part of the largest score among the rows: ours come from
-float32 entries where they tell nothing."""
+"""Largest accepted difference of a score, as a fraction of the largest score, by default.
+
+The model's scores may come from float32 kernel entries, the export's come from float64."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What the comparison of an export with its model found.
+    """Result of comparing an exported file with its model on a sample of rows.
 
     Parameters
     ----------
     rows : int
+        Number of rows compared.
     agree : float
-        Part of the rows that get the same label, or prediction (of a regression: all).
+        Fraction of the rows with equal labels; 1 for a regression.
     difference : float or None
-        Largest difference of a score, as a part of the largest score; None: the export has none.
+        Largest difference of a score, as a fraction of the largest score; None if the export has
+        no scores to compare.
     probability : float or None
-        Largest difference of a probability.
+        Largest difference of a probability; None if the export has no probabilities.
     notes : list of str
+        Notes for the user of the file, one sentence each.
     """
 
     rows: int
@@ -59,24 +63,26 @@ def export(
     tolerance: float = TOLERANCE,
     most: int = ROWS,
 ) -> Compared:
-    """Write a model for another program, read it again there, and compare.
+    """Write a model for another program, read the file again and compare its scores.
 
     Parameters
     ----------
     data : Rows
-        That the model matches.
+        A dataset that matches the model; a sample of its rows is compared.
     to : {"onnx", "libsvm", "sklearn", "skops"}
     tolerance : float
-        Largest difference that is let pass.
+        Largest accepted difference of a score or probability, as `Compared` measures it.
+    most : int
+        Compare at most this many rows.
 
     Raises
     ------
     InputError
-        If the format has no such machine, what is needed is not installed, or the answers differ by
-        more: nothing is left of the file then.
+        If the format cannot represent the model, a package is not installed, or the difference
+        exceeds `tolerance`; the file is deleted then.
     """
     known = model.preparation
-    if known.hashed and to != "libsvm":  # (whose files are of prepared rows)
+    if known.hashed and to != "libsvm":  # LIBSVM files take prepared rows, after the hashing
         raise InputError(
             f"columns are hashed, and {to} has no such hash: export to libsvm, or ingest the "
             "table without them (drop)"
