@@ -1,49 +1,53 @@
 """Support vector machines on data larger than memory, each with a proved duality gap.
 
-What a person needs is here: scikit-learn estimators, the classifiers `SVC`, `NuSVC`, `LinearSVC`
-and `NystroemSVC`, the regressions `SVR`, `NuSVR`, `LinearSVR`, `LADRegressor` and
-`QuantileRegressor`, and `OneClassSVM`; `fit_many` (many label or weight vectors of the
-same rows); `svm_path`, `nu_path` and `SVCPathCV` (every C or nu of a grid in one call) and
-`SolvedPath`; `NystroemSVCCV`, `SVCCV` and `NuSVCCV` (which search for gamma
-and C); `solve` (any problem that can be written down, with an exact kernel); `ingest` (files and
-arrays to a stored data set), `Dataset`, `MemoryDataset`, `Model`, `TrainOptions` (of
-`bigscreen.train.run.train`, the same fit without scikit-learn), `Tuning` (the options of both that
-are found by measuring), `Inline`, `connect` and `local_cluster` (where it runs), `InputError` and
-`TimeOver`. They are imported when first used.
+The public interface, whose names are imported when first used:
 
-The packages, from the ground up; each imports only itself and those before it:
+- estimators with scikit-learn's interface: the classifiers `SVC`, `NuSVC`, `LinearSVC` and
+  `NystroemSVC`, the regressors `SVR`, `NuSVR`, `LinearSVR`, `LADRegressor` and
+  `QuantileRegressor`, and `OneClassSVM`;
+- `fit_many`: fit many label or weight vectors of the same rows;
+- `svm_path`, `nu_path`, `SVCPathCV`: solve a whole grid of C or nu; `SolvedPath` is the result;
+- `NystroemSVCCV`, `SVCCV`, `NuSVCCV`: search for gamma and C (or nu) by cross-validation;
+- `solve`: solve any problem of the library's dual form, with an exact kernel;
+- `ingest`: store files and arrays as a `Dataset`; `MemoryDataset` holds arrays;
+- `Model`: a fitted machine; `TrainOptions` and `Tuning`: the options of a fit by
+  `bigscreen.train.run.train`, without scikit-learn;
+- `Inline`, `connect`, `local_cluster`: run on threads, on a Dask cluster, or on local processes;
+- `InputError`, `TimeOver`.
 
-    errors      what a user's mistake raises
-    files       outputs that appear whole or not at all; sealed records, checkpoints, work folders
-    numerics    compiled loops over rows, sums that come out the same in every order
-    fleet       where work runs: threads here, or a Dask cluster; survives a worker's death
-    data        data sets on disk and in memory, and how their rows were prepared
-    kernels     entries between rows, and what rounding can do to them
-    problems    one dual record for every machine, the recipes that make it, points
+The packages, from the ground up; each imports only itself and the packages before it:
+
+    errors      errors for users' mistakes
+    files       files written atomically; sealed records, checkpoints, work folders
+    numerics    compiled loops over rows; sums that do not depend on the order of blocks
+    fleet       parallel work on threads or a Dask cluster, which survives the death of workers
+    data        data sets on disk and in memory, and the preparation of their rows
+    kernels     kernel entries between rows, and bounds on their rounding errors
+    problems    one dual form for every machine; its recipes, primal and dual points
     model       fitted machines and paths: scores, probabilities, files
-    evaluate    how good a model is on a store; predictions and ledgers written to files
-    features    what solvers multiply with: raw rows, stored features, columns of a kernel
-    screening   which rows need no further look, and why that is safe
+    evaluate    evaluation of a model on a store; files of predictions and ledgers
+    features    the rows that solvers multiply with: raw rows, stored features, kernel columns
+    screening   rules that leave out rows, and the proofs that they are safe
     options     the options of a fit, with their help
-    report      what a person sees: progress, tables, plots
-    export      models for other programs, read again there and compared
+    report      output for people: progress, tables, plots
+    export      models for other programs, read again and compared
     intake      from files and arrays to a data set on disk; readers of every format
     certify     the closing pass: the certificate, over all rows
     solvers     smoothed Newton, coordinate descent; blocks and pairs of rows for exact kernels
-    fit         the one loop: solver, rule, budgets, checkpoints, closing pass
-    plan        what a fit will need: solver, where features live, bytes of each process
+    fit         the fitting loop: solver, screening rule, budgets, checkpoints, closing pass
+    plan        the plan of a fit: solver, storage of features, memory of each process
     train       the main job: from a data set to a certified model
-    path        a grid of C or nu: every point from the one before, rules before each, folds
-    amend       edits of a fitted machine's rows, what they change at most, and the fit after them
-    tune        the search for landmarks, gamma and C: rungs of successive halving, the last fit
+    path        a grid of C or nu: warm starts, screening before each point, folds
+    amend       edits of a fitted machine's rows: bounds on their effect, and the updated fit
+    tune        the search for landmarks, gamma and C by successive halving, and the final fit
     cli         the command line
-    estimators  what scikit-learn users call
+    estimators  estimators for users of scikit-learn
 """
 
 import sys
 from importlib import import_module
 
-TYPE_CHECKING = False  # typing's, without its import: a command is to hear Ctrl-C at once
+TYPE_CHECKING = False  # not imported from typing: a slow import would delay Ctrl-C handling
 if TYPE_CHECKING:
     from typing import Any
 

@@ -244,7 +244,7 @@ COARSE = 2.0**-18
 TINY = 2.0**-100
 """Keep a column in float64 if its largest |value| is below this or above the inverse of this.
 
-In float32 products of such values lose digits, or overflow."""
+Products of values of this size lose digits or overflow in float32."""
 
 
 def coarse(X: Any, spread: NDArray[np.float64] | None = None) -> int | None:

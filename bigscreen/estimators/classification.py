@@ -121,7 +121,7 @@ class SVC(_Voting):
         "rbf", "poly", "linear", "sigmoid" or "laplacian"; "precomputed", with X the square matrix
         of entries between rows; or a function ``f(A, B)``, which returns the entries between the
         rows of two float64 arrays (CSR arrays if X is sparse) and may be called from several
-        threads. If rows of X are not numeric (texts, graphs), A and B are lists of such rows.
+        threads. If rows of X are not numeric (texts, graphs), A and B are lists of rows.
     degree : int, default=3
     gamma : {"scale", "auto"} or float, default="scale"
         "scale" is ``1 / (n_features * X.var())``, "auto" is ``1 / n_features``.
