@@ -1,1 +1,1 @@
-"""Where work runs: threads of this process, or the workers of a Dask cluster."""
+"""Run work on shards of the data: on threads of this process, or on a Dask cluster."""

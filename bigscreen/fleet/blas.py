@@ -1,8 +1,8 @@
-"""How many threads BLAS may have: one, while a fleet's own threads share the cores.
+"""Limit BLAS to one thread while the threads of a fleet use the cores.
 
-The bits of a product depend on it, and what it is belongs to the process: fits in several threads,
-and generators that nobody has closed yet, hold it over each other in no order. So holders are
-counted, and the least that anyone asks for is what everybody has.
+The bits of a matrix product depend on the number of BLAS threads, which is one setting for the
+whole process. Fits in several threads, and unfinished generators, set and release limits in any
+order. So all limits in force are counted, and BLAS has the smallest of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from threadpoolctl import ThreadpoolController
 
 @contextmanager
 def blas_threads(limit: int) -> Iterator[None]:
-    """BLAS on at most so many threads, and on no more than it had before."""
+    """Limit BLAS to at most ``limit`` threads within a with-block; never raises its threads."""
     _held.change(limit, 1)
     try:
         yield
@@ -28,7 +28,7 @@ def blas_threads(limit: int) -> Iterator[None]:
 
 
 class _Held:
-    """The limits that are asked for now, and what every library had before the first of them."""
+    """The limits in force, and the number of threads of each BLAS library before them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class _Held:
         self._own: dict[str, int] = {}
 
     def change(self, limit: int, by: int) -> None:
-        """One holder of this limit more, or one less."""
+        """Add a holder of this limit (``by`` = 1), or remove one (-1)."""
         with self._lock:
             count = self._holders.pop(limit, 0) + by
             if count:
@@ -52,10 +52,10 @@ class _Held:
 
 
 def _set(library: Any, threads: int) -> None:
-    """Give a library so many threads, whichever thread asks.
+    """Set the number of threads of a BLAS library, from any thread.
 
-    From threadpoolctl 3.8 on the first thread that sets OpenBLAS's is the only one that can: what
-    others ask for is dropped without a word, in the middle of a fit, too.
+    From threadpoolctl 3.8 on, only the first thread that sets the threads of OpenBLAS can set them
+    again; calls from other threads are silently ignored, even during a fit.
     """
     free = getattr(library, "clear_controlling_thread", None)
     if free is not None:
@@ -70,9 +70,10 @@ _held = _Held()
 
 @lru_cache(maxsize=1)
 def _libraries(modules: int) -> list[Any]:
-    """BLAS libraries in use; with so many modules, as it takes an import to bring new ones.
+    """Return the BLAS libraries in use; ``modules`` (their number) is the key of the cache.
 
-    (To look for them takes 3 ms, to compare the names of all modules as long as a short round.)
+    Only an import can load another library. A search takes 3 ms; to compare the names of all
+    modules would take as long as a short round.
     """
     found: list[Any] = ThreadpoolController().select(user_api="blas").lib_controllers
     return found

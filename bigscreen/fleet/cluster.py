@@ -1,8 +1,8 @@
-"""The fleet on a Dask cluster: rounds through one host per worker, items as plain tasks.
+"""The fleet on a Dask cluster: a host object on each worker runs rounds; items are Dask tasks.
 
-A round is one call to each host and one array back. A host that is gone is noticed by its broken
-call; its shards go to the living workers, which load the last checkpoint (or open them anew) and
-replay the messages since. Nothing durable lives in the scheduler.
+In a round each host gets one call and returns one array. If a call breaks because a host is gone,
+its shards go to other workers, which load the last checkpoint (or open the shards anew) and replay
+the messages sent since. The scheduler holds nothing that must not be lost.
 """
 
 from __future__ import annotations
@@ -47,13 +47,17 @@ from bigscreen.fleet.workers import (
 )
 
 SHARING_MACHINES = 2
-"""Machines from which on hosts add large totals up among themselves, so that not all of them pass
-one network interface. (On one machine that is no faster, and twice as slow where it is busy.)"""
+"""Hosts add up large totals among themselves if they run on at least this many machines: the totals
+then do not all pass one network interface. (On one machine that is no faster, and takes twice as
+long if the machine is busy.)"""
 
 
 @dataclass(frozen=True)
 class _Item:
-    """An item handed out, where alone it may run (None: anywhere), and how to hand it out again."""
+    """An item of work that was submitted as a Dask task.
+
+    ``only`` are the workers that may run it (None: all); ``again`` submits it anew.
+    """
 
     future: Future[Any]
     only: list[str] | None
@@ -61,21 +65,21 @@ class _Item:
 
 
 class Cluster:
-    """The fleet of a Dask cluster.
+    """The fleet on the workers of a Dask cluster.
 
     Parameters
     ----------
     client : distributed.Client
-        Connected and synchronous. This process must reach the workers' ports, not only the
-        scheduler's.
+        A connected, synchronous client. This process must be able to reach the ports of the
+        workers as well as that of the scheduler.
     owned : contextlib.ExitStack, optional
-        Closed after the fleet: the client, say, and what it is connected to.
+        Resources to close after the fleet, such as the client and its local cluster.
     deadline : float, optional
         Value of ``time.monotonic()`` that bounds the waiting for workers.
     shielded : bool
-        Keep Ctrl-C, which reaches a whole process group, from the workers.
+        Make the workers ignore Ctrl-C, which reaches all processes of a process group.
     check : callable, optional
-        Refuses a cluster by raising, before anything of it is changed.
+        Called with the client before anything is changed; raises to refuse the cluster.
     """
 
     def __init__(
@@ -95,7 +99,7 @@ class Cluster:
         self._n_shards = 0
         self._seats = Seats(self._workers, b"")
         self._recovery = Recovery()
-        self._number = 0  # of the last whole round; never reset: hosts know rounds by it
+        self._number = 0  # of the last whole round; never reset, as hosts identify rounds by it
         self._looked = 0.0
         self._name = f"bigscreen-{uuid4().hex}"
         self._eaches = itertools.count()
@@ -105,7 +109,7 @@ class Cluster:
         try:
             if check is not None:
                 check(client)
-            with contextlib.suppress(Exception):  # a scheduler that lacks bigscreen can do without
+            with contextlib.suppress(Exception):  # a scheduler without bigscreen does not need it
                 client.register_plugin(Leaving(client.id, self._name), name=self._name)
             if shielded:
                 self._register(Shielded(), f"{self._name}-shield")
@@ -116,12 +120,12 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Of the scheduler, for others to connect to."""
+        """The address of the scheduler, for other clients."""
         return self._workers.address
 
     @property
     def security(self) -> Any:
-        """What other clients need to connect to it, a `distributed.Security`."""
+        """The `distributed.Security` that other clients need to connect."""
         return self._client.security
 
     @property
@@ -155,7 +159,7 @@ class Cluster:
             seat.answers.clear()
         whole = None
         for part in itertools.count():
-            # the answers of a host that died are gone with it: its shards step again elsewhere
+            # the answers of a host that died are lost: its shards step again on other hosts
             self._place()
             late = [seat for seat in self._seats.all if seat.answered < len(seat.shards)]
             if not late:
@@ -184,7 +188,7 @@ class Cluster:
                 seats = [seat for seat in self._seats.all if seat.shards]
                 saved = self._seats.ask(seats, "save", str(draft.path))
                 checksums = {shard: crc for part in saved.values() for shard, crc in part.items()}
-                if len(checksums) == self._n_shards:  # else a worker died: again, from the start
+                if len(checksums) == self._n_shards:  # else a worker died: save again
                     path = draft.commit(checksums)
             self._seats.count_deaths({seat: seat.shards for seat in seats}, saved, "a checkpoint")
         self._seats.deaths.clear()
@@ -216,7 +220,7 @@ class Cluster:
     ) -> Iterator[Result]:
         name = f"{self._name}-each-{next(self._eaches)}"
         what = getattr(function, "__qualname__", type(function).__qualname__)
-        # Dask's dashboard shows tasks by the letters that their keys begin with.
+        # Dask's dashboard groups tasks by the letters at the start of their keys.
         shown = re.sub("[^A-Za-z]+", "", what.rpartition(".")[2])
         key = name.replace("bigscreen", f"bigscreen-{shown}")
         limit = bounded(in_flight, max(self.workers, 1))
@@ -250,7 +254,7 @@ class Cluster:
                     self._client.unregister_worker_plugin(name)
 
     def _outcome(self, waiting: deque[_Item], what: str) -> Any:
-        """The result of the first item, handed out anew when those who might run it are gone."""
+        """Return the result of the first item; submit it anew if its workers have died."""
         while True:
             first = waiting[0]
             if outcome_known := outcome(self._workers, first.future, first.only, what):
@@ -287,7 +291,7 @@ class Cluster:
             self._owned.close()
 
     def _leave(self) -> None:
-        """Leave the cluster as it was."""
+        """Remove from the cluster all that this fleet has installed there."""
         self._closed = True
         for name, unregister in (
             (self._plugin, self._client.unregister_worker_plugin),
@@ -306,7 +310,7 @@ class Cluster:
         self.close()
 
     def _place(self) -> None:
-        """Give every shard that nobody holds to the least loaded host, brought up to date."""
+        """Give each shard that no host holds to the least loaded host, and bring it up to date."""
         while orphans := self._seats.orphans(self._n_shards):
             self._seats.fill()
             seats = [seat for seat in self._seats.all if seat.alive]
@@ -325,7 +329,7 @@ class Cluster:
             self._seats.count_deaths(given, adopted, "opening or repeating steps")
 
     def _welcome(self) -> None:
-        """Move shards to workers that came later, such as the replacement of one that died."""
+        """Move shards to new workers, such as the replacement of a worker that died."""
         if time.monotonic() < self._looked + LOOK_SECONDS:
             return
         self._looked = time.monotonic()
@@ -343,13 +347,13 @@ class Cluster:
             shard = source.shards[-1]
             shown = self._seats.ask([source], "show", shard)
             if not shown or not self._seats.ask([to], "take", self._number, shard, shown[source]):
-                return  # one of them is gone: the round will notice
+                return  # a host is gone: the next call to it will find out
             to.shards.append(shard)
             source.shards.remove(shard)
             self._seats.ask([source], "drop", shard)
 
     def _together(self) -> tuple[FloatArray, Totals] | None:
-        """The answers of all shards; None if a host is gone, with the totals that it had kept."""
+        """Combine the answers of all shards; None if a host died with totals that it had kept."""
         seats = {seat: seat.shards for seat in self._seats.all}
         answers = [answer for seat in seats for answer in seat.answers]
         order = np.argsort(np.concatenate([shards for shards, *_ in answers]))

@@ -1,4 +1,4 @@
-"""Connecting to a cluster that runs already: its scheduler, its workers, the code that they run."""
+"""Connect to a running Dask cluster, and check that its workers run the same code."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from bigscreen.fleet.worker import source_digest
 from bigscreen.fleet.workers import PATIENCE_SECONDS, Silent, differing
 
 SAME = ("bigscreen", "numba", "numpy", "distributed")
-"""Packages whose versions must be those of this process, on every worker."""
+"""Packages of which all workers must have the same version as this process."""
 
 ANSWER_SECONDS = 30.0
-"""How long a scheduler may take to answer, unless a caller says otherwise."""
+"""The default time that a scheduler has to answer."""
 
 
 def connect(
@@ -29,18 +29,18 @@ def connect(
     security: Security | None = None,
     deadline: float | None = None,
 ) -> Cluster:
-    """Use a Dask cluster that runs already.
+    """Connect to a Dask cluster that is already running.
 
     Parameters
     ----------
     address : str
-        Of its scheduler, ``tcp://HOST:8786`` or ``tls://HOST:8786``.
+        Address of the scheduler, ``tcp://HOST:8786`` or ``tls://HOST:8786``.
     timeout : float
-        Seconds that the scheduler may take to answer, now and later: a scheduler that stands still
-        keeps its connections, so that nothing else would tell.
+        Seconds that the scheduler has to answer, now and in later calls. (A frozen scheduler keeps
+        its connections open, so that only the missing answer shows it.)
     security : distributed.Security, optional
-        For ``tls://``, as `bigscreen.fleet.secure.certificates` makes it. Default: Dask's own
-        configuration.
+        Certificates for ``tls://``, made by `bigscreen.fleet.secure.certificates`. Default: from
+        Dask's configuration.
     deadline : float, optional
         Value of ``time.monotonic()`` that bounds the waiting for scheduler and workers.
 
@@ -52,10 +52,10 @@ def connect(
     Raises
     ------
     InputError
-        If no scheduler answers there, one encrypts and the other does not, it has no worker, or a
-        worker has another version of bigscreen, numba, numpy or Python, or none.
+        If no scheduler answers there, only one side encrypts, there is no worker, or a worker lacks
+        bigscreen or has another version of bigscreen, numba, numpy or Python.
     ConnectionError
-        If the scheduler stops answering; later calls of the fleet raise it, too.
+        If the scheduler stops answering; later calls of the fleet can raise it, too.
     """
     until = time.monotonic() + PATIENCE_SECONDS if deadline is None else deadline
     client = client_of(address, timeout, security, until)
@@ -70,9 +70,9 @@ def connect(
 
 
 class _Client(Client):
-    """A client whose calls raise ConnectionError when its scheduler stops answering.
+    """A Dask client whose calls raise ConnectionError if its scheduler stops answering.
 
-    Having come to nothing, it does not wait for a connection when it is deleted.
+    If it fails to connect, its deletion does not wait for the connection.
     """
 
     def __init__(self, address: str, patience: float, **options: Any) -> None:
@@ -84,7 +84,7 @@ class _Client(Client):
             raise
 
     async def _start(self, timeout: Any = None, **options: Any) -> None:
-        """Connect; a scheduler that stands still takes connections, and then says nothing."""
+        """Connect within a time limit: a frozen scheduler accepts connections but is silent."""
         start = super()._start(timeout=timeout, **options)  # type: ignore[no-untyped-call]
         await asyncio.wait_for(start, self._patience)
 
@@ -95,8 +95,8 @@ class _Client(Client):
         asynchronous: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Call what talks to the scheduler; see `distributed.Client`."""
-        kwargs.pop("callback_timeout", None)  # an answer has the time that this client gives
+        """Run a call to the scheduler; see `distributed.Client`."""
+        kwargs.pop("callback_timeout", None)  # replaced by the time limit of this client
 
         async def watched() -> Any:
             call = asyncio.ensure_future(func(*args, **kwargs))
@@ -112,7 +112,7 @@ class _Client(Client):
         return super().sync(watched, asynchronous=asynchronous)  # type: ignore[no-untyped-call]
 
     async def _listen(self) -> None:
-        """Raise ConnectionError if the scheduler does not say in time that it is there."""
+        """Raise ConnectionError if the scheduler does not answer a question in time."""
         scheduler: Any = self.scheduler
         try:
             if scheduler is not None:
@@ -121,7 +121,7 @@ class _Client(Client):
         except TimeoutError:
             pass
         except OSError:
-            return  # a connection that broke, which the call finds out itself
+            return  # the connection broke: the call itself will fail
         self._silent = True
         raise self._no_answer()
 
@@ -134,7 +134,7 @@ class _Client(Client):
 
 
 def client_of(address: str, timeout: float, security: Security | None, until: float) -> Client:
-    """A connection to a scheduler; an InputError says why there is none."""
+    """Connect to a scheduler; raises an InputError that explains a failure."""
     try:
         return _Client(
             address,
@@ -151,7 +151,7 @@ def client_of(address: str, timeout: float, security: Security | None, until: fl
 
 
 def await_worker(client: Client, address: str, until: float) -> None:
-    """An InputError if there is no worker until then."""
+    """Wait for a worker; raises InputError if there is none by the time ``until``."""
     began = time.monotonic()
     while not client.nthreads():
         if time.monotonic() > until:
@@ -163,9 +163,9 @@ def await_worker(client: Client, address: str, until: float) -> None:
 
 
 def _check_versions(client: Client) -> None:
-    """An InputError if a worker runs other code than this process."""
+    """Raise InputError if a worker runs other code than this process."""
     address = client.scheduler.address  # type: ignore[union-attr]
-    # Dask's own way needs nothing of ours on the workers, and no common version of Python.
+    # `get_versions` works without bigscreen on the workers, and with another Python there.
     found: Any = client.get_versions(packages=list(SAME))
     own = versions_of(found["client"])
     everywhere = "install the same versions on every machine"
@@ -176,7 +176,7 @@ def _check_versions(client: Client) -> None:
     for worker, theirs in client.run(source_digest, on_error="return").items():
         if isinstance(theirs, ModuleNotFoundError):
             raise InputError(f"the worker {worker} of {address} has no bigscreen: {everywhere}")
-        # An OSError is a worker that died just now; another error, one whose code cannot tell.
+        # An OSError means that the worker just died; any other error, that its code is different.
         if theirs != code and not isinstance(theirs, OSError):
             raise InputError(
                 f"the worker {worker} of {address} has other code of bigscreen than this process, "
@@ -185,5 +185,5 @@ def _check_versions(client: Client) -> None:
 
 
 def versions_of(process: dict[str, Any]) -> dict[str, Any]:
-    """Those that must be the same everywhere, of one process of ``Client.get_versions``."""
+    """Pick the versions that must be equal everywhere from an entry of ``Client.get_versions``."""
     return {name: process["packages"].get(name) for name in ("python", *SAME)}

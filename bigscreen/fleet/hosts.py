@@ -1,4 +1,4 @@
-"""Who holds which shards on a cluster: hosts on its workers, calls to them, and their deaths."""
+"""The hosts on the workers of a cluster: which shards each holds, calls, deaths."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from bigscreen.fleet.worker import Host, Shapes
 from bigscreen.fleet.workers import LIKELY, Workers
 
 LOST = object()
-"""The answer of a host that is gone."""
+"""What a call returns instead of an answer if the host is gone."""
 
 MOST_SHARES = 32
-"""Hosts that add up totals, a part of everybody's each: more would send many small messages."""
+"""At most this many hosts add up totals, each a share of all: more would send many small
+messages."""
 
 MOST_DEATHS = 3
-"""Workers that may die in one round with the same shard."""
+"""Give up if this many workers died in one round while they held the same shard."""
 
 
 @dataclass(eq=False)
 class Seat:
-    """A host on one worker, as the coordinator sees it."""
+    """The coordinator's record of the host on one worker: its shards, answers and Dask future."""
 
     address: str
     threads: int
@@ -44,12 +45,12 @@ class Seat:
 
     @property
     def answered(self) -> int:
-        """How many shards have stepped in the present round."""
+        """The number of shards that have stepped in the present round."""
         return sum(len(shards) for shards, *_ in self.answers)
 
     @property
     def kept(self) -> Shapes:
-        """The shapes of the totals of the present round that it has kept."""
+        """The shapes of the totals that the host has kept in the present round."""
         return {name: shape for *_, shapes in self.answers for name, shape in shapes.items()}
 
     @property
@@ -58,11 +59,11 @@ class Seat:
 
 
 class Seats:
-    """The hosts of one program, and how often they have died with which of its shards.
+    """The hosts that run one program, and how many died in this round with each of its shards.
 
-    Calls go straight to the workers, all at once and in one coroutine: as tasks they would take
-    50 times as long. Dask's actor handles are passed by: a handle belongs to whichever client is
-    the default one, and its calls never return if the worker has been replaced.
+    Calls go directly to all workers at once, from one coroutine: Dask tasks would take 50 times as
+    long. Dask's actor handles are not used: a handle belongs to the default client, and its calls
+    never return if the worker was replaced.
     """
 
     def __init__(self, workers: Workers, program: bytes, name: str = "") -> None:
@@ -72,7 +73,7 @@ class Seats:
         self.deaths: Counter[int] = Counter()  # in the present round, by shard
 
     def fill(self) -> None:
-        """Put a host on every living worker that has none; waits for at least one.
+        """Start a host on each living worker that has none; waits for at least one host.
 
         Raises
         ------
@@ -96,16 +97,16 @@ class Seats:
                 return
             for seat in asked:
                 if seat.future.status == "error" and time.monotonic() > deadline:
-                    seat.future.result()  # raises what keeps hosts from starting
+                    seat.future.result()  # raises the error that keeps hosts from starting
             time.sleep(0.05)
 
     @property
     def machines(self) -> int:
-        """How many they stand on."""
+        """The number of machines that have a host."""
         return len({seat.address.rpartition(":")[0] for seat in self.all})
 
     def newcomers(self) -> bool:
-        """Whether there are living workers without a host."""
+        """Whether a living worker has no host."""
         return not self._workers.living().keys() <= {seat.address for seat in self.all}
 
     def ask(self, seats: Iterable[Seat], method: str, *args: Any) -> dict[Seat, Any]:
@@ -120,12 +121,12 @@ class Seats:
         Returns
         -------
         dict of Seat to answer
-            Without the hosts that turned out to be gone, which are no longer in :attr:`all`.
+            Hosts that turned out to be gone are missing, also from :attr:`all`.
 
         Raises
         ------
         Exception
-            What a method raised, with the traceback it had on its worker.
+            The error that a method raised, with its traceback on the worker.
         """
 
         async def together() -> list[Any]:
@@ -147,10 +148,9 @@ class Seats:
         return answers
 
     def kept(self, number: int) -> Totals | None:
-        """The sum of the totals that hosts have kept of a round; None if one of them is gone.
+        """Sum the totals that hosts have kept in a round; None if one of the hosts is gone.
 
-        Each adds up a part of everybody's: what comes here is the sum alone, for any number of
-        hosts.
+        Each host adds up a share of the totals of all hosts, so that only the sum is sent here.
         """
         seats = [seat for seat in self.all if seat.kept]
         shapes = {name: shape for seat in seats for name, shape in seat.kept.items()}
@@ -161,7 +161,7 @@ class Seats:
         if len(sums) < of:
             return None
         if None in sums:
-            # One is gone, or another does not reach it: whoever this process reaches tells all.
+            # A host is gone, or hosts do not reach each other: this process collects all totals.
             whole = self.ask(seats, "share", number, 0, 1)
             if len(whole) < len(seats):
                 return None
@@ -172,7 +172,7 @@ class Seats:
         }
 
     def orphans(self, n_shards: int) -> list[int]:
-        """The shards that nobody holds."""
+        """Return the shards that no host holds."""
         if sum(len(seat.shards) for seat in self.all) == n_shards:
             return []
         held = {shard for seat in self.all for shard in seat.shards}
@@ -181,12 +181,12 @@ class Seats:
     def count_deaths(
         self, asked: Mapping[Seat, list[int]], answered: Mapping[Seat, Any], what: str
     ) -> None:
-        """Count hosts that did not answer for each of their shards.
+        """Count a death for each shard of the hosts that did not answer.
 
         Raises
         ------
         ConnectionError
-            If a shard has had too many in this round.
+            If a shard has had too many deaths in this round.
         """
         lost = [shards for seat, shards in asked.items() if seat not in answered]
         self.deaths.update(shard for shards in lost for shard in shards)
@@ -200,7 +200,7 @@ class Seats:
             )
 
     def release(self) -> None:
-        """Give up every host; its worker forgets the states."""
+        """Release all hosts; their workers drop the states."""
         for seat in list(self.all):
             self._remove(seat)
 
@@ -212,31 +212,31 @@ class Seats:
         return self._client.submit(
             Host,
             threads,
-            key=f"bigscreen-host-{self._name}-{uuid4().hex}",  # as the dashboard shows it
+            key=f"bigscreen-host-{self._name}-{uuid4().hex}",  # the dashboard shows it
             actor=True,
             workers=[address],
             allow_other_workers=False,
         )
 
     def _await(self, seats: list[Seat]) -> None:
-        """Wait until every host is there or its worker is not."""
+        """Wait until each host has started, or its worker is gone."""
         while pending := [seat for seat in seats if seat.future.status == "pending"]:
             try:
-                with self._client.as_current():  # wait would ask for a default client
+                with self._client.as_current():  # wait needs a default client
                     distributed.wait([seat.future for seat in pending], timeout=0.5)
             except (TimeoutError, asyncio.CancelledError):
                 listed = self._workers.listed()
                 for seat in pending:
-                    # its task is tied to that worker and would wait for it for ever
+                    # the task may run on that worker only, and would wait for it forever
                     if seat.address not in listed:
                         seat.future.cancel()
 
     async def _call(self, seat: Seat, method: str, args: tuple[Any, ...]) -> Any:
-        """The answer of one host, or LOST.
+        """Call a method of one host; returns its answer, or LOST if the host is gone.
 
-        A connection that breaks says nothing about the host, which may well be alive; the
-        scheduler does. So a call is repeated until it is answered or the scheduler gives the host
-        up. Looking once a second finds also a machine that vanished without closing anything.
+        A broken connection does not mean that the host is gone; only the scheduler knows. So the
+        call is repeated until it is answered or the scheduler has removed the host. A check each
+        second also notices a machine that vanished without closing its connections.
         """
         deadline: float | None = None
         while True:
@@ -248,11 +248,11 @@ class Seats:
                         return LOST
             finally:
                 call.cancel()
-            with contextlib.suppress(OSError, KeyError):  # KeyError: another worker, same address
+            with contextlib.suppress(OSError, KeyError):  # KeyError: a new worker there
                 answer = call.result()
                 if answer["status"] == "OK":
                     return answer["result"]
-                # else from outside the method, whose errors are results: the worker is closing
+                # else the worker is closing (errors of the method itself are results)
             await asyncio.sleep(0.02)
             deadline = deadline or time.monotonic() + fleet_workers.PATIENCE_SECONDS
             if not seat.alive:

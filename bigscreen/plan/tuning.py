@@ -39,31 +39,31 @@ class PlanTuning:
     worker_bytes: int = 150 * MIB  # a worker process, and its share of Dask's other processes
     spare_process_bytes: int = 240 * MIB  # that paths and searches leave free
     spare_worker_bytes: int = 100 * MIB  # that they leave free in each worker
-    block_bytes: int = 2**26  # of a thread that reads a block of rows, and computes with it
-    tile_bytes: int = 2**25  # of a thread of a solver on features, except newton and cd
-    descent_bytes: int = 2**24  # of a thread of coordinate descent (measured: 5 to 20 MiB)
-    exact_tile_bytes: int = 2**26  # of a thread that computes kernel entries
+    block_bytes: int = 2**26  # memory of a thread that reads a block of rows and computes with it
+    tile_bytes: int = 2**25  # memory of a solver's thread on features, except newton and cd
+    descent_bytes: int = 2**24  # memory of a thread of coordinate descent (measured: 5 to 20 MiB)
+    exact_tile_bytes: int = 2**26  # memory of a thread that computes kernel entries
     # -- bytes of a row, or of a feature -----------------------------------------------------------
-    row_bytes: int = 72  # scores, label, norms and temporaries of a row in a solver on features
+    row_bytes: int = 72  # a row's scores, label, norms and temporaries in a solver on features
     exact_shard_row_bytes: int = 240  # alpha, score, box and norms of an exact solver's shard
     exact_host_row_bytes: int = 80  # alpha, and alpha before, of a row in the coordinating process
-    closing_feature_bytes: int = 24  # of a row that the closing pass samples in float64
-    index_feature_bytes: int = 32  # of a column in the index of sparse landmarks
-    shard_index_feature_bytes: int = 12  # of a column in the index of a shard's sparse rows
-    pair_index_feature_bytes: int = 16  # of a column in the index of pair steps
+    closing_feature_bytes: int = 24  # memory for a feature of a row that the closing pass samples
+    index_feature_bytes: int = 32  # memory for a column in the index of sparse landmarks
+    shard_index_feature_bytes: int = 12  # for a column in the index of a shard's sparse rows
+    pair_index_feature_bytes: int = 16  # for a column in the index of pair steps on sparse rows
     # -- copies ------------------------------------------------------------------------------------
     vectors: int = 6  # float64 vectors, one entry a column, that a linear fit's coordinator holds
     moments: int = 4  # second-moment matrices of each classifier, if several are solved at once
-    gathered_copies: float = 1.5  # of the rows gathered for local steps, during the gathering
-    row_copies: int = 2  # of an exact machine's rows: stored, and laid out for products
-    label_copies: int = 3  # in addition, if pairs of labels are solved on their own rows
+    gathered_copies: float = 1.5  # copies of the rows for local steps while they are gathered
+    row_copies: int = 2  # copies of an exact machine's rows: stored, and laid out for products
+    label_copies: int = 3  # more copies, if pairs of labels are solved on their own rows
     made_rows: int = 2048  # compute the features of this many rows at once, from float64 entries
     # -- fractions ---------------------------------------------------------------------------------
     kept_share: float = 0.8  # part of the memory left that rows may take; others are read again
     cache_share: float = 0.3  # kernel columns take this part of the memory allowed by default
     band_fraction: float = 0.2  # Hessian-vector products use at most this part of all rows
     computed_fraction: float = 0.4  # of the kernel matrix that a solve computes (measured: .07-.7)
-    # -- cache of kernel columns --------------------------------------------------------------
+    # -- cache of kernel columns -------------------------------------------------------------------
     pair_cache_bytes: int = 256 * MIB  # size of the cache for pair steps on features
     min_columns: int = 16  # refuse an exact fit with room for fewer columns, unless requested
     cheap_cache_bytes: int = 2**28  # cache at most this much if columns are cheap to recompute
