@@ -1,17 +1,18 @@
-"""The fleet: a program stepped in rounds over fixed shards, on threads here or on a Dask cluster.
+"""The fleet of one process: `Inline` runs programs on threads, without a cluster.
 
-Two ways to work, for two kinds of work:
+A fleet does two kinds of work:
 
-* rounds (:meth:`Fleet.round`): many short, dependent steps. Every shard keeps a state where it
-  lives, a small message goes out, a small vector per shard and exact integer totals come back.
-* :meth:`Fleet.each`: independent items of a second or so, their results in order.
+* Rounds (:meth:`Fleet.round`) are many short, dependent steps. Each shard keeps a state in the
+  process that holds it. A round sends a small message to all shards; each returns a small vector
+  and adds to exact integer totals.
+* :meth:`Fleet.each` runs a function on independent items that take about a second each.
 
-The number of shards belongs to the data, never to the workers. What a shard computes depends on
-its state and the message alone, vectors are stacked in shard order and totals are integers, so the
-result is the same bit for bit on any number of threads or workers, and after any worker's death.
+The number of shards depends on the data, not on the number of workers. The computation of a shard
+depends only on its state and the message, vectors are stacked in shard order, and totals are
+integers. So the result is the same, bit for bit, on any number of threads or workers, and after the
+death of any worker.
 
-This module holds the protocol and :class:`Inline`; :mod:`bigscreen.fleet.cluster` has the cluster.
-Nothing here imports Dask.
+:mod:`bigscreen.fleet.cluster` has the fleet of a Dask cluster. This module does not import Dask.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Inline:
     Parameters
     ----------
     threads : int, optional
-        Default: the processors this process may use.
+        Number of threads. Default: the processors that this process may use.
     """
 
     def __init__(self, threads: int | None = None) -> None:
@@ -122,7 +123,7 @@ class Inline:
         first = list(islice(left, 2))
         items = chain(first, left)
         with blas_threads(1):
-            if self.workers == 1 or len(first) < 2:  # nobody else to wait for
+            if self.workers == 1 or len(first) < 2:  # one item at a time
                 yield from map(function, items)
                 return
             try:
@@ -145,8 +146,8 @@ class Inline:
 
     def stop(self) -> None:
         if self._program is None:
-            # Give no memory back after each of many small fits: they ask for it again at once,
-            # which takes longer than the fits.
+            # Do not return memory to the system after each of many small fits: the next one would
+            # allocate it again at once, which takes longer than the fit.
             return
         self._program = None
         self._shards.states.clear()
@@ -166,13 +167,13 @@ class Inline:
 
 
 def check_shards(n_shards: int) -> None:
-    """A ValueError for no shards at all."""
+    """Raise ValueError for fewer than one shard."""
     if n_shards < 1:
         raise ValueError(f"a program needs at least 1 shard, not {n_shards}")
 
 
 def running(program: Program | None, torn: bool = False) -> Program:
-    """The program, if there is one whose states are whole; else a RuntimeError."""
+    """Return the running program; raises RuntimeError without one, or after a failed round."""
     if program is None:
         raise RuntimeError("no program runs on this fleet: call start first")
     if torn:
@@ -181,14 +182,14 @@ def running(program: Program | None, torn: bool = False) -> Program:
 
 
 def bounded(in_flight: int | None, workers: int) -> int:
-    """How many items may be handed out at a time; a ValueError for fewer than one."""
+    """Return how many items may be in flight (default: 2 a worker); ValueError below one."""
     if in_flight is not None and in_flight < 1:
         raise ValueError(f"in_flight must be at least 1, not {in_flight}")
     return in_flight or 2 * workers
 
 
 def usable_processors() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

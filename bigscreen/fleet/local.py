@@ -1,4 +1,4 @@
-"""A cluster of this machine alone: worker processes that live as long as their fleet."""
+"""Start a Dask cluster on this machine, whose worker processes end with their fleet."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from bigscreen.fleet.cluster import Cluster
 from bigscreen.fleet.worker import WORKER_ENVIRONMENT
 
 STARTS = 3
-"""Times to try: a worker may die while it starts."""
+"""Try this many times to start the cluster: a worker may die while it starts."""
 
 START_SECONDS = 120.0
-"""How long a worker may take to start: one that is stopped just then would never."""
+"""Kill workers that have not started after this time, such as a process that is frozen."""
 
 
 def local_cluster(
@@ -38,16 +38,17 @@ def local_cluster(
 ) -> Cluster:
     """Start worker processes on this machine, with one thread each.
 
-    What they say to each other is encrypted, with a key that only they have: nobody else, on this
-    machine or another, can give them work, or look at it. A script that calls this needs the usual
-    ``if __name__ == "__main__":``.
+    Their connections are encrypted with a key that only these processes have: no other process, on
+    this machine or elsewhere, can send them work or read it. A script that calls this function
+    needs the usual ``if __name__ == "__main__":``.
 
     Parameters
     ----------
     workers : int
-        How many processes.
+        Number of worker processes.
     memory_limit : int or str, optional
-        Bytes (or "4 GiB") for EACH worker; Dask restarts one that takes more. Default: no limit.
+        Bytes (or "4 GiB") for EACH worker; Dask restarts a worker that uses more. Default: no
+        limit.
     deadline : float, optional
         Value of ``time.monotonic()`` that bounds the waiting for workers.
     metrics : bool
@@ -57,12 +58,12 @@ def local_cluster(
     Returns
     -------
     Cluster
-        A fleet that owns the processes: close it, or use it as a context manager.
+        A fleet that owns the processes: close it, or use it as a context manager, to end them.
 
     Raises
     ------
     InputError
-        If the processes die again and again while they start.
+        If worker processes die during each attempt to start them.
     """
     if workers < 1:
         raise InputError(f"a cluster needs at least 1 worker, not {workers}")
@@ -70,15 +71,16 @@ def local_cluster(
     try:
         before = {key: os.environ.get(key) for key in WORKER_ENVIRONMENT}
         owned.callback(_restore_environment, before)
-        # a cluster that this process ran before may have left Dask's own values, which would win
+        # A cluster that ran in this process before may have left Dask's values, which would
+        # prevail.
         os.environ.update(WORKER_ENVIRONMENT)
-        # Dask gives a nanny up whose worker is away at one moment, 15 s after a death: it may just
-        # have died again
+        # Dask removes a nanny whose worker is missing 15 s after a death, even if the new worker
+        # has only died again.
         owned.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}))
         log, unheard = logging.getLogger("asyncio"), _Unheard()
         log.addFilter(unheard)
         owned.callback(log.removeFilter, unheard)
-        # Dask's own place for the files of workers and scheduler outlives them
+        # Dask's default folder for the files of workers and scheduler would remain.
         folder = str(owned.enter_context(scratch("workers")))
         cluster = _started(workers, memory_limit, folder, _loop(owned), metrics)
         owned.callback(cluster.close)
@@ -91,10 +93,10 @@ def local_cluster(
 
 
 class _Unheard(logging.Filter):
-    """Keeps from asyncio's log that the connection to a second worker ended, too.
+    """Drops log records of asyncio about connections to workers that died.
 
-    Of workers that die at once Dask's scheduler, which runs in this process, raises the first
-    one's error, which is handled; the others' asyncio would print with their tracebacks.
+    If several workers die at once, Dask's scheduler (which runs in this process) raises the error
+    of the first, which is handled. Asyncio would log those of the others with tracebacks.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -102,14 +104,14 @@ class _Unheard(logging.Filter):
 
 
 def _loop(owned: ExitStack) -> Any:
-    """An event loop in a thread from which processes are born that Ctrl-C does not reach.
+    """Start an event loop in a thread whose child processes ignore Ctrl-C.
 
-    A signal that a thread blocks is blocked in the processes that it starts.
+    A signal that a thread blocks is also blocked in the processes that the thread starts.
     """
     runner = LoopRunner()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        # Python unblocks signals in the thread that starts this process, which every child needs.
+        # Starting this process, which every child needs, unblocks signals in the calling thread.
         resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_SETMASK, before | {signal.SIGINT})
         runner.start()
@@ -122,12 +124,12 @@ def _loop(owned: ExitStack) -> Any:
 def _started(
     workers: int, memory_limit: int | str | None, folder: str, loop: Any, metrics: bool
 ) -> LocalCluster:
-    """Scheduler and workers; anew if a worker dies while it starts, which Dask takes for an error.
+    """Start scheduler and workers; start again if a worker dies while it starts.
 
     Raises
     ------
     InputError
-        If that happens again and again.
+        If a worker dies during each attempt.
     """
     settings = {
         "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
@@ -149,7 +151,7 @@ def _started(
                     local_directory=folder,
                     dashboard_address=None,
                     scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # HTTP, any free port
-                    silence_logs=logging.CRITICAL,  # a worker's death is handled, not news
+                    silence_logs=logging.CRITICAL,  # the death of a worker is handled
                     loop=loop,
                 )
             scheduler: Any = cluster.scheduler
@@ -159,7 +161,7 @@ def _started(
         except BaseException as error:
             for child in set(multiprocessing.active_children()) - before:
                 child.kill()
-            if not isinstance(error, Exception):  # (an AssertionError of Dask's own is one)
+            if not isinstance(error, Exception):  # (Dask may raise an AssertionError)
                 raise
             if not left:
                 why = reason_of(error.__cause__ or error)
@@ -172,9 +174,9 @@ def _started(
 
 @contextmanager
 def _killed_if_late(before: set[Any]) -> Iterator[None]:
-    """Kill the processes that are born inside if they do not start in `START_SECONDS`.
+    """Kill the processes started within the block if it takes longer than `START_SECONDS`.
 
-    Dask's own end of a worker that stands still while it starts waits for that worker for ever.
+    Dask also ends a worker that freezes while it starts, but waits forever for its end.
     """
 
     def kill() -> None:
@@ -191,7 +193,7 @@ def _killed_if_late(before: set[Any]) -> Iterator[None]:
 
 
 def _restore_environment(before: dict[str, str | None]) -> None:
-    # Dask's nannies live in this process and set the workers' variables in its own environment
+    """Undo changes of the environment: Dask's nannies set the workers' variables here, too."""
     for key, value in before.items():
         if value is None:
             os.environ.pop(key, None)

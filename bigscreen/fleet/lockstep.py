@@ -1,14 +1,14 @@
-"""Several runs over the same shards, a thread each, whose rounds are one round.
+"""Run several solves over the same shards in lockstep: their rounds become one round.
 
-Runs that do not know of each other (one for every class, say) see a fleet of their own. What they
-ask of it waits until all of them have asked for something; then one round of the real fleet steps
-every shard once for all of them, and one pass over items serves all that ask for such a pass.
-Between rounds as many of them compute as keep the fleet's processors busy. A message that says that
-it is to be ``alone``, as its answer is large, has a round of its own.
+Each solve (of one class against the rest, for instance) runs in a thread of its own and sees a
+fleet of its own. Its calls wait until all solves have called; then one round of the real fleet
+steps each shard once for all solves, and one `Fleet.each` serves all that called it. Between rounds
+as many solves compute as keep the fleet's processors busy. A message with ``alone`` set, because
+its answer is large, gets a round of its own.
 
-On a shard `Joint` holds the state of every run. A step says what it needs of the rows by `Ask`
-objects, and what several runs ask of the same rows is computed once. Their answers are those that
-each would get alone, bit for bit.
+On a shard, `Joint` holds the states of all solves. A step requests what it needs of the rows by
+`Ask` objects, and equal requests of several solves are computed once. Each solve gets the same
+answers as it would alone, bit for bit.
 """
 
 from __future__ import annotations
@@ -37,39 +37,40 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 COPIED = 1 << 16
-"""Numbers of an answer above which they are rows, to be read and not to be summed."""
+"""Copy a solve's part of an answer if it has at most this many numbers; larger parts stay views.
+Sums over a contiguous copy have the same bits as without other solves."""
 
 
 class Ask(Protocol):
-    """What a step needs of a shard's rows."""
+    """A request of a step for something computed from a shard's rows."""
 
     @property
     def key(self) -> Any:
-        """The same, hashable, for questions that are answered together."""
+        """A hashable key; requests with equal keys are answered together."""
 
     def answers(self, alike: list[Self]) -> list[Any]:
-        """What each of some questions with one key is answered, itself the first of them."""
+        """Answer several requests with one key; this request is the first of them."""
 
 
 Work = Generator[Any, Any, FloatArray]
-"""A step that yields what it asks of the rows, is sent the answers, and returns its vector."""
+"""A step as a generator: it yields requests, is sent their answers, and returns its vector."""
 
 
 class Sharing(Yielding, Protocol):
-    """A program whose runs can share a shard: a dataclass whose steps ask for what they need."""
+    """A program whose runs can share a shard: a dataclass, with steps that yield requests."""
 
     def open(self, shard: int, lent: MutableMapping[Any, Any] | None = None) -> Any:
-        """The state before the first round; ``lent``: what the shard's runs have in common."""
+        """Make the state before the first round; ``lent`` is shared by the runs of a shard."""
 
     def load(self, shard: int, arrays: Arrays, lent: MutableMapping[Any, Any] | None = None) -> Any:
-        """The state that `save` gave these arrays for."""
+        """Make the state again from the arrays that `save` returned."""
 
     def work(self, state: Any, message: dict[str, Any], totals: Totals) -> Work | FloatArray:
-        """The step as one that can be stopped where it asks, or its vector where it does not."""
+        """Return a step as a generator of requests, or its vector if it requests nothing."""
 
 
 class _Member(NamedTuple):
-    """One run on a shard: its program, what tells that from the one it began with, its state."""
+    """One run on a shard: its program, the fields changed since it began, and its state."""
 
     program: Any
     differs: dict[str, Any]
@@ -85,10 +86,11 @@ class _Shard:
 
 @dataclass(frozen=True)
 class Joint:
-    """The program of several runs, by name; a message holds the ``steps`` of those that step.
+    """The program of several runs, by name.
 
-    ``members`` names all that are left, and ``starts`` those that begin anew with other numbers.
-    The vector of a step of several holds the lengths of the runs' vectors before these.
+    A message has the ``steps`` of the runs that step, the names of all ``members`` that are left,
+    and the ``starts`` of runs that begin anew with changed fields. If several runs step, the vector
+    of the step begins with the lengths of their vectors.
     """
 
     programs: dict[str, Any]
@@ -100,7 +102,7 @@ class Joint:
         for name in state.members.keys() - set(message["members"]):
             del state.members[name]
         for name, differs in message["starts"].items():
-            del state.members[name]  # before the next one takes its room
+            del state.members[name]  # frees its memory before the next one is made
             state.members[name] = self._member(name, differs, state.number, state.lent)
         works, own = {}, {}
         for name, part in message["steps"].items():
@@ -109,22 +111,22 @@ class Joint:
         vectors = _all_answered(works)
         for name, known in own.items():
             totals.update({f"{name}.{key}": total for key, total in known.items()})
-        if len(works) == 1:  # as it is: it can be large
+        if len(works) == 1:  # without a copy: it can be large
             return next(iter(vectors.values()))
         lengths = [float(len(vectors[name])) for name in works]
         return np.concatenate([lengths, *(vectors[name] for name in works)])
 
     def kept_bytes(self, shard: int) -> int:
-        """Bytes of rows that the runs of a shard keep, which they have in common."""
+        """Return the bytes of rows that the runs of a shard keep; they share the rows."""
         most: int = max(program.kept_bytes(shard) for program in self.programs.values())
         return most
 
     def lean(self) -> Joint:
-        """The same runs, which keep no rows until one of them begins anew."""
+        """Return the program with runs that keep no rows until one of them begins anew."""
         return Joint({name: program.lean() for name, program in self.programs.items()})
 
     def give_up(self, state: _Shard) -> int:
-        """Keep the rows of a shard no longer; returns the bytes that are free then."""
+        """Stop keeping the rows of a shard; returns the bytes that this frees."""
         members = state.members.values()
         return max((one.program.give_up(one.state) for one in members), default=0)
 
@@ -138,7 +140,7 @@ class Joint:
     def load(self, shard: int, arrays: Arrays) -> _Shard:
         def made(name: str, lent: MutableMapping[Any, Any]) -> _Member:
             own = _own(arrays, name)
-            if not own:  # of a run that was not saved
+            if not own:  # a run that was not saved
                 return self._member(name, {}, shard, lent)
             differs = json.loads(own.pop(_DIFFERS).tobytes())
             program = replace(self.programs[name], **differs)
@@ -163,7 +165,7 @@ _DIFFERS = "differs"
 
 
 def _own(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The arrays of one run, by their own names."""
+    """Return the arrays of one run, under their own names."""
     head = f"{name}."
     return {key[len(head) :]: each for key, each in arrays.items() if key.startswith(head)}
 
@@ -173,7 +175,7 @@ def _as_bytes(record: dict[str, Any]) -> NDArray[np.uint8]:
 
 
 def _all_answered(works: Mapping[str, Work | FloatArray]) -> dict[str, FloatArray]:
-    """The vectors of several steps, what they ask alike answered once."""
+    """Complete several steps, answering equal requests once; returns their vectors by name."""
     vectors: dict[str, FloatArray] = {}
     pending: dict[str, tuple[Any, Any]] = {}
 
@@ -192,7 +194,7 @@ def _all_answered(works: Mapping[str, Work | FloatArray]) -> dict[str, FloatArra
         else:
             sent(name, None)
     while pending:
-        # Those that were answered last go on first: what they hold is let go of the sooner.
+        # The last answered step continues first, so that it frees its memory sooner.
         key, ask = next(reversed(pending.values()))
         alike = [name for name, (other, _) in pending.items() if other == key]
         asks = [pending.pop(name)[1] for name in alike]
@@ -202,18 +204,18 @@ def _all_answered(works: Mapping[str, Work | FloatArray]) -> dict[str, FloatArra
 
 
 class Over(Exception):
-    """Raised in the threads of runs that are not wanted any more."""
+    """Raised in the threads of runs that are given up."""
 
 
 class _Question(NamedTuple):
-    """What a run asks of the fleet: the name of a method, and what it is called with."""
+    """A run's call to the fleet: the name of the method, and its arguments."""
 
     kind: str
     given: tuple[Any, ...] = ()
 
 
 class _View:
-    """The fleet as one of the runs sees it."""
+    """The fleet that one of the runs sees; its calls go to the `Lockstep`."""
 
     def __init__(self, lockstep: Lockstep, name: str) -> None:
         self._lockstep, self._name = lockstep, name
@@ -239,11 +241,11 @@ class _View:
         return answer
 
     def save(self, folder: Path, meta: Mapping[str, Any]) -> None:
-        """As part of a checkpoint of all runs, in their common folder."""
+        """Save this run as part of a checkpoint of all runs, in their common folder."""
         self._asked("save", meta)
 
     def load(self, folder: Path) -> dict[str, Any] | None:
-        """From the common folder."""
+        """Load this run from the checkpoint of all runs, in their common folder."""
         answer: dict[str, Any] | None = self._asked("load")
         return answer
 
@@ -256,16 +258,16 @@ class _View:
         return iter(self._asked("each", function, list(items), in_flight))
 
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
-        """Nothing to do: the fleet was told before."""
+        """Do nothing: the real fleet uses these files already."""
 
     def memory(self) -> int:
         return self._lockstep.fleet.memory()
 
     def stop(self) -> None:
-        """Nothing to do: the fleet goes on for the others."""
+        """Do nothing: the other runs still use the fleet."""
 
     def close(self) -> None:
-        """Nothing to do: the fleet is not this run's."""
+        """Do nothing: this run does not own the fleet."""
 
     def _asked(self, kind: str, *given: Any) -> Any:
         lockstep = self._lockstep
@@ -289,21 +291,21 @@ class Lockstep:
     ----------
     fleet : Fleet
     folder : Path or None
-        Where the checkpoints of all of them go, each one of the whole.
+        Where checkpoints go; each is one of all runs.
     of : str
-        What these are of: those of another problem are refused.
+        A digest of the problem; checkpoints with another one are refused.
 
     Attributes
     ----------
     seconds : float
-        Those that passes over items took: of runs that certify, the closing passes.
+        Time of all calls of `Fleet.each`; if runs certify, these are the closing passes.
     """
 
     def __init__(self, fleet: Fleet, folder: Path | None = None, of: str = "") -> None:
         self.fleet, self.folder, self.of = fleet, folder, of
         self.seconds = 0.0
         self.inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        # Two for a processor: while one waits for Python's lock, or for memory, another computes.
+        # Two runs a processor: while one waits for Python's lock, or for memory, another computes.
         self.turns = threading.Semaphore(2 * max(1, min(fleet.workers, os.cpu_count() or 1)))
         self._views: dict[str, _View] = {}
         self._living: list[str] = []
@@ -317,21 +319,21 @@ class Lockstep:
     def run(
         self, runs: Mapping[str, Callable[[Fleet], Result]], ended: Callable[[str, Result], None]
     ) -> None:
-        """Run all of them to their ends.
+        """Run all solves until each has ended.
 
         Parameters
         ----------
         runs : mapping of str to callable
-            By a name without dots, each takes the fleet that it sees; called in a thread of its
-            own.
+            Functions by name (without dots). Each is called in its own thread, with the fleet
+            that it is to use.
         ended : callable
-            Receives the name and the result of each as it ends, in this thread.
+            Called in this thread with the name and result of each run when it ends.
 
         Raises
         ------
         Exception
-            What the first of them raised; the others are given up, but for a Paused: they then
-            have until the next checkpoint.
+            The first error of a run; the other runs are given up. After a Paused they continue
+            until the next checkpoint.
         """
         self._views = {name: _View(self, name) for name in runs}
         self._living = list(runs)
@@ -375,9 +377,9 @@ class Lockstep:
         self.inbox.put((name, said))
 
     def _give_up(self) -> None:
-        """Let all runs that are left end with the next thing that they ask for.
+        """Make each remaining run end at its next call.
 
-        Whatever was lost where a second Ctrl-C came between two lines here.
+        This works even if a second Ctrl-C has interrupted this object between two statements.
         """
         self.over = True
         for view in self._views.values():
@@ -387,9 +389,9 @@ class Lockstep:
         del self._waiting[name]
         self._views[name].replies.put((fine, answer))
 
-    # -- what all that are left wait for -----------------------------------------------------------
+    # -- answering the calls of runs -----------------------------------------------------------
     def _serve(self) -> None:
-        """Answer some of the questions that are asked, or all."""
+        """Answer some or all of the pending calls."""
         asked: dict[str, dict[str, tuple[Any, ...]]] = {}
         for name in self._living:
             if name in self._waiting:
@@ -407,16 +409,16 @@ class Lockstep:
             self._each(asked["each"])
             self.seconds += time.monotonic() - began
         if "start" in asked or "each" in asked:
-            return  # those that follow soon are for the same round
+            return  # these runs soon make calls for the same round
         if "round" in asked:
             steps = {name: given[0] for name, given in asked["round"].items()}
-            # Large answers one by one: each run goes on with its own while the next is made.
+            # Large answers one by one: a run continues while the next answer is computed.
             alone = [name for name in steps if steps[name].get("alone", False)]
             turns = [{name: steps.pop(name)} for name in alone]
             for turn in [*turns, steps]:
                 if turn and not self._round(turn):
                     return
-        elif "save" in asked:  # of all that are left: who asks for rounds comes here later
+        elif "save" in asked:  # only if all runs save: those that call rounds will save later
             self._save({name: given[0] for name, given in asked["save"].items()})
         elif "load" in asked:
             self._load(list(asked["load"]))
@@ -427,14 +429,14 @@ class Lockstep:
             self._started = True
 
     def _round(self, steps: dict[str, dict[str, Any]]) -> bool:
-        """A round of the fleet for some of the runs; False if it failed."""
+        """Run one round of the fleet for these runs; False if it failed."""
         self._start()
         starts, self._starts = self._starts, {}
         message = {"members": list(self._living), "starts": starts, "steps": steps}
         try:
             stack, totals = self.fleet.round(message)
         except Exception as error:
-            # One of them ends with it, and with that one all others.
+            # One run gets the error and ends, and with it all other runs.
             self._reply(next(iter(steps)), False, error)
             return False
         ends = np.array([0, stack.shape[1]])
@@ -443,7 +445,7 @@ class Lockstep:
         for k, name in enumerate(steps):
             part = stack[:, ends[k] : ends[k + 1]]
             if part.size <= COPIED:
-                part = part.copy()  # as it would be alone: sums over its rows have the same bits
+                part = part.copy()  # contiguous, as without other runs: sums have the same bits
             self._reply(name, True, (part, _own(totals, name)))
         return True
 
@@ -496,7 +498,7 @@ class Lockstep:
 
 
 def _differences(first: Any, program: Any) -> dict[str, Any]:
-    """The fields in which a program differs from the one that its run began with: numbers."""
+    """Return the fields (numbers) in which a program differs from the first one of its run."""
     pairs = {
         each.name: (getattr(first, each.name), getattr(program, each.name))
         for each in fields(first)
