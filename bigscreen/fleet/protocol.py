@@ -1,4 +1,4 @@
-"""What a fleet offers: rounds over shards, and independent items, wherever they run."""
+"""The interface of fleets: rounds of a program over shards, and independent items."""
 
 from __future__ import annotations
 
@@ -13,65 +13,65 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-"""How a function is run over items, results in order: like the built-in `map`, or `Fleet.each`."""
+"""A function that maps another over items, in order: the built-in `map`, or `Fleet.each`."""
 
 
 class Fleet(Protocol):
-    """What a solver sees of threads or a cluster. A context manager; leaving it closes it."""
+    """The interface that solvers use, to threads or a cluster; a context manager."""
 
     @property
     def workers(self) -> int:
-        """Steps that run at the same time: threads inline, all workers' threads on a cluster."""
+        """The number of steps that run at once: threads of this process, or of all workers."""
 
     @property
     def worker_memory(self) -> int | None:
-        """Bytes that a worker may hold for each of its threads, the least of all workers.
+        """The bytes that a worker may hold for each of its threads; the smallest of all workers.
 
-        None where no worker has a limit, and where there are none.
+        None if no worker has a limit, or there are no workers.
         """
 
     @property
     def peak_pss(self) -> int:
-        """Most bytes held, all processes together (an upper bound: the sum of their own peaks)."""
+        """The peak memory of all processes in bytes; an upper bound, the sum of their peaks."""
 
     def start(self, program: Program, n_shards: int) -> None:
-        """Open every shard of a program, dropping the one before."""
+        """Open every shard of a program; drops the program before it."""
 
     def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]:
-        """One step of every shard.
+        """Step every shard once.
 
         Parameters
         ----------
         message : dict
-            Small and picklable; arrays of up to some 100,000 numbers travel well. A cluster keeps
-            messages to replay them, until the next ``save`` or until it has some tens of megabytes
-            of them and copies the states instead.
+            Small and picklable, with arrays of at most about 100,000 numbers. A cluster keeps
+            messages for replay until the next ``save``, or until they have tens of megabytes and
+            it copies the states instead.
 
         Returns
         -------
         stack : ndarray of float64, shape (n_shards, k)
-            What the steps returned, in shard order.
+            The vectors that the steps returned, in shard order.
         totals : dict of str to int64 ndarray
-            The sum over all shards of what they added; exact.
+            The exact sums over all shards of what the steps added.
 
         Raises
         ------
         Exception
-            What a step raised, as it is. The states are then undefined until ``start`` or ``load``.
+            The error of a step. The states are then undefined until ``start`` or ``load``.
         """
 
     def save(self, folder: Path, meta: Mapping[str, Any]) -> None:
         """Write a checkpoint: every state, and ``meta`` (JSON-able values and numpy arrays).
 
-        Written beside, made durable, renamed; the newest two stay. The folder of a cluster that
-        spans several machines must be shared between all of them.
+        It is written under another name, flushed to disk and renamed; the newest two are kept. The
+        machines of a cluster must share the folder.
         """
 
     def load(self, folder: Path) -> dict[str, Any] | None:
-        """Restore the states of the newest whole checkpoint after ``start``; returns its meta.
+        """After ``start``, restore the states of the newest complete checkpoint; returns its meta.
 
-        None, with the states as ``start`` left them, if the folder has no whole checkpoint. A
-        damaged one is skipped with a warning. It may have been saved by any kind of fleet.
+        None, with unchanged states, if the folder has no complete checkpoint. A damaged checkpoint
+        is skipped with a warning. Any kind of fleet can have saved it.
         """
 
     def each(
@@ -80,19 +80,19 @@ class Fleet(Protocol):
         items: Iterable[Item],
         in_flight: int | None = None,
     ) -> Iterator[Result]:
-        """``function(item)`` for every item, in order.
+        """Yield ``function(item)`` for every item, in order.
 
-        At most ``in_flight`` are handed out at a time (default: two for every thread).
+        At most ``in_flight`` items are submitted at a time (default: two for each thread).
         """
 
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
-        """Use only workers that see these files as they are here; InputError if none does."""
+        """Use only workers that see the same files as this process; InputError if none does."""
 
     def memory(self) -> int:
-        """Bytes (PSS) held now by all processes together."""
+        """Return the bytes (PSS) that all processes hold now."""
 
     def stop(self) -> None:
         """Drop the program and its states."""
 
     def close(self) -> None:
-        """End what the fleet started; ``peak_pss`` stays readable."""
+        """End the processes and threads that the fleet started; ``peak_pss`` stays readable."""

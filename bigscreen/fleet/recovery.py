@@ -1,4 +1,4 @@
-"""What a cluster's lost shards are brought back from: saved states, and the messages since."""
+"""Restore lost shards of a cluster from saved states and the messages since."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from bigscreen.fleet.shards import Arrays
 from bigscreen.fleet.worker import Message
 
 LOG_BYTES = 32 * 2**20
-"""Messages kept for replay; beyond, the states are copied to this machine, if they take less."""
+"""Copy the states to this machine once the messages kept for replay have more bytes than this."""
 
 
 @dataclass
 class Recovery:
-    """Saved states and the messages since.
+    """The states from which lost shards are restored, and the messages to replay on them.
 
-    ``base``: the checkpoint that a lost shard starts from; ``copy``: a copy of the states on this
-    machine, which goes before; neither: it is opened anew.
+    A lost shard starts from ``copy``, a copy of the states on this machine; else from ``base``, a
+    checkpoint; else it is opened anew.
     """
 
     base: Path | None = None
     copy: Checkpoint | None = None
     log: list[Message] = field(default_factory=list)
     limit: int = LOG_BYTES
-    folder: Path | None = None  # of the copies
+    folder: Path | None = None  # contains the copies
     _held: ExitStack = field(default_factory=ExitStack)
 
     def begin(self, base: Path | None) -> None:
-        """Start from a checkpoint, or from nothing."""
+        """Restore lost shards from a checkpoint from now on, or open them anew if it is None."""
         self.base, self.copy, self.log, self.limit = base, None, [], LOG_BYTES
 
     def saved(self, shards: list[int]) -> str | dict[int, Arrays] | None:
-        """What these shards start from, as a host takes it."""
+        """Return the saved states of these shards, in the form that a host takes."""
         if self.copy is not None:
             return {shard: self.copy.shard(shard) for shard in shards}
         return None if self.base is None else str(self.base)
 
     def shorten(self, hosts: Seats) -> None:
-        """Copy the states here once the messages since the last copy take more room than those."""
+        """Copy the states here if messages since the last copy take more memory than it."""
         if sum(len(part) for note in self.log for part in note) <= self.limit:
             return
         seats = [seat for seat in hosts.all if seat.shards]
@@ -55,7 +55,7 @@ class Recovery:
                     calls = [(s, (s.shards[turn],)) for s in seats if turn < len(s.shards)]
                     shown = hosts.ask_each(calls, "show")
                     if len(shown) < len(calls):
-                        return  # a host is gone: after the next round
+                        return  # a host is gone: try again after the next round
                     for seat, arrays in shown.items():
                         shard = seat.shards[turn]
                         checksums[shard] = write_shard(draft.path, shard, arrays)

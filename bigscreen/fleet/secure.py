@@ -1,4 +1,4 @@
-"""Encrypted clusters: certificates for a client, and why one and its scheduler do not meet."""
+"""Encrypted clusters: certificates of a client, and explanations of failed connections."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ FLAGS = "--tls-ca, --tls-cert and --tls-key"
 def certificates(
     ca: str | os.PathLike[str], cert: str | os.PathLike[str], key: str | os.PathLike[str]
 ) -> Security:
-    """What ``tls://`` needs.
+    """Read the certificates that a ``tls://`` connection needs.
 
     Parameters
     ----------
     ca, cert, key : path
-        PEM files: the authority that has signed the scheduler's and the workers' certificates, a
-        certificate that it has signed for this client, and the key of that.
+        PEM files: the certificate of the authority that signed those of the scheduler and workers,
+        a certificate that it signed for this client, and the key of that certificate.
 
     Raises
     ------
     InputError
-        If they cannot be read or do not belong together.
+        If the files cannot be read or do not belong together.
     """
     security = Security(
         require_encryption=True,
@@ -59,7 +59,7 @@ def written(security: Any, folder: str) -> dict[str, str]:
     Returns
     -------
     dict
-        Paths by what `certificates` calls them.
+        The paths, under the names of the parameters of `certificates`.
     """
     texts = {
         "ca": security.tls_ca_file,
@@ -74,7 +74,7 @@ def written(security: Any, folder: str) -> dict[str, str]:
 
 
 def explained(address: str, error: Exception) -> str:
-    """Why there is no connection to a scheduler, as one sentence for a person."""
+    """Explain in one sentence why a connection to a scheduler failed."""
     scheme, _, place = address.partition("://")
     speaks = _speaks_tls(place) if scheme in ("tcp", "tls") else None
     if speaks and scheme == "tcp":
@@ -96,7 +96,7 @@ def explained(address: str, error: Exception) -> str:
 
 
 def _speaks_tls(place: str) -> bool | None:
-    """Whether a server encrypts; None if there is none, or it does not say in time."""
+    """Whether a server encrypts; None if there is none, or it does not answer in time."""
     host, _, port = place.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -108,7 +108,7 @@ def _speaks_tls(place: str) -> bool | None:
         ):
             return True
     except ssl.SSLError as error:
-        # A certificate that it asks for, and does not get, is a server that encrypts.
+        # A server that requests a certificate, and gets none, does encrypt.
         return "alert" in str(error).lower()
     except (OSError, ValueError):
         return None

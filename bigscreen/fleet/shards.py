@@ -1,4 +1,4 @@
-"""The shards one process holds, and the threads that step them: the engine of every fleet."""
+"""The shards that one process holds, the threads that step them, and its peak memory."""
 
 from __future__ import annotations
 
@@ -27,55 +27,55 @@ Totals = dict[str, NDArray[np.int64]]
 
 
 class Program(Protocol):
-    """What every shard does in a round. Picklable, and the same object for all shards.
+    """The interface of programs: what each shard does in a round. Picklable; one for all shards.
 
-    A state must be a pure fold over the messages: the same messages give the same state, bit for
-    bit, wherever and however often they are folded. Programs must not change a message.
+    A state must depend on the messages alone: the same messages give the same state, bit for bit,
+    in any process and at each repetition. Programs must not change a message.
     """
 
     def open(self, shard: int) -> Any:
-        """The state of a shard before the first round."""
+        """Make the state of a shard before the first round."""
 
     def step(self, state: Any, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Fold a message into a state.
+        """Update a state with a message; returns the shard's vector.
 
         Parameters
         ----------
         state : object
             The shard's state; changed in place.
         message : dict
-            What :meth:`Fleet.round` was called with.
+            The argument of :meth:`Fleet.round`.
         totals : dict of str to int64 ndarray
-            To ADD to, shared with other shards: create a missing key, else ``totals[key] += ...``.
-            Integers, because sums of floats would depend on the order of the shards.
+            Sums to ADD to, shared with other shards: create a missing key, else
+            ``totals[key] += ...``. Integers, as sums of floats would depend on the order of shards.
 
         Returns
         -------
         ndarray of float64, shape (k,)
-            The same k for every shard.
+            All shards must return the same k.
         """
 
     def save(self, state: Any) -> Arrays:
-        """A state as plain arrays."""
+        """Return a state as plain arrays."""
 
     def load(self, shard: int, arrays: Arrays) -> Any:
-        """The state that :meth:`save` gave these arrays for."""
+        """Make the state again from the arrays that :meth:`save` returned."""
 
 
 class Yielding(Program, Protocol):
     """A program whose states keep rows in memory that can be read again from disk.
 
-    What its steps return is the same, bit for bit, whether rows are kept or read.
+    Its steps return the same, bit for bit, with rows kept in memory and with rows read again.
     """
 
     def kept_bytes(self, shard: int) -> int:
-        """Bytes of rows that the state of a shard keeps between rounds, once it is opened."""
+        """Return the bytes of rows that the state of a shard keeps between rounds."""
 
     def lean(self) -> Program:
-        """The same program, whose states keep no rows."""
+        """Return the program with states that keep no rows."""
 
     def give_up(self, state: Any) -> int:
-        """Keep the rows of a state no longer; returns the bytes that are free then."""
+        """Stop keeping the rows of a state; returns the bytes that this frees."""
 
 
 def yields(program: Any) -> bool:
@@ -84,14 +84,14 @@ def yields(program: Any) -> bool:
 
 
 class Shards:
-    """The states that one process holds, and the threads that step them.
+    """The shard states that one process holds, and the threads that step them.
 
     Parameters
     ----------
     threads : int
     most : int or None
-        Resident bytes of this process beyond which states give up rows that can be read again;
-        None: rows stay whatever comes.
+        States give up rows, which can be read again, while this process has more resident bytes;
+        None: they always keep their rows.
     """
 
     def __init__(self, threads: int, most: int | None = None) -> None:
@@ -106,23 +106,23 @@ class Shards:
         saved: Callable[[int], Arrays] | None,
         messages: Sequence[dict[str, Any]] = (),
     ) -> None:
-        """Open shards, or load what was saved of them, and replay the messages since."""
+        """Open shards, or load their saved states, and replay the messages since."""
 
         def bring(shard: int, _: Totals) -> None:
             opened = self._with_room(program, shard)
             state = opened.open(shard) if saved is None else opened.load(shard, saved(shard))
             for message in messages:
-                program.step(state, message, {})  # its totals were counted in its own round
+                program.step(state, message, {})  # its totals were counted when it was new
             self.states[shard] = state
 
         self.deal(bring, [(shard,) for shard in shards])
 
     def take(self, program: Program, shard: int, arrays: Arrays) -> None:
-        """Go on with the state of a shard that another process has shown."""
+        """Take over a shard, whose state another process has saved as arrays."""
         self.states[shard] = self._with_room(program, shard).load(shard, arrays)
 
     def _with_room(self, program: Any, shard: int) -> Any:
-        """The program, or one that keeps no rows where a shard's rows would be too many."""
+        """Return the program, or one that keeps no rows if memory is too small for the shard's."""
         if self.most is None or not yields(program):
             return program
         kept = program.kept_bytes(shard)
@@ -132,7 +132,7 @@ class Shards:
         return program if _resident() + kept <= self.most else program.lean()
 
     def relieve(self, program: Any) -> None:
-        """Have states give up rows, as many as it takes, where this process is near its limit."""
+        """Make states give up their rows until this process is below its memory limit."""
         if self.most is None or not yields(program) or _resident() <= self.most:
             return
         give_back()
@@ -144,7 +144,7 @@ class Shards:
         give_back()
 
     def save(self, program: Program, shards: Sequence[int], path: Path) -> dict[int, int]:
-        """Write the states into a draft's folder; checksums by shard."""
+        """Write the states into the folder of a checkpoint draft; returns checksums by shard."""
 
         def write(shard: int, _: Totals) -> int:
             return write_shard(path, shard, program.save(self.states[shard]))
@@ -153,16 +153,16 @@ class Shards:
         return dict(zip(shards, sums, strict=True))
 
     def close(self) -> None:
-        """Forget the states and end the threads."""
+        """Drop the states and end the threads."""
         self.states.clear()
         self.pool.shutdown()
 
     def deal(
         self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]]
     ) -> tuple[list[Result], list[Totals]]:
-        """``function(*call, totals)`` for every call, handed out one by one to the threads.
+        """Run ``function(*call, totals)`` for every call on the threads.
 
-        Returns the results in the order of the calls, and one totals per thread.
+        Returns the results in the order of the calls, and the totals of each thread.
         """
         results: dict[int, Result] = {}
         threads = min(self.threads, len(calls))
@@ -200,7 +200,7 @@ class Shards:
 
 
 def stacked(rows: Sequence[FloatArray]) -> FloatArray:
-    """What steps returned as one float64 array (shards, k).
+    """Stack the vectors of all shards into one float64 array (shards, k).
 
     Raises
     ------
@@ -215,12 +215,12 @@ def stacked(rows: Sequence[FloatArray]) -> FloatArray:
 
 
 def added(parts: Iterable[Totals]) -> Totals:
-    """The sum of several totals, written over the first of them.
+    """Sum several totals; the sum overwrites the first of them.
 
     Raises
     ------
     TypeError
-        If one is not an array of int64: only integers sum to the same in every order.
+        If one is not an array of int64: only integer sums do not depend on the order.
     """
     sums: Totals = {}
     for part in parts:
@@ -237,18 +237,19 @@ def added(parts: Iterable[Totals]) -> Totals:
 
 
 SAMPLE_SECONDS = 0.5
+"""Look at the memory of this process this often."""
 
 IDLE_LOOKS = 20
-"""Times that the watching thread finds nobody to look for before it ends."""
+"""The thread that samples memory ends after this many looks without a `Sampler`."""
 
 
 def pss() -> int:
-    """Bytes of memory of this process, pages shared with others counted by their share.
+    """Return the memory of this process in bytes, counting its share of shared pages.
 
     Returns
     -------
     int
-        The proportional set size; the resident set size where the system does not tell it.
+        The proportional set size (PSS), or the resident set size if the system has no PSS.
     """
     try:
         return int(_process(os.getpid()).memory_full_info().pss)
@@ -257,11 +258,11 @@ def pss() -> int:
 
 
 class Sampler:
-    """Looks at memory twice a second, from a thread, and keeps the largest :func:`pss`.
+    """Records the peak memory (:func:`pss`) of this process; a thread samples it twice a second.
 
-    That goes over all pages, 10 ms at 1 GiB, while threads wait for new ones. So it is asked for
-    anew only where the resident set has grown so much that there may be another peak. Where nobody
-    has looked yet the peak is the resident set size, as a first look takes as long as a small fit.
+    A PSS takes the system 10 ms for each GiB, during which threads cannot get new memory. So it is
+    measured only if the resident set has grown so much that there may be a new peak. Before the
+    first sample the peak is the resident set size, as a sample takes as long as a small fit.
     """
 
     def __init__(self) -> None:
@@ -271,21 +272,21 @@ class Sampler:
 
     @property
     def peak(self) -> int:
-        """The most bytes seen."""
+        """The peak memory in bytes."""
         return self.highest or _resident()
 
     def look(self) -> int:
-        """Sample once, now; returns the bytes."""
+        """Measure the memory now; returns the bytes."""
         self.note(pss())
         return self.now
 
     def note(self, found: int) -> None:
-        """Remember so many bytes."""
+        """Record a measurement in bytes."""
         self.now = found
         self.highest = max(self.highest, found)
 
     def stop(self) -> None:
-        """Take a last sample and look no more (the peak stays readable)."""
+        """Take a last sample and stop sampling; the peak stays readable."""
         if not self._stopped:
             self._stopped = True
             _watch.remove(self)
@@ -296,9 +297,10 @@ class Sampler:
 
 
 class _Watch:
-    """The thread of all samplers of a process: to start one for each takes as long as a small fit.
+    """The thread that samples memory for all samplers of this process.
 
-    It ends by itself when there has been nobody to look for in a while.
+    One thread for each sampler would take as long to start as a small fit. The thread ends after
+    some time without samplers.
     """
 
     def __init__(self) -> None:
@@ -309,7 +311,7 @@ class _Watch:
     def add(self, sampler: Sampler) -> None:
         with self._lock:
             self._samplers.add(sampler)
-            # (A child that was forked has the record of a thread, and no thread.)
+            # (A forked child process has the object of the thread, but no thread.)
             if self._thread is None or not self._thread.is_alive():
                 name = "bigscreen-memory"
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -329,7 +331,7 @@ class _Watch:
                 if idle == IDLE_LOOKS:
                     self._thread = None
             if wanted:
-                # What is shared is libraries and files, which hardly changes.
+                # Shared memory is libraries and files, which hardly change.
                 found = _resident() - beyond
                 if found > min(sampler.highest for sampler in wanted):
                     found = pss()
@@ -340,13 +342,13 @@ class _Watch:
 
 _watch = _Watch()
 if hasattr(os, "register_at_fork"):
-    # Whoever holds the lock while another thread forks does not let go of it in the child.
+    # A lock that a thread holds while another one forks is never released in the child.
     os.register_at_fork(after_in_child=_watch.__init__)  # type: ignore[misc]  # anew, in place
 
 
 @functools.lru_cache(maxsize=1)
 def _process(number: int) -> psutil.Process:
-    """The process itself, kept: when it was started takes longer to find out than its memory."""
+    """Return this process for psutil, cached: to make the object takes longer than to use it."""
     return psutil.Process(number)
 
 

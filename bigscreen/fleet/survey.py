@@ -1,4 +1,4 @@
-"""What the workers of a cluster are, and what would be in the way of a fit on them."""
+"""Describe the workers of a cluster, and what would prevent or slow down a fit on them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from bigscreen.fleet.worker import WORKER_ENVIRONMENT, digests, source_digest
 from bigscreen.fleet.workers import PATIENCE_SECONDS, differing
 
 CLOCKS_SECONDS = 2.0
-"""Clocks that are further apart are worth a remark: times of logs and files do not agree."""
+"""Report clocks that differ by more than this: times in logs and files then disagree."""
 
 
 @dataclass
 class Surveyed:
-    """One worker.
+    """The description of one worker: facts, faults and remarks.
 
     Attributes
     ----------
@@ -40,9 +40,9 @@ class Surveyed:
         JSON-able: host, pid, threads, cores, memory_limit, memory_free (bytes), load (of a minute),
         processor, computes, clock (seconds ahead of this process), versions.
     faults : list of str
-        Why a fit would refuse it, or leave it out.
+        Reasons why a fit would refuse the worker, or leave it out.
     remarks : list of str
-        What makes a fit slower, or differ in its last bits.
+        Reasons why a fit would be slower, or differ in its last bits.
     """
 
     address: str
@@ -60,25 +60,26 @@ def survey(
     deadline: float | None = None,
     timeout: float = ANSWER_SECONDS,
 ) -> list[Surveyed]:
-    """Ask every worker of a cluster; nothing is left behind there.
+    """Describe every worker of a cluster, without leaving anything on it.
 
     Parameters
     ----------
     address : str
-        Of the scheduler.
+        Address of the scheduler.
     files : sequence of path
-        What every worker must see as it is here.
+        Files that every worker must see with the same content as this process.
     folder : path or None
-        Where every worker must be able to write.
+        A folder that every worker must be able to write to.
     computes : callable
-        Says what a process computes kernel entries with; workers import it.
+        Returns the name of the instructions that a process computes kernel entries with. It is
+        imported on the workers.
     security, deadline, timeout
-        As of `bigscreen.fleet.connecting.connect`.
+        As for `bigscreen.fleet.connecting.connect`.
 
     Returns
     -------
     list of Surveyed
-        By address.
+        The workers, sorted by address.
 
     Raises
     ------
@@ -110,7 +111,7 @@ def survey(
         machines = _asked(client, workers, _machine)
         after = time.time()
         for worker, facts in machines:
-            # It was asked at some moment between the two.
+            # The worker read its clock between these two moments.
             clock = facts.pop("time")
             worker.facts |= {
                 **facts,
@@ -124,7 +125,7 @@ def survey(
             if unlike is not None:
                 worker.faults.append(f"it does not see {unlike} as it is here")
         if folder is not None:
-            # What is not there yet, a fit makes within what is.
+            # A fit makes missing folders within the nearest one that exists.
             place = folder.absolute()
             place = next((one for one in (place, *place.parents) if one.is_dir()), place)
             for worker, why in _asked(client, workers, _written, str(place)):
@@ -137,7 +138,7 @@ def survey(
 def _asked(
     client: Client, workers: Mapping[str, Surveyed], function: Callable[..., Any], *args: Any
 ) -> list[tuple[Surveyed, Any]]:
-    """What a function says on every worker that has no fault yet; an error of it is one."""
+    """Run a function on each worker without a fault; an error becomes a fault."""
     sound = [name for name, worker in workers.items() if not worker.faults]
     if not sound:
         return []
@@ -154,7 +155,7 @@ def _asked(
 
 
 def _machine(dask_worker: Worker) -> dict[str, Any]:
-    """What a worker runs on."""
+    """Describe the machine and process of a worker."""
     manager = dask_worker.memory_manager
     return {
         "host": platform.node(),
@@ -171,7 +172,7 @@ def _machine(dask_worker: Worker) -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name, as far as the system tells it."""
+    """Return the name of the processor, if the system knows it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             names = (line.partition(":")[2].strip() for line in file if "model name" in line)
@@ -181,7 +182,7 @@ def _processor() -> str:
 
 
 def _written(folder: str) -> str | None:
-    """Why a file cannot be written to a folder; None if it can. Nothing stays there."""
+    """Try to write a temporary file to a folder; returns why it failed, or None."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"bigscreen")
@@ -193,7 +194,7 @@ def _written(folder: str) -> str | None:
 
 
 def _remark(sound: Sequence[Surveyed]) -> None:
-    """Note what is to be said of workers that can be used."""
+    """Add remarks to the workers without faults."""
     on_host = Counter(worker.facts["host"] for worker in sound)
     wanted: Counter[str] = Counter()
     for worker in sound:

@@ -1,6 +1,6 @@
 """Limits that a user's shell sets for the memory of a process (`ulimit`).
 
-They are looked at before anything large is imported: this module imports next to nothing.
+They are checked before any large library is imported, so this module imports almost nothing.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ except ImportError:  # pragma: no cover - not a POSIX system
     resource = None  # type: ignore[assignment]
 
 ADDRESS_BYTES, DATA_BYTES = 2**30, 400 * 2**20
-"""Address space (`ulimit -v`) and private writeable part of it (`ulimit -d`) that the libraries
-take before there is any data (measured: 760 and 320 MiB, and some for threads). BLAS hangs while it
-is loaded where there is less."""
+"""Refuse to start if `ulimit -v` (address space) or `ulimit -d` (private writeable memory) is below
+these: libraries and threads need them before there is any data (measured: 760 and 320 MiB for the
+libraries). With less, BLAS hangs while it is loaded."""
 
 
 def soft_limit(kind: str) -> int | None:
-    """A limit of this process in bytes, None where it has none."""
+    """Return a limit of this process in bytes; None if it has none."""
     if not hasattr(resource, kind):
         return None
     soft, _ = resource.getrlimit(getattr(resource, kind))
@@ -25,7 +25,7 @@ def soft_limit(kind: str) -> int | None:
 
 
 def too_narrow() -> str | None:
-    """Why the limits of the user's shell leave no room for the libraries: a sentence, or None."""
+    """Explain in a sentence why a limit of the shell is too low for the libraries, or None."""
     needs = ("RLIMIT_AS", "-v", ADDRESS_BYTES), ("RLIMIT_DATA", "-d", DATA_BYTES)
     for kind, flag, least in needs:
         limit = soft_limit(kind)

@@ -1,4 +1,4 @@
-"""What runs inside a Dask worker: the host of many shards, and plugins."""
+"""Code that runs inside a Dask worker: the host of its shards, and plugins."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ from bigscreen.fleet.shards import (
 Message = tuple[bytes, ...]
 Shapes = dict[str, tuple[int, ...]]
 Answer = tuple[list[int], FloatArray, Totals, Shapes]
-"""Of a round: which shards have stepped, their vectors, their totals; the shapes of those kept."""
+"""A host's answer to a round: shards that stepped, their vectors, totals, and shapes of kept
+totals."""
 
 WORKER_ENVIRONMENT = {
-    # glibc's default, and Dask's, hand memory back so eagerly that a temporary of 1 MB costs 27
-    # times as much; both are read when a process starts
+    # With the defaults of glibc and Dask, memory is returned to the system so eagerly that a
+    # temporary array of 1 MB takes 27 times as long. Both are read when a process starts.
     "MALLOC_TRIM_THRESHOLD_": str(256 * 2**20),
     "MALLOC_MMAP_THRESHOLD_": str(64 * 2**20),
     # one worker process per core
@@ -52,16 +53,16 @@ WORKER_ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-"""What the environment of every worker should hold before it starts."""
+"""Environment variables that every worker should have when it starts."""
 
 LARGE = 1 << 20
-"""Bytes of totals from which on hosts add them up among themselves."""
+"""Hosts add up totals among themselves if they have at least this many bytes."""
 
 
 def packed(message: dict[str, Any]) -> Message:
-    """A message as bytes: a copy that its sender cannot change any more, sent and kept for replay.
+    """Copy a message to bytes, which are sent, and kept for replay.
 
-    The arrays lie beside the pickle, so that a worker's copy of them is the only other one.
+    Arrays are separate from the pickle, so that a worker makes only one copy of them.
     """
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
@@ -69,22 +70,22 @@ def packed(message: dict[str, Any]) -> Message:
 
 
 def unpacked(message: Message) -> dict[str, Any]:
-    """The message; its arrays are aligned and writeable, as they are inline."""
+    """Make the message from its bytes; its arrays are aligned and writeable."""
     buffers = [bytearray(buffer) for buffer in message[1:]]
     found: dict[str, Any] = pickle.loads(message[0], buffers=buffers)
     return found
 
 
 def _own(arrays: Arrays) -> Arrays:
-    """Arrays as they came from the wire, writeable."""
+    """Return writeable copies of arrays that were received."""
     return {name: np.array(array, order="K") for name, array in arrays.items()}
 
 
 def _reported(method: Callable[..., Any]) -> Callable[..., tuple[str, Any]]:
-    """Give ("ok", result) or ("error", pickled exception and traceback).
+    """Decorate a method to return ("ok", result), or ("error", pickled exception and traceback).
 
-    An OSError raised by a step must not look like a connection that broke, and Dask's actors drop
-    the traceback.
+    An OSError of a step must not look like a broken connection, and Dask's actors would drop the
+    traceback.
     """
 
     def failed(error: Exception) -> tuple[str, Any]:
@@ -111,7 +112,7 @@ def _reported(method: Callable[..., Any]) -> Callable[..., tuple[str, Any]]:
 
 
 def _memory_limit() -> int | None:
-    """Bytes that the worker which runs this may take; None: without a limit, or on no worker."""
+    """Return the memory limit of this worker in bytes; None without one, or outside a worker."""
     try:
         worker = get_worker()
     except ValueError:
@@ -121,10 +122,10 @@ def _memory_limit() -> int | None:
 
 
 class Host:
-    """Holds shards on one worker and steps them. One per worker, a Dask actor.
+    """Holds shards on one worker and steps them: a Dask actor, one on each worker.
 
-    Every call may come twice (a connection broke before its answer came): repeating one changes
-    nothing and gives the same answer.
+    A call can come twice, if a connection broke before its answer arrived. A repeated call changes
+    nothing and returns the same answer.
     """
 
     def __init__(self, threads: int) -> None:
@@ -132,11 +133,11 @@ class Host:
         self._shards = Shards(threads, rows_within(limit, threads) if limit else None)
         self._round: dict[int, int] = {}  # last round that each shard has seen
         self._answers: dict[tuple[int, int], Answer] = {}
-        self._kept: tuple[int, Totals] = 0, {}  # of a round, what others ask for part by part
+        self._kept: tuple[int, Totals] = 0, {}  # round, and totals to be fetched in shares
 
     @_reported
     def begin(self, program: bytes) -> None:
-        """Take the program; not an argument of the actor, which would pass the scheduler."""
+        """Set the program. (As an argument of the actor it would pass through the scheduler.)"""
         self._program: Program = loads(program)
 
     @_reported
@@ -149,7 +150,7 @@ class Host:
     ) -> None:
         """Open shards and replay a log, up to round ``number``.
 
-        ``base`` is the folder of a checkpoint to load them from, or their states themselves.
+        ``base`` is the folder of a checkpoint to load the shards from, or their states.
         """
         new = [shard for shard in shards if self._round.get(shard) != number]
         states: Callable[[int], Arrays] | None = None
@@ -164,8 +165,8 @@ class Host:
     def round(self, number: int, part: int, message: Message, apart: bool) -> Answer:
         """Step the shards that have not seen round ``number``.
 
-        ``part`` counts the calls of one round: a second one is for shards adopted in between.
-        ``apart``: large totals stay here, for `share` and `add_share`.
+        ``part`` numbers the calls of one round: later calls are for shards adopted since. With
+        ``apart``, large totals stay here, for `share` and `add_share`.
         """
         if (number, part) not in self._answers:
             self._shards.relieve(self._program)
@@ -182,11 +183,11 @@ class Host:
             self._answers = {(number, part): (shards, stacked(rows), totals, shapes)}
         return self._answers[number, part]
 
-    # These two run in the worker's event loop: each host asks others while those ask it.
+    # `share` and `add_share` run in the event loop: hosts call each other at the same time.
 
     @_reported
     async def share(self, number: int, k: int, of: int) -> Totals:
-        """The ``k``-th of so many parts of the totals that were kept of a round, flat."""
+        """Return share ``k`` of ``of`` of the totals kept in a round, as 1-D arrays."""
         return self._share(number, k, of)
 
     def _share(self, number: int, k: int, of: int) -> Totals:
@@ -199,9 +200,9 @@ class Host:
     async def add_share(
         self, number: int, k: int, of: int, others: Sequence[tuple[str, str]]
     ) -> Totals | None:
-        """The sum of that part over this host and others, which are known by address and key.
+        """Sum share ``k`` of the totals over this host and ``others``, given by address and key.
 
-        None if one of them does not answer.
+        None if one of the others does not answer.
         """
         worker = get_worker()
 
@@ -221,37 +222,37 @@ class Host:
 
     @_reported
     def save(self, folder: str) -> dict[int, int]:
-        """Write every shard into a draft's folder; checksums by shard."""
+        """Write every shard into the folder of a checkpoint draft; returns checksums by shard."""
         return self._shards.save(self._program, sorted(self._round), Path(folder))
 
     @_reported
     def show(self, shard: int) -> Arrays:
-        """The state of one shard as arrays, for another worker to take over."""
+        """Return the state of one shard as arrays, for another worker to take over."""
         return self._program.save(self._shards.states[shard])
 
     @_reported
     def take(self, number: int, shard: int, arrays: Arrays) -> None:
-        """Go on with a shard that another worker showed after round ``number``."""
+        """Take over a shard whose state another worker showed after round ``number``."""
         self._shards.take(self._program, shard, _own(arrays))
         self._round[shard] = number
 
     @_reported
     def drop(self, shard: int) -> None:
-        """Forget a shard."""
+        """Drop a shard."""
         self._shards.states.pop(shard, None)
         self._round.pop(shard, None)
 
     @_reported
     def clear(self) -> None:
-        """Forget every shard."""
+        """Drop all shards."""
         self._shards.states.clear()
         self._round.clear()
 
 
 class WorkerSetup(WorkerPlugin):
-    """Prepares every worker, also one that comes later, and watches its memory.
+    """The plugin that prepares every worker, also new ones, and records its peak memory.
 
-    Workers may be other people's: what it changes of them is changed back when it leaves.
+    Other fleets may use the same workers: changes of a worker are undone when the plugin leaves.
     """
 
     def __init__(self, name: str) -> None:
@@ -270,18 +271,18 @@ class WorkerSetup(WorkerPlugin):
 
 
 _here: dict[tuple[str, str], WorkerSetup | Function] = {}
-"""The plugins that tasks look for, by the address of their worker and their name."""
+"""The plugins of this process, by the address of their worker and their name."""
 
 _FRACTIONS = ("target", "spill", "pause")
 _held: WeakKeyDictionary[Worker, tuple[int, list[Any]]] = WeakKeyDictionary()
-"""Of every worker of this process, how many fleets use it and the fractions that it had before."""
+"""For each worker of this process: the number of fleets that use it, and its original fractions."""
 
 
 def _hold(worker: Worker) -> None:
-    """Switch a worker's spilling and pausing off.
+    """Switch off spilling and pausing of a worker.
 
-    A paused worker runs no task, and shards that fill its memory do not go away by waiting: the
-    fit would stand still for ever. What a fit may take is planned before it runs.
+    Dask pauses workers whose memory is full; as shards stay in memory, a fit would wait forever.
+    The memory of a fit is planned before it runs.
     """
     manager, names = worker.memory_manager, [f"memory_{name}_fraction" for name in _FRACTIONS]
     fleets, before = _held.get(worker, (0, [getattr(manager, name) for name in names]))
@@ -291,7 +292,7 @@ def _hold(worker: Worker) -> None:
 
 
 def _let_go(worker: Worker) -> None:
-    """Give a worker its fractions back, once no fleet uses it any more."""
+    """Restore the spilling and pausing of a worker that no fleet uses any more."""
     fleets, before = _held.pop(worker)
     if fleets > 1:
         _held[worker] = fleets - 1, before
@@ -301,7 +302,7 @@ def _let_go(worker: Worker) -> None:
 
 
 class Leaving(SchedulerPlugin):
-    """Takes plugins of a fleet away when its process is gone, however it ended."""
+    """The scheduler plugin that removes a fleet's worker plugins when its process has ended."""
 
     def __init__(self, client: str, prefix: str) -> None:
         self._client, self._prefix = client, prefix
@@ -315,10 +316,10 @@ class Leaving(SchedulerPlugin):
 
 
 class Shielded(WorkerPlugin):
-    """Keeps away what is not for the workers of one process.
+    """The plugin that makes workers ignore Ctrl-C, and closes their HTTP ports.
 
-    Ctrl-C reaches a whole process group, and is for the process that owns the workers. A worker's
-    HTTP port is open to every user of the machine.
+    Ctrl-C reaches all processes of a group, but is meant for the process that owns the workers. An
+    HTTP port would be open to every user of the machine.
     """
 
     def setup(self, worker: Worker) -> None:
@@ -327,7 +328,7 @@ class Shielded(WorkerPlugin):
 
 
 def digests(files: Sequence[str]) -> dict[str, str | None]:
-    """What files hold, as SHA-256; None where there is no such file."""
+    """Return the SHA-256 of each file's content; None for a missing file."""
     found: dict[str, str | None] = dict.fromkeys(files)
     for name in files:
         with contextlib.suppress(OSError):
@@ -336,7 +337,7 @@ def digests(files: Sequence[str]) -> dict[str, str | None]:
 
 
 def source_digest() -> str:
-    """SHA-256 of the code of this package: tells working copies of one version apart."""
+    """Return the SHA-256 of this package's code, which tells working copies apart."""
     digest = hashlib.sha256()
     folder = Path(__file__).parents[1]
     for file in sorted(folder.rglob("*.py")):
@@ -346,7 +347,7 @@ def source_digest() -> str:
 
 
 def memory_of(name: str, dask_worker: Worker) -> tuple[tuple[str, int], int, int] | None:
-    """Which process a worker is (machine, number), its memory now and its peak."""
+    """Return the process (machine, number) of a worker, its memory now and its peak."""
     plugin = _here.get((dask_worker.address, name))
     if not isinstance(plugin, WorkerSetup):
         return None
@@ -354,10 +355,10 @@ def memory_of(name: str, dask_worker: Worker) -> tuple[tuple[str, int], int, int
 
 
 class Function(WorkerPlugin):
-    """Brings a function to every worker once, also to one that comes later.
+    """The plugin that sends a function once to every worker, also to new ones.
 
-    A few megabytes inside every task would all pass through the scheduler; scattered data is lost
-    with its last worker, and tasks that depend on it crowd where it lies.
+    A function of megabytes in every task would pass through the scheduler each time. Scattered data
+    is lost if the workers that hold it die, and Dask prefers these workers for tasks that use it.
     """
 
     def __init__(self, function: Callable[[Any], Any], name: str) -> None:
@@ -371,7 +372,7 @@ class Function(WorkerPlugin):
 
 
 def apply(name: str, item: Any) -> Any:
-    """The task of ``each``: the function that :class:`Function` brought, on one item."""
+    """Run the function that :class:`Function` has brought on one item; the task of ``each``."""
     worker = get_worker()
     plugin = _here[worker.address, name]
     assert isinstance(plugin, Function)

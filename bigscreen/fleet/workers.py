@@ -1,4 +1,4 @@
-"""Which of a cluster's workers take part: those that answer, and that see the files needed."""
+"""Track the usable workers of a cluster: they answer, and see the files of the fit."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from bigscreen.fleet.shards import Sampler
 from bigscreen.fleet.worker import digests, memory_of
 
 PATIENCE_SECONDS = 60.0
-"""How long to wait for a first worker, or for one that its scheduler lists to answer."""
+"""How long to wait for a first worker, or for an answer of a worker that the scheduler lists."""
 
 LEAST_PATIENCE_SECONDS = 5.0
-"""The same after the time budget: a worker that died comes back within that, if it does."""
+"""How long to wait for a worker after the time budget: a worker that died may be restarting."""
 
 FROZEN_SECONDS = 30.0
-"""A worker that its scheduler has not heard of for so long stands still, and is given up."""
+"""Give up a worker as frozen if its scheduler has not heard from it for this time."""
 
 LOOK_SECONDS = 2.0
 """How often to look for new workers and frozen ones."""
@@ -40,23 +40,23 @@ LIKELY = (
     "the likely cause is memory, or a machine so busy that they were not heard of for "
     f"{FROZEN_SECONDS:.0f} s: give each worker more memory, or run fewer of them on a machine"
 )
-"""Why a step kills every worker that it is given to."""
+"""The explanation for workers that die one after the other."""
 
 GONE = (OSError, RuntimeError, AttributeError)
-"""What a client raises that lost its scheduler; AttributeError once it has closed itself."""
+"""The errors of a Dask client without its scheduler; AttributeError after it has closed itself."""
 
 
 class Silent(ConnectionError):
-    """A scheduler that has not answered in the time that it was given."""
+    """Raised if a scheduler has not answered in time."""
 
 
 class Workers:
-    """The workers of a cluster that can be used.
+    """The usable workers of a cluster.
 
     Attributes
     ----------
     unreachable : set of str
-        Addresses that the scheduler lists and that do not answer this process.
+        Addresses of workers that the scheduler lists, but that do not answer this process.
     deadline : float or None
         Value of ``time.monotonic()`` that bounds the waiting for workers.
     """
@@ -67,16 +67,16 @@ class Workers:
         self.unreachable: set[str] = set()
         self._files: dict[str, str | None] = {}
         self._seeing: set[str] = set()
-        self._blind: dict[str, str] = {}  # the first file that they do not see
+        self._blind: dict[str, str] = {}  # by worker, the first file that it does not see
 
     @property
     def address(self) -> str:
-        """Of the scheduler."""
+        """The address of the scheduler."""
         address: str = self._scheduler.address
         return address
 
     def listed(self) -> dict[str, int]:
-        """Addresses and threads; a ConnectionError if there is no scheduler."""
+        """Return the threads of usable workers by address; ConnectionError without a scheduler."""
         listed = self._listed()
         new = listed.keys() - self._seeing - self._blind.keys()
         if self._files and new:
@@ -85,12 +85,12 @@ class Workers:
         return {address: n for address, n in listed.items() if address not in without}
 
     def least_memory(self) -> int | None:
-        """Bytes that a worker may hold for each of its threads, the least of those with a limit."""
+        """Return the least memory for each thread, in bytes, of the workers with a limit."""
         usable = self.listed()
         try:
             known: Any = self.client.sync(self._scheduler.identity, callback_timeout=FROZEN_SECONDS)
         except GONE:
-            return None  # whatever asks the cluster next says so
+            return None  # the next call to the cluster will raise
         workers = known["workers"].items()
         limits = {address: one["memory_limit"] for address, one in workers if address in usable}
         return min(
@@ -98,12 +98,12 @@ class Workers:
         )
 
     def living(self) -> dict[str, int]:
-        """Addresses and threads, as soon as there is a worker.
+        """Wait for a usable worker; returns the threads of all by address.
 
         Raises
         ------
         ConnectionError
-            If there is none for a minute, or within the time budget; or no scheduler.
+            If there is no worker for a minute, or within the time budget, or no scheduler.
         """
         began, until = time.monotonic(), self.until()
         while True:
@@ -117,7 +117,7 @@ class Workers:
             time.sleep(0.05)
 
     def until(self) -> float:
-        """When to stop waiting for a worker that is waited for from now on."""
+        """Return when to stop waiting for a worker, if the waiting begins now."""
         now = time.monotonic()
         left = PATIENCE_SECONDS if self.deadline is None else self.deadline - now
         least = min(LEAST_PATIENCE_SECONDS, PATIENCE_SECONDS)
@@ -125,16 +125,16 @@ class Workers:
 
     @property
     def only(self) -> list[str] | None:
-        """Where alone tasks may run; None: anywhere."""
+        """The addresses of the workers that may run tasks; None: all."""
         return sorted(self.listed()) if self._blind else None
 
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
-        """Use from now on only workers that see these files as they are here.
+        """Use only the workers that see the same files as this process from now on.
 
         Raises
         ------
         InputError
-            If no worker does.
+            If no worker sees them.
         """
         self._files = digests([str(file.absolute()) for file in files])
         self._seeing, self._blind = set(), {}
@@ -172,7 +172,7 @@ class Workers:
         try:
             seen = self.client.run(digests, names, workers=new, on_error="ignore")
         except GONE:
-            return  # one of them is gone just now: they are looked at again
+            return  # a worker is just dying: check again next time
         for address, found in seen.items():
             unlike = next((name for name in names if found[name] != self._files[name]), None)
             if unlike is None:
@@ -182,7 +182,7 @@ class Workers:
 
 
 class Memory:
-    """Bytes held by this process and by a cluster's workers."""
+    """The memory of this process and of a cluster's workers."""
 
     def __init__(self, client: Client, plugin: str) -> None:
         self._client, self._plugin = client, plugin
@@ -192,22 +192,22 @@ class Memory:
         self._peak = 0
 
     def now(self) -> int:
-        """At this moment, the workers' share as of at most two seconds ago."""
+        """Return the present bytes; those of workers are at most two seconds old."""
         if time.monotonic() - self._seen > LOOK_SECONDS:
             self.collect()
         return self.own.look() + sum(now for now, _ in self._workers.values())
 
     @property
     def peak(self) -> int:
-        """The most that was ever collected, an upper bound: the sum of the processes' peaks."""
+        """The peak memory in bytes; an upper bound, as it is the sum of the processes' peaks."""
         return max(self._peak, self.own.peak)
 
     def collect(self) -> None:
-        """Ask the workers."""
+        """Fetch the memory of all workers."""
         try:
             found = self._client.run(memory_of, self._plugin, on_error="ignore").values()
         except GONE:
-            return  # what is known must do
+            return  # keep the last measurements
         here = platform.node(), os.getpid()  # workers may be threads of this process
         self._workers = {
             process: (now, peak) for process, now, peak in filter(None, found) if process != here
@@ -220,19 +220,19 @@ class Memory:
 def outcome(
     workers: Workers, future: Future[Any], only: Sequence[str] | None, what: str
 ) -> tuple[Any] | None:
-    """The result of a task; Dask alone would wait for ever if every worker died.
+    """Wait for the result of a task. (Dask alone would wait forever if every worker died.)
 
     Parameters
     ----------
     only : list of str or None
-        The workers that alone may run it.
+        The workers that may run the task; None: all.
     what : str
-        What it does, for people.
+        The name of the task for error messages.
 
     Returns
     -------
-    tuple of one, or None
-        None if those who might run it are gone, and others are there.
+    tuple of one result, or None
+        None if all workers that may run the task are gone, and there are others.
 
     Raises
     ------
@@ -248,7 +248,7 @@ def outcome(
         except (CommClosedError, CancelledError, asyncio.CancelledError) as error:
             if future.status in ("cancelled", "lost"):
                 raise ConnectionError("the Dask scheduler has lost its tasks") from error
-        living = workers.living()  # raises if nobody is left to wait for
+        living = workers.living()  # raises if no worker comes
         if only is not None and living.keys().isdisjoint(only):
             future.cancel()
             return None
@@ -257,11 +257,10 @@ def outcome(
 def _is_done(client: Client, future: Future[Any]) -> bool:
     """Whether a task ends within `LOOK_SECONDS`.
 
-    The function of the task may raise a TimeoutError of its own, which is none of the waiting: the
-    task may end just when the waiting does.
+    A TimeoutError of the task's own function is not caught here: only waiting is in the try block.
     """
     try:
-        with client.as_current():  # wait would ask for a default client
+        with client.as_current():  # wait needs a default client
             distributed.wait([future], timeout=LOOK_SECONDS)
     except TimeoutError:
         return False
@@ -269,13 +268,13 @@ def _is_done(client: Client, future: Future[Any]) -> bool:
 
 
 async def give_up_frozen(client: Client) -> None:
-    """Have workers restarted, or else removed, that stand still: until it is cancelled.
+    """Restart or remove frozen workers; runs until it is cancelled.
 
-    A stopped process keeps its connections, so that nothing else would tell. Dask does the same,
-    but only after five minutes.
+    A stopped process keeps its connections open, so only missing heartbeats show it. Dask removes
+    such workers, too, but only after five minutes.
     """
     scheduler: Any = client.scheduler
-    heard: dict[str, tuple[float, float]] = {}  # heartbeat, and when it was first seen here
+    heard: dict[str, tuple[float, float]] = {}  # last heartbeat, and when it was first seen here
     looked = time.monotonic()
     while True:
         await asyncio.sleep(LOOK_SECONDS)
@@ -285,14 +284,14 @@ async def give_up_frozen(client: Client) -> None:
             continue
         now = time.monotonic()
         if now - looked > 3 * LOOK_SECONDS:
-            heard = {}  # this process or the scheduler stood still, and has not heard of anybody
+            heard = {}  # this process or the scheduler was frozen, and missed heartbeats
         looked = now
         beats = {address: worker["last_seen"] for address, worker in known["workers"].items()}
         heard = {
             address: heard[address] if heard.get(address, (0,))[0] == beat else (beat, now)
             for address, beat in beats.items()
         }
-        # The more workers the rarer their heartbeats.
+        # With more workers, Dask makes heartbeats rarer.
         patience = max(FROZEN_SECONDS, len(beats) / 10)
         frozen = [address for address, (_, since) in heard.items() if now - since > patience]
         if frozen:
@@ -307,7 +306,7 @@ async def give_up_frozen(client: Client) -> None:
 
 
 def differing(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
-    """The first version that is another, as "numba 0.60 for 0.61"; Python's without its patch."""
+    """Describe the first version that differs; of Python's only major and minor number count."""
     for name, version in own.items():
         other = theirs.get(name)
         if name == "python":
