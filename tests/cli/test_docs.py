@@ -98,6 +98,30 @@ def test_the_main_job_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(Path("predictions.csv").read_text().splitlines()) > 300
 
 
+def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks in order: an estimator on arrays, then a model that the command line wrote."""
+    text = (ROOT / "README.md").read_text()
+    estimator, served = re.findall(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 4))
+    known = {"X": X, "y": X[:, 0] > 0, "X_new": X[:5]}
+    exec(estimator, known)
+    assert known["machine"].relative_gap_ <= 1e-3
+    monkeypatch.chdir(tmp_path)
+    rows = ["age,income,colour,owner,label"]
+    for i in range(400):
+        age, owner = 20 + i % 60, ("True", "False")[i % 2]
+        rows.append(
+            f"{age},{1e4 + i},{('red', 'blue')[i % 3 > 1]},{owner},{'no' if age > 40 else 'yes'}"
+        )
+    Path("train.csv").write_text("\n".join(rows) + "\n")
+    succeed("ingest", "train.csv", "train.store", "--scale", "standard")
+    succeed("fit", "train.store", "model.bsm", "--kernel", "linear")
+    exec(served, known)
+    answers = known["model"].predict([{"age": 33, "income": 1e4, "colour": "red", "owner": True}])
+    assert answers.tolist() == ["yes"]
+
+
 def test_a_loss_of_ones_own_as_documented() -> None:
     """The README's call, of the hinge written out."""
     (call,) = re.findall(r"`(bigscreen\.solve\(.*?\))`", (ROOT / "README.md").read_text())
