@@ -21,10 +21,15 @@ import click
 
 from bigscreen.cli.signals import INTERRUPTED, closing, exit_code, held_back, orderly
 from bigscreen.errors import InputError, TimeOver, reason_of
-from bigscreen.files.output import claimed_stdout, destination, held, written_through
+from bigscreen.files.output import (
+    is_written_in_place,
+    lock_path,
+    reserve_stdout,
+    resolve_destination,
+)
 from bigscreen.files.printable import print_any_text, printable
-from bigscreen.files.remote import is_url, located
-from bigscreen.files.work import in_use
+from bigscreen.files.remote import as_path, is_url
+from bigscreen.files.work import in_use_message
 
 if TYPE_CHECKING:
     from bigscreen.fleet.protocol import Each, Fleet
@@ -212,15 +217,15 @@ def check_output(path: str, overwrite: bool, folder: bool = False) -> None:
     InputError
     """
     if is_url(path):
-        if located(path).exists() and not overwrite:
+        if as_path(path).exists() and not overwrite:
             raise InputError(f"{path} exists; choose another name or give --overwrite")
         return
-    final = os.path.realpath(path) if folder else destination(path)
+    final = os.path.realpath(path) if folder else resolve_destination(path)
     if isinstance(final, int):
         if final == 1:
-            click.get_current_context().with_resource(claimed_stdout())
+            click.get_current_context().with_resource(reserve_stdout())
         return
-    if not folder and written_through(final):
+    if not folder and is_written_in_place(final):
         if not os.access(final, os.W_OK):
             raise InputError(f"{path} cannot be written: permission denied")
         return
@@ -284,7 +289,7 @@ def check_page(path: str | None, *others: str) -> None:
 
 
 def _place(path: str) -> str | int:
-    final = destination(path)
+    final = resolve_destination(path)
     return final if isinstance(final, int) else os.path.realpath(final)
 
 
@@ -349,7 +354,7 @@ def check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
                 "start again"
             )
         if Path(work).is_dir():
-            with held(work, in_use(Path(work))):
+            with lock_path(work, in_use_message(Path(work))):
                 shutil.rmtree(work)
     elif not own:
         check_output(work, overwrite=True, folder=True)
@@ -372,7 +377,8 @@ def check_own(path: str, other: str) -> None:
 
 def being_made(path: str) -> AbstractContextManager[None]:
     """Hold an output that takes long to make: who comes second hears of it."""
-    return held(path, f"another process is making {path}: wait for it, or choose another name")
+    busy = f"another process is making {path}: wait for it, or choose another name"
+    return lock_path(path, busy)
 
 
 class GridRun(NamedTuple):

@@ -6,7 +6,7 @@ import click
 
 from bigscreen.cli.common import check_json, json_option
 from bigscreen.errors import InputError
-from bigscreen.files.remote import located
+from bigscreen.files.remote import as_path
 
 if TYPE_CHECKING:
     from bigscreen.data.dataset import Dataset
@@ -39,10 +39,10 @@ def info(thing: str, history: bool, json_file: str | None) -> None:
     from bigscreen.report import path as report_path
 
     check_json(json_file, thing)
-    place = located(thing)
+    place = as_path(thing)
     if history and place.exists() and (not place.is_file() or is_path(thing)):
         raise InputError(f"--history is of a model, and {thing} is none; leave it out")
-    if not place.exists() and not located(f"{thing}.wip").exists():
+    if not place.exists() and not as_path(f"{thing}.wip").exists():
         raise InputError(f"there is no store and no model {thing}; check the path")
     if place.is_file() and is_path(thing):
         solved = SolvedPath.load(thing)

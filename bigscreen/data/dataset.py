@@ -23,7 +23,7 @@ from bigscreen.data.zarr_arrays import (
     row_arrays,
 )
 from bigscreen.errors import InputError, reason_of
-from bigscreen.files.remote import Place, RemotePath, located
+from bigscreen.files.remote import Place, RemotePath, as_path
 from bigscreen.files.sealed import Damaged, check_seal
 
 FORMAT = "bigscreen dataset"
@@ -52,7 +52,7 @@ class Dataset(Rows):
     path: Place
 
     def __init__(self, path: str | os.PathLike[str] | RemotePath) -> None:
-        self.path = located(path).absolute()
+        self.path = as_path(path).absolute()
         self.manifest = read_manifest(self.path)
         try:
             self.layout = Layout.from_dict(self.manifest["layout"])

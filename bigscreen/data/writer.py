@@ -25,7 +25,7 @@ from bigscreen.data.targets import as_features, as_stored, check_weights, descri
 from bigscreen.data.zarr_arrays import Checksums, create_csr, create_groups, csr_folder, row_arrays
 from bigscreen.errors import InputError
 from bigscreen.files.output import replacing
-from bigscreen.files.sealed import Damaged, sealed, unsealed
+from bigscreen.files.sealed import Damaged, seal, unseal
 
 PLAN = "plan.json"
 RECORDS = "chunks"
@@ -164,7 +164,7 @@ class DatasetWriter:
         for name, array in row_arrays(wip, self.layout, self.compress).items():
             checksums[name] = array.write(start, values[name])
         with replacing(file) as stream:
-            stream.write(sealed({**record, "place": chunk_index, "crc32c": checksums}))
+            stream.write(seal({**record, "place": chunk_index, "crc32c": checksums}))
 
     def done(self, chunk_index: int) -> bool:
         """Whether the chunk has been written completely."""
@@ -208,7 +208,7 @@ class DatasetWriter:
         self._refuse_existing()
         remove_leftovers(wip)
         with replacing(wip / MANIFEST) as stream:
-            stream.write(sealed(manifest))
+            stream.write(seal(manifest))
         Dataset.open(wip)  # check the dataset before it gets its name
         take_name(wip, self.path)
         shutil.rmtree(self.path / RECORDS)
@@ -279,7 +279,7 @@ class DatasetWriter:
     def _record(self, k: int) -> dict[str, Any] | None:
         """Read the record of a complete chunk; None if the chunk must be written (again)."""
         try:
-            record = unsealed(self._record_file(k).read_bytes())
+            record = unseal(self._record_file(k).read_bytes())
         except (FileNotFoundError, Damaged):
             return None
         return record if record.get("place") == k else None

@@ -14,7 +14,7 @@ import numpy as np
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.evaluate.evaluate import evidence_blocks
-from bigscreen.files.output import replacing, written_through
+from bigscreen.files.output import is_written_in_place, replacing
 from bigscreen.fleet.protocol import Each
 from bigscreen.model.calibration import given_prior
 from bigscreen.model.model import Model
@@ -46,7 +46,7 @@ def check_suffix(out: str | os.PathLike[str]) -> str:
     suffix = Path(out).suffix.lower()
     if suffix in (*DELIMITERS, ".npy"):
         return suffix
-    if written_through(out):
+    if is_written_in_place(out):
         return ".csv"
     raise InputError(f"{os.fspath(out)} should end in .csv, .tsv or .npy to say which is wanted")
 
@@ -104,7 +104,7 @@ def write_predictions(
         columns += [("probability", "<f8", (len(model.labels),))] * meaning.probabilities
         columns += [("in", "?", (len(model.labels),))] * (meaning.alpha is not None)
     layout = np.dtype([("row", "<i8"), *columns])
-    folder = None if written_through(out) else Path(out).resolve().parent
+    folder = None if is_written_in_place(out) else Path(out).resolve().parent
     with (
         replacing(out) as file,
         tempfile.TemporaryFile(dir=folder) as ranks,

@@ -28,10 +28,10 @@ import numpy as np
 
 from bigscreen.errors import InputError, reason_of
 from bigscreen.files.output import sync_folder
-from bigscreen.files.sealed import packed, unpacked
+from bigscreen.files.sealed import pack_arrays, unpack_arrays
 
 FORMAT = 1
-KEPT = 2
+KEPT_CHECKPOINTS = 2
 
 
 class DamagedCheckpoint(InputError):
@@ -62,7 +62,7 @@ class Checkpoint:
         try:
             record = json.loads((path / "checkpoint.json").read_text(encoding="utf-8"))
             body = record["body"]
-            if record["crc32"] != zlib.crc32(_canonical(body)):
+            if record["crc32"] != zlib.crc32(_to_json(body)):
                 raise ValueError("its checksum does not match")
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedCheckpoint(f"{path}: checkpoint.json is damaged ({error})") from error
@@ -78,7 +78,7 @@ class Checkpoint:
         return _read_arrays(self.path / _shard_name(shard), self.checksums[shard])
 
 
-def finished(folder: Path) -> list[Path]:
+def list_checkpoints(folder: Path) -> list[Path]:
     """Return the paths of the checkpoints in a folder, newest first; empty without the folder."""
     if not folder.is_dir():
         return []
@@ -86,7 +86,7 @@ def finished(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name), reverse=True)
 
 
-def newest_whole(
+def restore_newest(
     folder: Path, n_shards: int, restore: Callable[[Checkpoint], None]
 ) -> Checkpoint | None:
     """Restore the newest undamaged checkpoint; warn for each newer one that is damaged.
@@ -96,7 +96,7 @@ def newest_whole(
     InputError
         If a checkpoint has another number of shards: it belongs to other data.
     """
-    for path in finished(folder):
+    for path in list_checkpoints(folder):
         try:
             checkpoint = Checkpoint.read(path)
             if checkpoint.n_shards != n_shards:
@@ -147,7 +147,7 @@ def load_alone(
         return None
     arrays: dict[str, np.ndarray] = {}
     own = folder / place
-    found = newest_whole(own, 1, lambda checkpoint: arrays.update(checkpoint.shard(0)))
+    found = restore_newest(own, 1, lambda checkpoint: arrays.update(checkpoint.shard(0)))
     return None if found is None else (found.meta, arrays)
 
 
@@ -177,7 +177,7 @@ class Draft:
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob("*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
-        newest = next((int(path.name) for path in finished(folder)), 0)
+        newest = next((int(path.name) for path in list_checkpoints(folder)), 0)
         self.folder = folder
         # The name is unique: a worker that was abandoned, but is alive, may still write to its
         # old draft.
@@ -210,13 +210,13 @@ class Draft:
             "meta": self._meta,
             "meta_arrays": meta_arrays,
         }
-        record = {"crc32": zlib.crc32(_canonical(body)), "body": body}
+        record = {"crc32": zlib.crc32(_to_json(body)), "body": body}
         _write_durably(self.path / "checkpoint.json", json.dumps(record).encode())
         sync_folder(self.path)
         path = self.folder / self.path.name.partition(".")[0]
         os.rename(self.path, path)
         sync_folder(self.folder)
-        for old in finished(self.folder)[KEPT:]:
+        for old in list_checkpoints(self.folder)[KEPT_CHECKPOINTS:]:
             shutil.rmtree(old, ignore_errors=True)
         return path
 
@@ -249,12 +249,12 @@ def _shard_name(shard: int) -> str:
     return f"shard-{shard:06d}.npz"
 
 
-def _canonical(body: dict[str, Any]) -> bytes:
+def _to_json(body: dict[str, Any]) -> bytes:
     return json.dumps(body, sort_keys=True).encode()
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> int:
-    data = packed(arrays)
+    data = pack_arrays(arrays)
     _write_durably(path, data)
     return zlib.crc32(data)
 
@@ -266,7 +266,7 @@ def _read_arrays(path: Path, checksum: int) -> dict[str, np.ndarray]:
         raise DamagedCheckpoint(f"{path} cannot be read ({reason_of(error)})") from error
     if zlib.crc32(data) != checksum:
         raise DamagedCheckpoint(f"{path} is damaged: its checksum does not match")
-    return unpacked(data)[1]
+    return unpack_arrays(data)[1]
 
 
 def _write_durably(path: Path, data: bytes) -> None:

@@ -45,14 +45,14 @@ class KeptFiles:
         """
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            place = self._place(self.folder, name)
+            place = self._path(self.folder, name)
             write_sealed(place, f"{self.of}/{name}", record, arrays, self.durable)
 
     def read(self, name: str) -> tuple[Any, Arrays] | None:
         """Return record and arrays of a file; None if it is absent, or damaged (with a warning)."""
         if self.folder is None or not self.resume:
             return None
-        return read_sealed(self._place(self.folder, name), f"{self.of}/{name}")
+        return read_sealed(self._path(self.folder, name), f"{self.of}/{name}")
 
     def forget(self, pattern: str, but: str) -> None:
         """Remove all files whose names match a pattern, except the one named `but`."""
@@ -60,5 +60,5 @@ class KeptFiles:
             if old.name != but + ENDING:
                 old.unlink()
 
-    def _place(self, folder: Path, name: str) -> Path:
+    def _path(self, folder: Path, name: str) -> Path:
         return folder / (name.removesuffix(ENDING) + ENDING)

@@ -10,8 +10,11 @@ from pathlib import Path
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
-def lock(descriptor: int, without: bool = True) -> bool:
-    """Lock an open file; False if another process holds it, `without` if the disk has no locks."""
+def try_lock(descriptor: int, if_unsupported: bool = True) -> bool:
+    """Lock an open file; return False if another process holds it.
+
+    `if_unsupported` is returned on a disk without locks.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -19,11 +22,11 @@ def lock(descriptor: int, without: bool = True) -> bool:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        return without
+        return if_unsupported
     return True
 
 
-def same(descriptor: int, name: Path) -> bool:
+def is_same_file(descriptor: int, name: Path) -> bool:
     """Whether the file of this name is still the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(name, follow_symlinks=False))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from bigscreen.errors import InputError
-from bigscreen.files.locks import lock, same
+from bigscreen.files.locks import is_same_file, try_lock
 from bigscreen.files.remote import RemotePath, is_url
 from bigscreen.files.scratch import scratch
 
@@ -26,7 +26,7 @@ STDOUT = "-"
 _DESCRIPTOR = re.compile(r"/dev/std(in|out|err)|/(?:dev|proc/self)/fd/(\d+)")
 _STREAMS = {"in": 0, "out": 1, "err": 2}
 _MOST_LINKS = 40
-_claimed: list[TextIO] = []
+_reserved: list[TextIO] = []
 
 
 @contextmanager
@@ -55,14 +55,14 @@ def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[IO
             there.flush()
             RemotePath(str(path)).take(there.name)
         return
-    final = destination(path)
-    if isinstance(final, int) or _special(final):
+    final = resolve_destination(path)
+    if isinstance(final, int) or _is_special(final):
         with tempfile.TemporaryFile() as file:
             yield file
             file.seek(0)
-            _pour(file, final)
+            _copy_into(file, final)
         return
-    beside, temporary = _fresh(Path(final))
+    beside, temporary = _open_temporary(Path(final))
     try:
         with beside:
             yield beside
@@ -87,7 +87,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def destination(path: str | os.PathLike[str]) -> str | int:
+def resolve_destination(path: str | os.PathLike[str]) -> str | int:
     """Return the target of all symbolic links at `path`, or a number if it is a file descriptor."""
     place = os.fspath(path)
     if place == STDOUT:
@@ -101,15 +101,15 @@ def destination(path: str | os.PathLike[str]) -> str | int:
     return place
 
 
-def written_through(path: str | os.PathLike[str]) -> bool:
+def is_written_in_place(path: str | os.PathLike[str]) -> bool:
     """Whether `path` is written in place, not replaced: a URL, pipe, terminal or descriptor."""
     if is_url(path):
         return True
-    final = destination(path)
-    return isinstance(final, int) or _special(final)
+    final = resolve_destination(path)
+    return isinstance(final, int) or _is_special(final)
 
 
-def _special(place: str) -> bool:
+def _is_special(place: str) -> bool:
     try:
         mode = os.stat(place).st_mode
     except FileNotFoundError:
@@ -117,10 +117,10 @@ def _special(place: str) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-def _pour(file: IO[bytes], final: str | int) -> None:
+def _copy_into(file: IO[bytes], final: str | int) -> None:
     """Copy a file to an open descriptor, pipe or device."""
     if final == 1:
-        out = _claimed[-1] if _claimed else sys.stdout
+        out = _reserved[-1] if _reserved else sys.stdout
         out.flush()
         shutil.copyfileobj(file, out.buffer)
         out.flush()
@@ -132,17 +132,17 @@ def _pour(file: IO[bytes], final: str | int) -> None:
 
 
 @contextmanager
-def claimed_stdout() -> Iterator[None]:
+def reserve_stdout() -> Iterator[None]:
     """Reserve standard output for an output file: `print` goes to standard error in the block."""
-    _claimed.append(sys.stdout)
+    _reserved.append(sys.stdout)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        _claimed.pop()
+        _reserved.pop()
 
 
-def _fresh(final: Path) -> tuple[IO[bytes], Path]:
+def _open_temporary(final: Path) -> tuple[IO[bytes], Path]:
     """Create and lock a temporary file next to `final`; return it and its name.
 
     The system drops the lock with the process: a temporary file without a lock was left by a
@@ -155,32 +155,32 @@ def _fresh(final: Path) -> tuple[IO[bytes], Path]:
         try:
             descriptor = os.open(name, flags, 0o666)
         except FileExistsError:
-            _remove_left(name)
+            _remove_abandoned(name)
             try:
                 descriptor = os.open(name, flags, 0o666)
             except FileExistsError:
                 continue
-        if lock(descriptor) and same(descriptor, name):
+        if try_lock(descriptor) and is_same_file(descriptor, name):
             return open(descriptor, "w+b"), name
         os.close(descriptor)  # another process deleted it as abandoned before it was locked
     raise AssertionError
 
 
-def _remove_left(name: Path) -> None:
+def _remove_abandoned(name: Path) -> None:
     """Delete a temporary file if the process that made it has ended."""
     try:
         descriptor = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return
     try:
-        if lock(descriptor, without=False) and same(descriptor, name):
+        if try_lock(descriptor, if_unsupported=False) and is_same_file(descriptor, name):
             name.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
 
 
 @contextmanager
-def held(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
+def lock_path(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
     """Lock a path against all other processes; the system drops the lock with the process.
 
     Parameters
@@ -201,8 +201,8 @@ def held(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
     place = Path(path)
     folder = place.is_dir()
     if not folder:
-        final = destination(path)
-        if isinstance(final, int) or _special(final):
+        final = resolve_destination(path)
+        if isinstance(final, int) or _is_special(final):
             yield
             return
         stem = os.fsdecode(os.fsencode(Path(final).name)[:200])
@@ -210,10 +210,10 @@ def held(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
     flags = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     while True:
         descriptor = os.open(place, flags | os.O_CLOEXEC, 0o666)
-        if not lock(descriptor):
+        if not try_lock(descriptor):
             os.close(descriptor)
             raise InputError(busy)
-        if same(descriptor, place):
+        if is_same_file(descriptor, place):
             break
         os.close(descriptor)  # the previous holder deleted it before it was locked
     try:

@@ -13,14 +13,14 @@ def printable(text: str) -> str:
     them.
     """
     if not text.isprintable():
-        text = "".join(map(_seen, text))
+        text = "".join(map(_spell_out, text))
     if text.isascii():
         return text
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def _seen(character: str) -> str:
+def _spell_out(character: str) -> str:
     if character.isprintable() or unicodedata.category(character) == "Zs":
         return character
     return character.encode("unicode_escape").decode("ascii")

@@ -25,14 +25,14 @@ def is_url(path: Any) -> bool:
     return isinstance(path, RemotePath) or (isinstance(path, str) and bool(_URL.match(path)))
 
 
-def located(path: str | os.PathLike[str] | RemotePath) -> Place:
+def as_path(path: str | os.PathLike[str] | RemotePath) -> Place:
     """Return a local path as `Path`, and a URL as `RemotePath`."""
     if isinstance(path, RemotePath):
         return path
     return RemotePath(path) if isinstance(path, str) and is_url(path) else Path(path)
 
 
-def local(path: str | os.PathLike[str], what: str) -> Path:
+def require_local(path: str | os.PathLike[str], what: str) -> Path:
     """Return a local path; raise InputError, whose message begins with `what`, for a URL.
 
     Raises
@@ -44,7 +44,7 @@ def local(path: str | os.PathLike[str], what: str) -> Path:
     return Path(path)
 
 
-def _said(method: Callable[P, T]) -> Callable[P, T]:
+def _raise_os_error(method: Callable[P, T]) -> Callable[P, T]:
     """Turn any exception of an fsspec library into OSError that names the URL."""
 
     @wraps(method)
@@ -108,40 +108,40 @@ class RemotePath:
     def absolute(self) -> RemotePath:
         return self
 
-    @_said
+    @_raise_os_error
     def exists(self) -> bool:
         return bool(self._system.exists(self._key))
 
-    @_said
+    @_raise_os_error
     def is_dir(self) -> bool:
         return bool(self._system.isdir(self._key))
 
-    @_said
+    @_raise_os_error
     def is_file(self) -> bool:
         return bool(self._system.isfile(self._key))
 
-    @_said
+    @_raise_os_error
     def size(self) -> int:
         """Return the size of the file in bytes."""
         return int(self._system.info(self._key)["size"])
 
-    @_said
+    @_raise_os_error
     def mark(self) -> str:
         """Return a text that changes when the file changes, as far as the server reports it."""
         return str(self._system.ukey(self._key))
 
-    @_said
+    @_raise_os_error
     def sizes(self) -> dict[str, int]:
         """Return the bytes of each file below this folder, by relative path."""
         found = self._system.find(self._key, detail=True)
         start = len(self._system._strip_protocol(self._key).rstrip("/")) + 1
         return {name[start:]: int(info["size"]) for name, info in found.items()}
 
-    @_said
+    @_raise_os_error
     def read_bytes(self) -> bytes:
         return bytes(self._system.cat_file(self._key))
 
-    @_said
+    @_raise_os_error
     def open(self, mode: str = "rb", buffering: int = -1) -> IO[Any]:
         """Open the file for reading from start to end, with read-ahead of some MiB."""
         opened: IO[Any] = self._system.open(
@@ -149,27 +149,27 @@ class RemotePath:
         )
         return opened
 
-    @_said
+    @_raise_os_error
     def take(self, file: str | os.PathLike[str]) -> None:
         """Upload a local file to this URL; object stores make uploads atomic."""
         self._system.put_file(os.fspath(file), self._key)
 
-    @_said
+    @_raise_os_error
     def remove(self) -> None:
         """Delete the file, or the folder with all its files."""
         self._system.rm(self._key, recursive=True)
 
     @property
     def _system(self) -> Any:
-        return self._found[0]
+        return self._filesystem[0]
 
     @property
     def _key(self) -> str:
-        key: str = self._found[1]
+        key: str = self._filesystem[1]
         return key
 
     @cached_property
-    def _found(self) -> tuple[Any, str]:
+    def _filesystem(self) -> tuple[Any, str]:
         import fsspec
 
         scheme = self.url.partition("://")[0].lower()

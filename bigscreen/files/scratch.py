@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bigscreen.errors import InputError
-from bigscreen.files.locks import lock, same
+from bigscreen.files.locks import is_same_file, try_lock
 
 PREFIX = "bigscreen-"
 LOCK = "owner.lock"
@@ -33,28 +33,28 @@ def scratch(kind: str, parent: str | os.PathLike[str] | None = None) -> Iterator
         Default: the folder of temporary files (``TMPDIR``).
     """
     place = Path(tempfile.gettempdir() if parent is None else parent)
-    _clear(place)
+    _remove_abandoned(place)
     made = tempfile.TemporaryDirectory(
         prefix=f"{PREFIX}{kind}-", dir=place, ignore_cleanup_errors=True
     )
     with made as folder, open(Path(folder, LOCK), "w") as file:
         # Another process may have found the lock free just before and be removing the folder:
         # then another folder is created.
-        if lock(file.fileno()) and same(file.fileno(), Path(file.name)):
+        if try_lock(file.fileno()) and is_same_file(file.fileno(), Path(file.name)):
             yield Path(folder)
             return
     with scratch(kind, parent) as other:
         yield other
 
 
-def _clear(place: Path) -> None:
+def _remove_abandoned(place: Path) -> None:
     """Remove scratch folders of this user whose owning processes have ended."""
     for folder in place.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             if not is_private(folder):
                 continue
             with open(folder / LOCK, "r+") as file:  # a folder without one is not a scratch folder
-                if lock(file.fileno(), without=False):
+                if try_lock(file.fileno(), if_unsupported=False):
                     _remove(folder)
 
 
@@ -69,7 +69,7 @@ def _remove(folder: Path) -> None:
     folder.rmdir()
 
 
-def private_folder(name: str) -> Path:
+def make_private_folder(name: str) -> Path:
     """Return a private folder with a fixed name among the temporary files; create it if needed.
 
     Unlike a `scratch` folder it is not removed, so that a later run can resume with its files.

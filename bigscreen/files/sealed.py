@@ -33,12 +33,12 @@ class Damaged(ValueError):
     """Raised if a record or a file differs from what was written."""
 
 
-def digest(value: Any) -> str:
+def hash_json(value: Any) -> str:
     """Return a hash of a JSON value; equal values have equal hashes."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def sealed(record: Mapping[str, Any], default: Callable[[Any], Any] | None = None) -> bytes:
+def seal(record: Mapping[str, Any], default: Callable[[Any], Any] | None = None) -> bytes:
     """Return a record as JSON text with a checksum among its values.
 
     Parameters
@@ -49,10 +49,10 @@ def sealed(record: Mapping[str, Any], default: Callable[[Any], Any] | None = Non
     # Through JSON, so that the checksum is of the values that a reader will see.
     plain = json.loads(json.dumps(record, default=default))
     assert CHECKSUM not in plain
-    return json.dumps({**plain, CHECKSUM: digest(plain)}).encode()
+    return json.dumps({**plain, CHECKSUM: hash_json(plain)}).encode()
 
 
-def unsealed(text: bytes | str, needed: bool = True) -> dict[str, Any]:
+def unseal(text: bytes | str, needed: bool = True) -> dict[str, Any]:
     """Return the record in a sealed JSON text, with its checksum, which is verified.
 
     Parameters
@@ -81,11 +81,11 @@ def check_seal(record: dict[str, Any], needed: bool = True) -> None:
         if needed:
             raise Damaged("it has no checksum")
         return
-    if record[CHECKSUM] != digest({k: v for k, v in record.items() if k != CHECKSUM}):
+    if record[CHECKSUM] != hash_json({k: v for k, v in record.items() if k != CHECKSUM}):
         raise Damaged("its checksum does not match")
 
 
-def packed(arrays: Mapping[str, np.ndarray], record: Any = None) -> bytes:
+def pack_arrays(arrays: Mapping[str, np.ndarray], record: Any = None) -> bytes:
     """Return arrays and a JSON record as the bytes of one zip file.
 
     Raises
@@ -106,7 +106,7 @@ def packed(arrays: Mapping[str, np.ndarray], record: Any = None) -> bytes:
     return buffer.getvalue()
 
 
-def unpacked(data: bytes) -> tuple[Any, Arrays]:
+def unpack_arrays(data: bytes) -> tuple[Any, Arrays]:
     """Return record and arrays from the bytes of a zip file whose checksum was verified."""
     record, arrays = None, {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -132,7 +132,7 @@ def write_sealed(
     durable : bool
         Whether the file survives a power cut: see `files.output`.
     """
-    data = packed(arrays, {"of": of, "record": record})
+    data = pack_arrays(arrays, {"of": of, "record": record})
     with replacing(path, durable) as file:
         file.write(data)
         file.write(zlib.crc32(data).to_bytes(_CRC_BYTES, "little"))
@@ -155,7 +155,7 @@ def read_sealed(path: str | os.PathLike[str], of: str) -> tuple[Any, Arrays] | N
     if not data or zlib.crc32(data).to_bytes(_CRC_BYTES, "little") != crc:
         warnings.warn(f"{path} is damaged: what it held is done again", stacklevel=2)
         return None
-    known, arrays = unpacked(data)
+    known, arrays = unpack_arrays(data)
     if known["of"] != of:
         warnings.warn(f"{path} belongs elsewhere: what it should hold is done again", stacklevel=2)
         return None

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from bigscreen.errors import InputError
-from bigscreen.files.output import held, replacing
+from bigscreen.files.output import lock_path, replacing
 from bigscreen.files.scratch import check_own
-from bigscreen.files.sealed import Damaged, sealed, unsealed
+from bigscreen.files.sealed import Damaged, seal, unseal
 
 PROBLEM = "problem.json"
 
 
 @contextmanager
-def owned(
+def lock_work_folder(
     work: Path, fields: dict[str, Any], resume: bool, noun: str, stale: str
 ) -> Iterator[None]:
     """Create or resume the work folder of a problem, and lock it against other processes.
@@ -44,7 +44,7 @@ def owned(
         raise InputError(f"there is nothing to resume in {work}; leave out --resume")
     check_own(work)
     work.mkdir(parents=True, exist_ok=True)
-    with held(work, in_use(work)):
+    with lock_path(work, in_use_message(work)):
         record = work / PROBLEM
         if resume:
             _check_same(work, json.loads(json.dumps(fields)), noun)
@@ -52,11 +52,11 @@ def owned(
             for folder in work.glob(stale):
                 shutil.rmtree(folder)
             with replacing(record) as file:
-                file.write(sealed(fields))
+                file.write(seal(fields))
         yield
 
 
-def in_use(work: Path) -> str:
+def in_use_message(work: Path) -> str:
     """Return the message for a process that finds the work folder locked."""
     return f"another process is at work in {work}: wait for it, or choose another name"
 
@@ -64,22 +64,22 @@ def in_use(work: Path) -> str:
 def _check_same(work: Path, fields: dict[str, Any], noun: str) -> None:
     try:
         # Records of older versions have no checksum; their values are compared all the same.
-        before = unsealed((work / PROBLEM).read_bytes(), needed=False)
+        before = unseal((work / PROBLEM).read_bytes(), needed=False)
     except Damaged as error:
         raise InputError(
             f"{work / PROBLEM} is damaged ({error}), so nobody knows what {work} belongs to; "
             "leave out --resume to start again"
         ) from error
-    if what := changes(before, fields):
+    if what := describe_changes(before, fields):
         raise InputError(f"{work} belongs to another {noun} and cannot be resumed: {what}")
 
 
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return a text that lists the fields whose values differ from before; empty if none do."""
     changed = sorted(k for k in now if k not in before or now[k] != before[k])
-    return ", ".join(f"{k} was {_short(before.get(k))}, now {_short(now[k])}" for k in changed)
+    return ", ".join(f"{k} was {_shorten(before.get(k))}, now {_shorten(now[k])}" for k in changed)
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = str(value)
     return text if len(text) <= 60 else f"{text[:28]}...{text[-28:]}"

@@ -23,7 +23,7 @@ import numpy as np
 from distributed import Client, Future, WorkerPlugin
 from distributed.protocol.pickle import dumps
 
-from bigscreen.files.checkpoint import Checkpoint, Draft, newest_whole
+from bigscreen.files.checkpoint import Checkpoint, Draft, restore_newest
 from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.hosts import Seat, Seats
 from bigscreen.fleet.inline import Item, Result, bounded, check_shards, running
@@ -206,7 +206,7 @@ class Cluster:
             self._place()
             self._seats.deaths.clear()
 
-        found = newest_whole(Path(folder).absolute(), self._n_shards, restore)
+        found = restore_newest(Path(folder).absolute(), self._n_shards, restore)
         if found is None and self._torn:
             self.start(program, self._n_shards)
         self._torn = False

@@ -25,7 +25,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bigscreen.files.checkpoint import Checkpoint, Draft, newest_whole
+from bigscreen.files.checkpoint import Checkpoint, Draft, restore_newest
 from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.memory import give_back
@@ -105,7 +105,7 @@ class Inline:
             self._shards.states.clear()
             self._shards.restore(program, range(self._n_shards), base.shard)
 
-        found = newest_whole(Path(folder), self._n_shards, restore)
+        found = restore_newest(Path(folder), self._n_shards, restore)
         if found is None and self._torn:
             self.start(program, self._n_shards)
         self._torn = False

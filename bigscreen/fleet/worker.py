@@ -23,7 +23,7 @@ from distributed.protocol.pickle import loads
 
 from bigscreen.errors import InputError
 from bigscreen.files.checkpoint import Checkpoint
-from bigscreen.files.remote import located
+from bigscreen.files.remote import as_path
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.memory import rows_within
 from bigscreen.fleet.shards import (
@@ -332,7 +332,7 @@ def digests(files: Sequence[str]) -> dict[str, str | None]:
     found: dict[str, str | None] = dict.fromkeys(files)
     for name in files:
         with contextlib.suppress(OSError):
-            found[name] = hashlib.sha256(located(name).read_bytes()).hexdigest()
+            found[name] = hashlib.sha256(as_path(name).read_bytes()).hexdigest()
     return found
 
 

@@ -14,7 +14,7 @@ from bigscreen.data.layout import Label
 from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.preparation import Preparation, divisor
 from bigscreen.errors import InputError
-from bigscreen.files.remote import located
+from bigscreen.files.remote import as_path
 from bigscreen.model.model import Model
 
 
@@ -55,7 +55,7 @@ def pattern_of(
     if isinstance(like, Preparation):
         return Pattern(like)
     if isinstance(like, (str, os.PathLike)):
-        like = Dataset.open(like, verify=False) if located(like).is_dir() else Model.load(like)
+        like = Dataset.open(like, verify=False) if as_path(like).is_dir() else Model.load(like)
     if isinstance(like, Model):
         preparation = like.preparation
         if preparation.n_raw is None:  # an imported model, or one fitted to arrays

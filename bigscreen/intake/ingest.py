@@ -26,9 +26,9 @@ from bigscreen.data.missing import as_marks
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.texts import parse_dates, parse_hashes
 from bigscreen.errors import InputError, TimeOver, reason_of
-from bigscreen.files.remote import RemotePath, is_url, located
-from bigscreen.files.scratch import check_own, private_folder
-from bigscreen.files.sealed import digest
+from bigscreen.files.remote import RemotePath, as_path, is_url
+from bigscreen.files.scratch import check_own, make_private_folder
+from bigscreen.files.sealed import hash_json
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Each, Fleet
@@ -294,7 +294,7 @@ class _Target:
     @classmethod
     def of(cls, path: str | os.PathLike[str], overwrite: bool) -> _Target:
         """Return the target for a path or a URL; raise InputError if the URL exists already."""
-        elsewhere = located(path) if is_url(path) else None
+        elsewhere = as_path(path) if is_url(path) else None
         if not isinstance(elsewhere, RemotePath):
             return cls(store_path(path))
         if (elsewhere / MANIFEST).exists() and not overwrite:
@@ -316,7 +316,7 @@ class _Target:
 
 def _made_here(target: RemotePath) -> Path:
     """Return the local folder for a dataset that is copied to a URL; equal for equal commands."""
-    path = private_folder(f"ingest-{os.geteuid()}-{digest(str(target))[:16]}") / target.name
+    path = make_private_folder(f"ingest-{os.geteuid()}-{hash_json(str(target))[:16]}") / target.name
     # A complete dataset whose copy did not end is made again: its journal is gone.
     if not path.with_name(path.name + ".ingest.wip").exists():
         shutil.rmtree(path, ignore_errors=True)

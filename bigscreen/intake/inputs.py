@@ -12,7 +12,7 @@ from typing import Any
 from bigscreen.data.dataset import MANIFEST
 from bigscreen.data.limits import file_size
 from bigscreen.errors import InputError
-from bigscreen.files.remote import Place, RemotePath, located
+from bigscreen.files.remote import Place, RemotePath, as_path
 from bigscreen.intake.readers.base import WHOLE_BYTES, Reader, check_state
 from bigscreen.intake.readers.formats import is_path, open_source
 
@@ -91,7 +91,7 @@ def files_of(source: str | Place) -> list[Place]:
     InputError
         If there is no file, or the folder is a dataset.
     """
-    path = located(source)
+    path = as_path(source)
     if isinstance(path, RemotePath):
         return [path]
     if path.is_dir():

@@ -20,7 +20,7 @@ from scipy.sparse import csr_array
 from bigscreen.data.layout import Features, csr, csr_stack, take
 from bigscreen.data.order import Order
 from bigscreen.errors import InputError
-from bigscreen.files.sealed import CHECKSUM, Damaged, sealed, unsealed
+from bigscreen.files.sealed import CHECKSUM, Damaged, seal, unseal
 
 RECORD = np.dtype([("row", "<i8"), ("nnz", "<i8"), ("weight", "<f8"), ("y", "<f8")])
 ENTRY = {kind: np.dtype([("index", "<i4"), ("value", kind)]) for kind in ("<f4", "<f8")}
@@ -380,15 +380,15 @@ class Journal:
 
     def write(self, line: dict[str, Any]) -> None:
         """Append a record; it is on disk when this returns."""
-        text = sealed({**line, "after": self._last})
-        self._last = unsealed(text)[CHECKSUM]
+        text = seal({**line, "after": self._last})
+        self._last = unseal(text)[CHECKSUM]
         self._file.write(text + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def _line(self, text: bytes) -> dict[str, Any]:
         # Records of older versions have no checksum; after one with a checksum all have one.
-        line = unsealed(text, needed=self._last is not None)
+        line = unseal(text, needed=self._last is not None)
         if line.pop("after", None) != self._last:
             raise Damaged("a line is missing, or out of place")
         self._last = line.pop(CHECKSUM, None)

@@ -16,8 +16,8 @@ from bigscreen.data.layout import Features
 from bigscreen.data.limits import check_regular, parse_json, read_npy
 from bigscreen.errors import InputError, reason_of
 from bigscreen.files.output import replacing
-from bigscreen.files.remote import Place, RemotePath, located
-from bigscreen.files.sealed import CHECKSUM, check_seal, sealed
+from bigscreen.files.remote import Place, RemotePath, as_path
+from bigscreen.files.sealed import CHECKSUM, check_seal, seal
 
 FORMAT = "bigscreen model"
 SCHEMA = 5
@@ -92,7 +92,7 @@ def write(
             with bundle.open(entry, "w", force_zip64=True) as part:
                 np.lib.format.write_array(part, array, allow_pickle=False)
             crc32[name] = entry.CRC
-        bundle.writestr(_entry(_RECORD), sealed({**known, "crc32": crc32}, default=_plain))
+        bundle.writestr(_entry(_RECORD), seal({**known, "crc32": crc32}, default=_plain))
 
 
 @contextmanager
@@ -110,7 +110,7 @@ def opened(
     name = os.fspath(path)
     noun, writer = kind.noun, f"`bigscreen {kind.command}`"
     check_regular(path)
-    place = located(path)
+    place = as_path(path)
     if not place.exists():
         raise InputError(f"there is no {noun} file {name}; {writer} writes one")
     if place.is_dir():
@@ -166,7 +166,7 @@ def array_of(path: str | os.PathLike[str], record: dict[str, Any], name: str) ->
     InputError
         If the file is damaged, or the array is not the one that the record was written with.
     """
-    with _damage(os.fspath(path)), _open(located(path)) as file, zipfile.ZipFile(file) as bundle:
+    with _damage(os.fspath(path)), _open(as_path(path)) as file, zipfile.ZipFile(file) as bundle:
         return _array(bundle, name, record.get("crc32"))
 
 
@@ -174,7 +174,7 @@ def is_path(path: str | os.PathLike[str]) -> bool:
     """Whether a file holds a path of models; False for any other or damaged file."""
     check_regular(path)
     try:
-        with _open(located(path)) as file, zipfile.ZipFile(file) as bundle:
+        with _open(as_path(path)) as file, zipfile.ZipFile(file) as bundle:
             record = _record(bundle)
     except (*_DAMAGE, OSError):
         return False

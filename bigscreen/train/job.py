@@ -21,8 +21,8 @@ from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.files.kept_files import KeptFiles
 from bigscreen.files.remote import RemotePath
-from bigscreen.files.sealed import digest
-from bigscreen.files.work import owned
+from bigscreen.files.sealed import hash_json
+from bigscreen.files.work import lock_work_folder
 from bigscreen.fit.ladder import Rung, rounding_ended
 from bigscreen.fit.loop import Fitted, GracefulInterrupt, fit
 from bigscreen.fit.monitor import Limits, Report
@@ -587,7 +587,7 @@ def claimed(
     fields : callable
         Returns all that the result depends on, except the rows. Called if there is a folder.
     noun, stale
-        As `files.work.owned` takes them.
+        As `files.work.lock_work_folder` takes them.
 
     Yields
     ------
@@ -599,8 +599,8 @@ def claimed(
         of = ""
         if options.work is not None:
             known = {**fields(), "data": data.fingerprint}
-            of = digest(known)
-            stack.enter_context(owned(options.work, known, options.resume, noun, stale))
+            of = hash_json(known)
+            stack.enter_context(lock_work_folder(options.work, known, options.resume, noun, stale))
         rely_on(fleet, data, options.work)
         yield of
 

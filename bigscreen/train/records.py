@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bigscreen.data.rows import Rows
-from bigscreen.files.work import changes
+from bigscreen.files.work import describe_changes
 from bigscreen.fit.loop import Fitted
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
@@ -99,7 +99,7 @@ def unlike(
     # An option that only one of them has was added later: the other has its default, None.
     before |= dict.fromkeys(now.keys() - before.keys())
     now |= {name: None for name in before.keys() - now.keys() if name not in free}
-    return changes(
+    return describe_changes(
         {**before, "data": provenance["fingerprint"], **own[0]},
         {**now, "data": data.fingerprint, **own[1]},
     )

@@ -14,7 +14,7 @@ from bigscreen.data.dataset import MANIFEST, Dataset
 from bigscreen.errors import InputError
 from bigscreen.evaluate.evaluate import evaluate
 from bigscreen.files.output import replacing
-from bigscreen.files.remote import RemotePath, is_url, local, located
+from bigscreen.files.remote import RemotePath, as_path, is_url, require_local
 from bigscreen.intake.ingest import ingest
 from bigscreen.model.model import Model
 from bigscreen.train.run import train
@@ -52,13 +52,13 @@ def text(rows):
 def test_places():
     assert is_url("s3://bucket/key") and is_url(RemotePath("memory://a"))
     assert not is_url("/tmp/a") and not is_url("a.csv") and not is_url("C:/a")
-    assert located("/tmp/a").name == "a" and located("s3://b/c/d.csv.gz").name == "d.csv.gz"
+    assert as_path("/tmp/a").name == "a" and as_path("s3://b/c/d.csv.gz").name == "d.csv.gz"
     one = RemotePath("s3://b/c/train.store")
     assert str(one / "X" / "zarr.json") == "s3://b/c/train.store/X/zarr.json"
     assert str(one.with_name("a")) == "s3://b/c/a" and one.suffix == ".store"
     assert str(one.with_suffix(".wip")) == "s3://b/c/train.wip" and one.absolute() is one
     with pytest.raises(InputError, match="the work folder must lie on a disk of this machine"):
-        local("s3://b/work", "the work folder")
+        require_local("s3://b/work", "the work folder")
     with pytest.raises(InputError, match="no place that can be reached"):
         RemotePath("nowhere://b/work").exists()
     with pytest.raises(FileNotFoundError):

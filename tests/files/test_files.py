@@ -13,7 +13,7 @@ import pytest
 from cli_world import World, bigscreen, process, succeed, world  # noqa: F401
 
 from bigscreen.errors import InputError
-from bigscreen.files.output import held, replacing
+from bigscreen.files.output import lock_path, replacing
 
 
 def write(path: Path, content: bytes) -> None:
@@ -27,7 +27,7 @@ def names(folder: Path) -> list[str]:
 
 PROGRAM = """
 import os, signal, sys, time
-from bigscreen.files.output import held, replacing
+from bigscreen.files.output import lock_path, replacing
 what, path = sys.argv[1:3]
 if what == "write":
     for _ in range(300):
@@ -36,7 +36,7 @@ if what == "write":
                 file.write(sys.argv[3].encode() * 1000)
                 file.flush()
 else:
-    with replacing(path) if what == "begin" else held(path, "busy"):
+    with replacing(path) if what == "begin" else lock_path(path, "busy"):
         print("there", flush=True)
         time.sleep(60)
 """
@@ -92,7 +92,7 @@ def test_after_an_error_nothing_has_changed(tmp_path: Path) -> None:
 def test_a_long_name(tmp_path: Path) -> None:
     out = tmp_path / ("ü" * 127)
     write(out, b"1")
-    with held(out, "busy"):
+    with lock_path(out, "busy"):
         pass
     assert names(tmp_path) == [out.name]
 
@@ -161,10 +161,10 @@ def test_a_place_is_held_until_its_process_is_dead(folder: bool, tmp_path: Path)
         place.mkdir()
     with run("hold", place) as holder:
         assert holder.stdout is not None and holder.stdout.readline()
-        with pytest.raises(InputError, match="busy"), held(place, "busy"):
+        with pytest.raises(InputError, match="busy"), lock_path(place, "busy"):
             pass
         holder.send_signal(signal.SIGKILL)
-    with held(place, "busy"), pytest.raises(InputError), held(place, "busy"):
+    with lock_path(place, "busy"), pytest.raises(InputError), lock_path(place, "busy"):
         pass
     assert names(tmp_path) == (["place"] if folder else [])
 

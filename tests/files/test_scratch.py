@@ -15,7 +15,7 @@ from cli_world import process, succeed, write_csv
 
 from bigscreen.errors import InputError
 from bigscreen.files.output import replacing
-from bigscreen.files.scratch import LOCK, check_own, private_folder, scratch
+from bigscreen.files.scratch import LOCK, check_own, make_private_folder, scratch
 from bigscreen.intake import ingest as intake
 from bigscreen.intake.ingest import ingest
 
@@ -196,8 +196,8 @@ def test_folders_of_other_users(shared: Path, temporary: Path) -> None:
         check_own(folder)
     shared.chmod(0o755)
     check_own(folder)
-    made = private_folder("test")
-    assert private_folder("test") == made
+    made = make_private_folder("test")
+    assert make_private_folder("test") == made
     os.chown(made, 12345, 12345)
     with pytest.raises(InputError, match="not a folder of yours"):
-        private_folder("test")
+        make_private_folder("test")

@@ -14,7 +14,7 @@ from sklearn.utils.multiclass import _ovr_decision_function
 from bigscreen import LinearSVC
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
-from bigscreen.files.sealed import sealed
+from bigscreen.files.sealed import seal
 from bigscreen.intake.ingest import ingest
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.operand import Operand
@@ -136,7 +136,7 @@ def rewrite(path: Path, change: dict[str, bytes | None]) -> None:
         known["crc32"] = {name: zlib.crc32(data) for name, data in arrays.items()}
     members["model.json"] = json.dumps(known).encode()
     if known["schema"] >= 4:
-        members["model.json"] = sealed(known)
+        members["model.json"] = seal(known)
     with zipfile.ZipFile(path, "w") as bundle:
         for name, data in members.items():
             if change.get(name, b"") is not None:

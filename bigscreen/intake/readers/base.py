@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 from bigscreen.data.layout import take
 from bigscreen.data.limits import check_regular, file_size
 from bigscreen.errors import InputError, NoRows, reason_of
-from bigscreen.files.remote import Place, RemotePath, located
+from bigscreen.files.remote import Place, RemotePath, as_path
 from bigscreen.fleet.protocol import Each
 
 PIECE_BYTES = 8 << 20
@@ -172,7 +172,7 @@ def _row_place(row: str, first: int, i: int) -> str:
 
 def base_name(path: str | Place) -> str:
     """Return the lower-case name of a file without the suffix of its compression."""
-    name = located(path).name.lower()
+    name = as_path(path).name.lower()
     for suffix in COMPRESSION_SUFFIXES:
         name = name.removesuffix(suffix)
     return name
@@ -193,7 +193,7 @@ class Source:
     """
 
     def __init__(self, path: str | Place) -> None:
-        self.path = located(path)
+        self.path = as_path(path)
         check_regular(self.path)
         if self.path.is_dir():
             raise InputError(f"{path} is a folder, not a data file: name the file inside it.")

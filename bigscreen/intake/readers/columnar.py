@@ -13,7 +13,7 @@ import pyarrow.fs
 
 from bigscreen.data.limits import file_size
 from bigscreen.errors import InputError, NoRows, in_units, reason_of
-from bigscreen.files.remote import Place, RemotePath, located
+from bigscreen.files.remote import Place, RemotePath, as_path
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.intake.readers.arrow import ArrowReader
 from bigscreen.intake.readers.base import PIECE_BYTES, WHOLE_BYTES, check_state, state_of
@@ -43,7 +43,7 @@ class ColumnarReader(ArrowReader):
     format = "Parquet"
 
     def __init__(self, path: str | Place, *, memory: int | None = None, **options: Any) -> None:
-        self.path = located(path)
+        self.path = as_path(path)
         most = allowed_memory(memory)
         with self._readable():
             self._state = state_of(self.path)

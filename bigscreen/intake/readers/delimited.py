@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bigscreen.data.missing import MISSING, Missing
 from bigscreen.data.texts import exact_number
 from bigscreen.errors import InputError, NoRows
-from bigscreen.files.remote import Place, located
+from bigscreen.files.remote import Place, as_path
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import (
     Block,
@@ -78,7 +78,7 @@ class DelimitedReader(TypedReader):
         # Numeric marks stay numbers here: a label may equal one.
         texts = (mark for mark in missing.marks if exact_number(mark) is None)
         self._nulls = [*MISSING, *texts]
-        self.path, self.layout = located(path), layout
+        self.path, self.layout = as_path(path), layout
         with Source(path) as source:
             self._progress, self.anywhere = source.progress(), not source.compressed
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bigscreen.errors import InputError
-from bigscreen.files.remote import Place, RemotePath, located
+from bigscreen.files.remote import Place, RemotePath, as_path
 from bigscreen.intake.readers.arff import ArffReader
 from bigscreen.intake.readers.base import Reader, Source, base_name
 from bigscreen.intake.readers.binary import open_hdf5, open_idx, open_npy
@@ -105,7 +105,7 @@ def open_source(source: Any, **options: Any) -> Reader:
             return FrameReader(*parts, **{key: given[key] for key in _FRAME if key in given})
         _refuse(given, (), "data given as arrays")
         return python_reader(source)
-    path = located(source)
+    path = as_path(source)
     kind = detect(path)
     if isinstance(path, RemotePath) and kind in _HERE:
         raise InputError(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError, NoRows
-from bigscreen.files.remote import Place, located
+from bigscreen.files.remote import Place, as_path
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import (
@@ -211,7 +211,7 @@ class SvmlightReader(Reader):
 
     def __init__(self, path: str | Place, *, zero_based: bool | Literal["auto"] = "auto") -> None:
         super().__init__()
-        self.path, self.zero_based = located(path), zero_based
+        self.path, self.zero_based = as_path(path), zero_based
         self._restart()
         with Source(path) as source:
             self._progress, self.anywhere = source.progress(), not source.compressed
