@@ -16,7 +16,7 @@ from scipy import sparse
 from bigscreen.amend.edits import NONE, Changes, outcomes, places_of
 from bigscreen.data.layout import Features
 from bigscreen.data.rows import Rows
-from bigscreen.kernels.base import FLOAT64, Kernel, phi_norms
+from bigscreen.kernels.base import FLOAT64_ERROR_FACTOR, Kernel, phi_norms
 from bigscreen.kernels.operand import Operand
 from bigscreen.model.ledger import OUT, Ledger
 from bigscreen.model.model import Model
@@ -118,7 +118,7 @@ class Machine:
     def _entry_slack(self, rows: Operand, others: Operand) -> float:
         longest = max(float(np.max(rows.sqnorms)), float(np.max(others.sqnorms)))
         error = float(self.kernel.entry_error(longest, longest, rows.X.shape[1]))
-        return FLOAT64 * error + 2.0**-50 * float(self.kernel.bound(longest, longest))
+        return FLOAT64_ERROR_FACTOR * error + 2.0**-50 * float(self.kernel.bound(longest, longest))
 
     def quadratic(self, rows: Operand, coef: FloatArray) -> tuple[float, float]:
         """An upper bound on ``||sum_i coef_i phi_i||^2``, and a bound on its rounding error."""

@@ -17,9 +17,9 @@ from bigscreen.data.layout import take
 from bigscreen.data.rows import Rows
 from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.kernels.base import FLOAT64, Kernel, phi_norms
+from bigscreen.kernels.base import FLOAT64_ERROR_FACTOR, Kernel, phi_norms
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.square import Square, alike, spread, sums
+from bigscreen.kernels.square import Square, number_equal_rows, sum_rows, variance_weights
 from bigscreen.numerics.multiples import ULPS
 from bigscreen.numerics.rows import FloatArray
 
@@ -85,7 +85,7 @@ class EntriesAtHand:
         program, square = self.program, self.square
         assert program.support.ids is not None
         given = program.support.ids, program.coef, program.noise.spread
-        scores, weight = sums(square, *given)
+        scores, weight = sum_rows(square, *given)
         bands = program.banded(square.side, scores, weight)
         scores, bands = program.with_constant(scores, bands, self.constant)
         return Scored(scores[rows], bands[rows], program.wide)
@@ -198,13 +198,13 @@ class ScoreProgram:
         weights = coef[ids]
         if square is None:
             support = Operand(data.rows(ids), ids)
-            norms, equal = phi_norms(kernel, support), alike(support.X)
+            norms, equal = phi_norms(kernel, support), number_equal_rows(support.X)
         else:
             support = Operand(square.side.X[ids], ids)
             norms = np.sqrt(np.maximum(square.diag, 0.0))[ids]
             equal = None if square.alike is None else square.alike[ids]
         size = float(np.abs(weights) @ norms)
-        noise = Noise(spread(weights, equal), float(np.max(norms)), size)
+        noise = Noise(variance_weights(weights, equal), float(np.max(norms)), size)
         return cls(data, kernel, support, weights, noise, dtype)
 
     @property
@@ -268,7 +268,7 @@ class ScoreProgram:
             # An error that all entries of a row share moves its score as a whole.
             band = relative * (np.abs(scores) + np.sqrt(norms * noise.longest * weight))
         if self.wide:
-            band = FLOAT64 * band
+            band = FLOAT64_ERROR_FACTOR * band
         # The rounding of the float64 sum itself, whose partial sums err at random.
         rough: FloatArray = SCORE_ERROR * np.sqrt(len(self.coef)) * norms * noise.size
         return band + rough

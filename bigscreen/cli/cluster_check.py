@@ -58,7 +58,7 @@ def cluster_check(
     from bigscreen.fleet.connecting import ANSWER_SECONDS
     from bigscreen.fleet.secure import certificates
     from bigscreen.fleet.survey import survey
-    from bigscreen.kernels.standard import make_kernel, multiplied_by
+    from bigscreen.kernels.standard import describe_products, make_kernel
     from bigscreen.report import report
 
     check_json(json_file)
@@ -72,7 +72,7 @@ def cluster_check(
         scheduler,
         files,
         None if work is None else Path(work),
-        partial(multiplied_by, make_kernel("rbf")),
+        partial(describe_products, make_kernel("rbf")),
         certificates(*given) if given else None,
         deadline_of(time_budget),
         scheduler_timeout or ANSWER_SECONDS,

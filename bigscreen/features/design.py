@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.kernels.base import FLOAT64, Kernel
+from bigscreen.kernels.base import FLOAT64_ERROR_FACTOR, Kernel
 from bigscreen.kernels.operand import Operand, scratch
 from bigscreen.kernels.square import Square
 from bigscreen.kernels.standard import Linear
@@ -233,14 +233,18 @@ class Design:
         assert self.kernel is not None
         coefs = self.factor @ w
         seen = np.einsum("ik,ik->k", coefs, self.dots(self.side.X, coefs, np.float64))
-        entry = FLOAT64 * self._entry_error + 2.0**-52 * self.column_bound
+        entry = FLOAT64_ERROR_FACTOR * self._entry_error + 2.0**-52 * self.column_bound
         size = np.einsum("ik,ik->k", coefs, coefs)
         seen += self.ridge * size
         return np.asarray(np.abs(seen - np.einsum("ik,ik->k", w, w)) + entry * size)
 
     def feature_error(self, dtype: type = np.float32) -> float:
         """Bound on the change of a feature vector by the rounding of its column entries."""
-        return self._stretch * self._entry_error * (FLOAT64 if dtype is np.float64 else 1.0)
+        return (
+            self._stretch
+            * self._entry_error
+            * (FLOAT64_ERROR_FACTOR if dtype is np.float64 else 1.0)
+        )
 
     @cached_property
     def longest(self) -> float:
@@ -281,7 +285,7 @@ class Design:
         weight = float(np.sum(np.abs(coef)))
         if self.kernel is None:
             return 2.0**-52 * float(np.sqrt(self.width)) * self.column_bound * weight
-        entry = self._entry_error * (FLOAT64 if dtype is np.float64 else 1.0)
+        entry = self._entry_error * (FLOAT64_ERROR_FACTOR if dtype is np.float64 else 1.0)
         return min(entry, 2 * self.column_bound) * weight
 
     @property

@@ -36,7 +36,7 @@ from bigscreen.features.landmarks import (
     pool_rows,
 )
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.kernels.base import FLOAT64, Kernel
+from bigscreen.kernels.base import FLOAT64_ERROR_FACTOR, Kernel
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.cholesky import factored_at_once, inverted_at_once
 from bigscreen.numerics.rows import FloatArray
@@ -177,7 +177,7 @@ def factored(kernel: Kernel, side: Operand, cutoff: float = CARRIED) -> Factor:
     largest = float(values[-1])
     if largest > 0:
         longest = float(np.max(side.sqnorms))
-        error = FLOAT64 * float(kernel.entry_error(longest, longest, side.X.shape[1]))
+        error = FLOAT64_ERROR_FACTOR * float(kernel.entry_error(longest, longest, side.X.shape[1]))
         cutoff = max(cutoff, min(CARRIED, ROOM * error * len(values) ** 0.5 / largest))
     keep = values > cutoff * largest
     if not keep.any():

@@ -12,34 +12,34 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from bigscreen.kernels.entries import TILE_ENTRIES
+from bigscreen.kernels.entries import TILES
 from bigscreen.kernels.operand import AnyRows, Operand
 from bigscreen.numerics.rows import FloatArray
 
 U32 = 2.0**-24
 """Unit roundoff of float32."""
 
-ROUNDED_ONCE = 3.5 * U32
+ONE_ROUNDING = 3.5 * U32
 """Six standard deviations of the relative error of one rounding to float32: errors that are uniform
 within U32 have the standard deviation ``U32 / sqrt(3)``."""
 
-SMALLEST = 2.0**-126
-"""The least normal float32: smaller numbers lose digits, or are taken for 0."""
+FLOAT32_TINY = float(np.finfo(np.float32).tiny)
+"""The smallest normal float32: smaller numbers lose digits, or count as 0."""
 
-FLOAT64 = 2.0**-28
-"""Error of a float64 entry as a part of that of a float32 one, with space to spare."""
+FLOAT64_ERROR_FACTOR = 2.0**-28
+"""Upper bound of the error of a float64 entry divided by the error bound of a float32 entry."""
 
-FEW = 512
-"""Rows with which entries are computed in float64 because that costs nothing beside the rest: then
-dense and sparse rows, a kernel and its matrix, give the same machine to the last digits."""
-
-COARSE = 2.0**-7
-"""Error of an entry, as a part of the largest entry, from which float32 no longer carries it."""
+MAX_ROWS_IN_FLOAT64 = 512
+"""Compute entries with at most this many rows in float64, which costs little. Then dense and sparse
+rows, and a kernel and its precomputed matrix, give the same model to the last digits."""
 
 
-LEAST, MOST = 2.0**-60, 2.0**60
-"""Squared norms of rows, and entries, between which no part of a float32 product under- or
-overflows that its error bound does not know of."""
+def is_in_float32_range(size: float) -> bool:
+    """Whether float32 products of this size, a squared norm or an entry, keep their error bound.
+
+    Outside, some terms of the product may overflow, or underflow more than the bound allows for.
+    """
+    return 2.0**-60 <= size <= 2.0**60
 
 
 class Kernel:
@@ -68,7 +68,7 @@ class Kernel:
 
     def diag(self, A: AnyRows) -> FloatArray:
         """k(a, a) for every row of A: float64 (len A,)."""
-        return np.ones(count(A))
+        return np.ones(count_rows(A))
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
         """Upper bound of |k(a, b)| over all rows whose squared norms are at most these."""
@@ -110,8 +110,9 @@ class Kernel:
         """
         error = self.entry_error(max_sqnorm, max_sqnorm, d)
         bound = self.bound(max_sqnorm, max_sqnorm)
-        held = max_sqnorm == 0 or (LEAST <= max_sqnorm <= MOST and LEAST <= bound <= MOST)
-        return np.float32 if held and error <= COARSE * bound else np.float64
+        held = max_sqnorm == 0 or (is_in_float32_range(max_sqnorm) and is_in_float32_range(bound))
+        # float32 is too coarse if an error can exceed 1 % of the largest entry.
+        return np.float32 if held and error <= 2.0**-7 * bound else np.float64
 
     def block(
         self, A: AnyRows, B: Operand, out: NDArray[Any] | None = None, dtype: DTypeLike = np.float32
@@ -160,8 +161,8 @@ class Kernel:
         """
         check_vectors(V, B)
         rows = A.X if isinstance(A, Operand) else A
-        out = np.zeros((count(A), V.shape[1]))
-        step = max(1, TILE_ENTRIES // max(1, len(B)))
+        out = np.zeros((count_rows(A), V.shape[1]))
+        step = max(1, TILES.entries // max(1, len(B)))
         for start in range(0, len(out), step):
             entries = self.block(rows[start : start + step], B, dtype=dtype)
             out[start : start + step] = entries.astype(np.float64, copy=False) @ V
@@ -176,19 +177,21 @@ class Kernel:
         return {"name": self.name, **asdict(self)}  # type: ignore[call-overload]
 
 
-def as_side(A: AnyRows) -> Operand:
+def as_operand(A: AnyRows) -> Operand:
     """Return the rows as an Operand."""
     return A if isinstance(A, Operand) else Operand(A)
 
 
-def count(A: AnyRows) -> int:
+def count_rows(A: AnyRows) -> int:
     """The number of rows of an operand or an array."""
     return len(A) if isinstance(A, Operand) else A.shape[0]
 
 
-def output(A: AnyRows, B: Operand, out: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any]:
+def output_array(
+    A: AnyRows, B: Operand, out: NDArray[Any] | None, dtype: np.dtype[Any]
+) -> NDArray[Any]:
     """Return the array to write a block to: `out` if given (it must fit), else a new one."""
-    shape = (count(A), len(B))
+    shape = (count_rows(A), len(B))
     if out is None:
         return np.empty(shape, dtype=dtype)
     if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
@@ -220,5 +223,5 @@ def product_error(sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> 
     This is an estimate, not a bound: the worst-case bound (d in place of 2 sqrt(d)) is 13 times as
     wide at 784 columns. The second term covers underflow.
     """
-    lost = d * SMALLEST * (1.0 + np.sqrt(sqnorm_a) + np.sqrt(max_sqnorm_b))
+    lost = d * FLOAT32_TINY * (1.0 + np.sqrt(sqnorm_a) + np.sqrt(max_sqnorm_b))
     return U32 * (2.0 * math.sqrt(d) + 2.0) * np.sqrt(sqnorm_a * max_sqnorm_b) + lost

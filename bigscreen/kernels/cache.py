@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.kernels.base import Kernel
-from bigscreen.kernels.entries import PAD, whole
+from bigscreen.kernels.entries import ROW_MULTIPLE, pad_places
 from bigscreen.kernels.operand import Operand, scratch
 from bigscreen.kernels.standard import Compiled
 from bigscreen.numerics.rows import FloatArray, njit
 
-PIECE = 512
-"""Columns computed at once; a multiple of PAD."""
+CHUNK_COLUMNS = 512
+"""Compute and add this many kernel columns at a time; a multiple of ROW_MULTIPLE."""
 
 
 class Slots:
@@ -97,8 +97,8 @@ class KernelCache:
     dtype : float32 or float64
         Type of the entries.
     padded : bool
-        Compute entries in multiples of PAD rows of either side, so that the bits of an entry do not
-        depend on which rows are computed together.
+        Compute entries in multiples of ROW_MULTIPLE rows of either side, so that the bits of an
+        entry do not depend on which rows are computed together.
 
     Attributes
     ----------
@@ -114,8 +114,8 @@ class KernelCache:
     ) -> None:
         self.kernel, self.dtype, self.padded = kernel, dtype, padded
         self.side, self.rows = self._whole(side), len(side)
-        # The system provides memory as columns fill it. BLAS writes whole multiples of PAD.
-        more = PAD if padded else 0
+        # The system provides memory as columns fill it. BLAS writes multiples of ROW_MULTIPLE.
+        more = ROW_MULTIPLE if padded else 0
         self.store: NDArray[Any] = np.empty((capacity + more, len(self.side)), dtype)
         self.owner = np.full(capacity + more, -1)
         self.entries = 0
@@ -129,8 +129,8 @@ class KernelCache:
         another row in one of these slots is overwritten.
         """
         assert rows.ids is not None
-        for a in range(0, len(coef), PIECE):
-            piece = np.arange(a, min(a + PIECE, len(coef)))
+        for a in range(0, len(coef), CHUNK_COLUMNS):
+            piece = np.arange(a, min(a + CHUNK_COLUMNS, len(coef)))
             places, ids = slots[piece], rows.ids[piece]
             if places[0] < 0:
                 store, places = self._compute(rows, piece), np.arange(len(piece))
@@ -139,7 +139,7 @@ class KernelCache:
             missing = np.flatnonzero(self.owner[places] != ids)
             if len(missing):
                 new, count = places[missing], len(missing)
-                end = new[0] + -(-count // PAD) * PAD
+                end = new[0] + -(-count // ROW_MULTIPLE) * ROW_MULTIPLE
                 # Compute in place if the new slots are adjacent and the padding overwrites nothing.
                 if np.all(np.diff(new) == 1) and np.all(self.owner[new[-1] + 1 : end] < 0):
                     self._compute(rows, piece[missing], self.store[new[0] :])
@@ -161,7 +161,7 @@ class KernelCache:
         self, rows: Operand, places: NDArray[np.int64], out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
         # Padded, so that a cached column and a recomputed one have the same bits.
-        padded = whole(places)
+        padded = pad_places(places)
         if out is None:
             out = scratch("kernel columns", (len(padded), len(self.side)), self.dtype)
         self.entries += len(places) * self.rows
@@ -169,10 +169,14 @@ class KernelCache:
         return self.kernel.block(rows.X[padded], self.side, out=block, dtype=self.dtype)
 
     def _whole(self, side: Operand) -> Operand:
-        """Pad the rows to a multiple of PAD with copies of the first, if BLAS computes entries."""
-        if not self.padded or len(side) % PAD == 0 or not isinstance(self.kernel, Compiled):
+        """Pad the rows to a ROW_MULTIPLE with copies of the first, if BLAS computes entries."""
+        if (
+            not self.padded
+            or len(side) % ROW_MULTIPLE == 0
+            or not isinstance(self.kernel, Compiled)
+        ):
             return side
-        return side.part(whole(np.arange(len(side))))
+        return side.part(pad_places(np.arange(len(side))))
 
     def compact(self, side: Operand, keep: NDArray[np.int64], most: int = 0) -> None:
         """Drop the entries of all rows of the side but ``keep``, and use the memory for more slots.

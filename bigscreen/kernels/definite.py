@@ -6,7 +6,7 @@ can only disprove it. A tolerance covers the rounding of entries to float32.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,25 +18,41 @@ from bigscreen.kernels.base import U32
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.operand import Operand
 
-WHOLE, SAMPLE = 2000, 1000
-"""Rows up to which a matrix is factored whole, and rows of the sample where there are more."""
-
-FUNCTION_SAMPLE = 500
-"""The same of a function, whose entries somebody's Python computes."""
-
 WITHOUT_PROOF = (
     "the fit ends at a stationary point of the dual, which may have others, and nothing is proved"
 )
 
-ASYMMETRY = 1e-5
-"""Difference of (i, j) and (j, i), as a part of the largest entry, that rounding may have made."""
 
-ROUNDED = 32.0
-"""Eigenvalues of a matrix of n rows whose entries were rounded to float32 err by about
-``2 sqrt(n)`` roundings; those who computed them in float32 lost more."""
+@dataclass(frozen=True)
+class DefinitenessTuning:
+    """Sample sizes and tolerances of the test for positive semidefiniteness.
+
+    Parameters
+    ----------
+    max_matrix_rows, matrix_sample : int
+        A precomputed matrix is tested as a whole up to this many rows; of a larger one, this many
+        sampled rows.
+    function_sample : int
+        Test a kernel function, which runs in Python, on at most this many rows.
+    asymmetry_tol : float
+        Largest difference of entries (i, j) and (j, i), relative to the largest entry, that counts
+        as rounding.
+    rounding_factor : float
+        Eigenvalues above ``-rounding_factor sqrt(n)`` float32 roundings of the largest entry count
+        as 0. Rounding the entries once moves them by approximately 2 in this unit; computing the
+        entries in float32 moves them by more.
+    """
+
+    max_matrix_rows: int = 2000
+    matrix_sample: int = 1000
+    function_sample: int = 500
+    asymmetry_tol: float = 1e-5
+    rounding_factor: float = 32.0
 
 
-def examined(kernel: Precomputed | Custom, data: Any) -> Precomputed | Custom:
+def check_definite(
+    kernel: Precomputed | Custom, data: Any, tuning: DefinitenessTuning = DefinitenessTuning()
+) -> Precomputed | Custom:
     """Test a kernel on these rows, and return it with the result in its fields.
 
     Parameters
@@ -44,6 +60,7 @@ def examined(kernel: Precomputed | Custom, data: Any) -> Precomputed | Custom:
     kernel : Precomputed or Custom
     data : Rows
         The training rows.
+    tuning : DefinitenessTuning
 
     Returns
     -------
@@ -56,17 +73,18 @@ def examined(kernel: Precomputed | Custom, data: Any) -> Precomputed | Custom:
         If the matrix is not symmetric, so that it is not a kernel.
     """
     n = data.n_rows
-    whole, sample = (
-        (WHOLE, SAMPLE) if isinstance(kernel, Precomputed) else (FUNCTION_SAMPLE, FUNCTION_SAMPLE)
-    )
+    whole, sample = tuning.function_sample, tuning.function_sample
+    if isinstance(kernel, Precomputed):
+        whole, sample = tuning.max_matrix_rows, tuning.matrix_sample
     ids = np.arange(n)
     if n > whole:
         ids = np.sort(np.random.default_rng(0).choice(n, sample, replace=False))
     rows = Operand(data.rows(ids), ids)
     K = kernel.block(rows, rows, dtype=np.float64)
     largest = float(np.max(np.abs(K), initial=0.0))
-    _check_symmetric(K, ids, largest)
-    fault = _fault(0.5 * (K + K.T), ids, largest)
+    _check_symmetric(K, ids, tuning.asymmetry_tol * largest)
+    slack = tuning.rounding_factor * U32 * np.sqrt(len(K)) * largest
+    fault = _find_fault(0.5 * (K + K.T), ids, float(slack))
     if fault is not None:
         return replace(kernel, psd=False, known=fault, largest=largest)
     if n > whole:
@@ -76,20 +94,19 @@ def examined(kernel: Precomputed | Custom, data: Any) -> Precomputed | Custom:
     return replace(kernel, known=known)
 
 
-def _check_symmetric(K: NDArray[np.float64], ids: NDArray[np.int64], largest: float) -> None:
+def _check_symmetric(K: NDArray[np.float64], ids: NDArray[np.int64], tol: float) -> None:
     off = np.abs(K - K.T)
     i, j = np.unravel_index(int(np.argmax(off)), off.shape)
-    if not off[i, j] <= ASYMMETRY * largest:
+    if not off[i, j] <= tol:
         raise InputError(
             f"the kernel is not symmetric: the entry of rows {ids[i]} and {ids[j]} is {K[i, j]:g} "
             f"and that of {ids[j]} and {ids[i]} is {K[j, i]:g}; give (K + K.T) / 2"
         )
 
 
-def _fault(K: NDArray[np.float64], ids: NDArray[np.int64], largest: float) -> str | None:
+def _find_fault(K: NDArray[np.float64], ids: NDArray[np.int64], slack: float) -> str | None:
     """Say why a symmetric matrix is not positive semidefinite; None if it is, up to rounding."""
     n = len(K)
-    slack = ROUNDED * U32 * np.sqrt(n) * largest
     diag = np.diagonal(K)
     k = int(np.argmin(diag))
     if diag[k] < -slack:

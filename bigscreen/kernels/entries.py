@@ -6,6 +6,7 @@ is compiled, vectorised and cached for every kernel.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,24 +14,38 @@ from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
 from bigscreen.errors import InputError
-from bigscreen.kernels.operand import AnyRows, Operand, float_rows, load, scratch
+from bigscreen.kernels.operand import AnyRows, Operand, float_rows, load_rows, scratch
 from bigscreen.numerics.rows import F, FloatArray, as_rows, njit, overload
 
-# 4 MB of float32: measured flat from there on, 4-15 % slower below.
-TILE_ROWS = 1024
-TILE_ENTRIES = 1024 * 1024
-APART = 16  # rows a power of 2 bytes apart take the same places of a cache: half as long again
-LOADED_ENTRIES = 4 << 20  # left rows made dense at once
-
-PAD = 64
-"""Rows of either side are handed to BLAS in multiples of this where the bits of an entry are not to
-depend on which rows it is computed with. (But where BLAS has AVX2 alone, last bits depend on a
-row's place.)"""
+ROW_MULTIPLE = 64
+"""Pad rows of either side to a multiple of this if the bits of an entry must not depend on which
+rows BLAS multiplies together. (If BLAS has only AVX2, the last bits depend on a row's place.)"""
 
 
-def whole(places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Repeat the first of these places until their number is a multiple of PAD."""
-    return np.concatenate([places, np.repeat(places[:1], -len(places) % PAD)])
+@dataclass(frozen=True)
+class TileTuning:
+    """Sizes of the tiles in which kernel entries are computed.
+
+    Parameters
+    ----------
+    rows, entries : int
+        A tile has at most this many rows and approximately this many entries: 4 MB of float32.
+        Larger tiles are not faster, smaller ones 4 to 15 % slower.
+    loaded_entries : int
+        Make at most this many numbers of left rows dense at a time.
+    """
+
+    rows: int = 1024
+    entries: int = 1 << 20
+    loaded_entries: int = 4 << 20
+
+
+TILES = TileTuning()
+
+
+def pad_places(places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Repeat the first of these places until their number is a multiple of ROW_MULTIPLE."""
+    return np.concatenate([places, np.repeat(places[:1], -len(places) % ROW_MULTIPLE)])
 
 
 class LinearTerms(NamedTuple):
@@ -98,7 +113,12 @@ class Tile(NamedTuple):
 
 
 def tiles(
-    A: AnyRows, side: Operand, pairing: str, dtype: DTypeLike, out: NDArray[Any] | None = None
+    A: AnyRows,
+    side: Operand,
+    pairing: str,
+    dtype: DTypeLike,
+    out: NDArray[Any] | None = None,
+    tuning: TileTuning = TILES,
 ) -> Iterator[Tile]:
     """Yield the values between the rows of A and of `side`, in a fixed order of tiles.
 
@@ -111,20 +131,21 @@ def tiles(
     dtype : float32 or float64
     out : ndarray (len A, len side) or None
         Where to write the values. None: this thread's buffer, which the next tile overwrites.
+    tuning : TileTuning
 
     Notes
     -----
     The bits of a value may depend on the shape of its tile (BLAS chooses its loop by shape), never
     on the thread: if A is cut at the same rows, the bits are the same.
     """
-    A = checked(A, side)
+    A = check_width(A, side)
     n, m, h = A.shape[0], len(side), side.dense.shape[1]
     indexed, manhattan = side.rare is not None, pairing == "manhattan"
-    height = max(1, min(n, TILE_ROWS, LOADED_ENTRIES // max(1, h)))
+    height = max(1, min(n, tuning.rows, tuning.loaded_entries // max(1, h)))
     if indexed:  # one product with the index returns all columns
-        width, height = max(1, m), max(1, min(height, TILE_ENTRIES // max(1, m)))
+        width, height = max(1, m), max(1, min(height, tuning.entries // max(1, m)))
     else:
-        width = max(1024, TILE_ENTRIES // height)
+        width = max(1024, tuning.entries // height)
         # Tiles of equal width, no narrow last one. A multiple of 64, so that BLAS uses one loop.
         width = max(1, -(-m // max(1, -(-m // width))))
         width = -(-width // 64) * 64
@@ -139,9 +160,11 @@ def tiles(
             rows = as_rows(sparse.csr_array(part) if indexed else part)
             count = part.shape[0]
             a, half_a = scratch("rows", (count, h), dtype), np.empty(count)
-            load(rows, 0, side.position, origin, a, half_a)
+            load_rows(rows, 0, side.position, origin, a, half_a)
             if out is None:
-                values, first = scratch("tile", (count, w if indexed else w + APART), dtype), 0
+                # 16 more columns: rows a power of 2 bytes apart would share cache sets, and take
+                # half as long again.
+                values, first = scratch("tile", (count, w if indexed else w + 16), dtype), 0
             else:
                 values, first = out[r : r + count], c
             if manhattan:
@@ -158,7 +181,7 @@ def tiles(
             yield Tile(values, first, r, c, half_a.astype(dtype), half_b.astype(dtype))
 
 
-def checked(A: AnyRows, side: Operand) -> Any:
+def check_width(A: AnyRows, side: Operand) -> Any:
     """Return the rows of A as floats; raise InputError if their number of features differs."""
     A = A.X if isinstance(A, Operand) else float_rows(A)
     if A.shape[1] != side.X.shape[1]:

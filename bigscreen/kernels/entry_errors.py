@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.kernels.base import FLOAT64, ROUNDED_ONCE, U32, Kernel, phi_norms
+from bigscreen.kernels.base import FLOAT64_ERROR_FACTOR, ONE_ROUNDING, U32, Kernel, phi_norms
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 
@@ -72,11 +72,15 @@ class EntryErrors:
 
     def in_float64(self) -> EntryErrors:
         """Return the bounds for float64 entries."""
-        return replace(self, relative=FLOAT64 * self.relative, absolute=FLOAT64 * self.absolute)
+        return replace(
+            self,
+            relative=FLOAT64_ERROR_FACTOR * self.relative,
+            absolute=FLOAT64_ERROR_FACTOR * self.absolute,
+        )
 
     def rounded_again(self) -> EntryErrors:
         """Return the bounds for these entries after one more rounding to float32."""
-        moved = ROUNDED_ONCE * self.norms * self.max_norm
+        moved = ONE_ROUNDING * self.norms * self.max_norm
         return replace(self, relative=self.relative + U32, absolute=self.absolute + moved)
 
     def of_scores(
@@ -84,7 +88,7 @@ class EntryErrors:
     ) -> FloatArray:
         """Bound the errors of the scores ``u_i = sum_j coef_j k_ij`` of these rows.
 
-        ``spread``: `bigscreen.kernels.square.total_spread` of the coefficients. The independent
+        ``spread``: `bigscreen.kernels.square.error_spread` of the coefficients. The independent
         errors of a row's entries add up to at most ``absolute_i spread``, the common ones to
         ``relative_i |u_i|``.
         """

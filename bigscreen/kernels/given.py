@@ -14,13 +14,17 @@ from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
 from bigscreen.errors import InputError
-from bigscreen.kernels.base import LEAST, MOST, ROUNDED_ONCE, Kernel, as_side, output
+from bigscreen.kernels.base import (
+    ONE_ROUNDING,
+    Kernel,
+    as_operand,
+    is_in_float32_range,
+    output_array,
+)
 from bigscreen.kernels.operand import AnyRows, Operand, float_rows
 from bigscreen.numerics.rows import FloatArray
 
 UNKNOWN = "trusted to be positive semidefinite"
-
-_DIAGONAL_ROWS = 32  # rows whose square block is computed for the sake of its diagonal
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Precomputed(Kernel):
     name: ClassVar[str] = "precomputed"
 
     def diag(self, A: AnyRows) -> FloatArray:
-        side = as_side(A)
+        side = as_operand(A)
         ids = _ids(side)
         rows = np.arange(len(side))
         if sparse.issparse(side.X):
@@ -62,13 +66,13 @@ class Precomputed(Kernel):
         return math.sqrt(max(max_sqnorm_a, max_sqnorm_b))
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        return ROUNDED_ONCE * np.sqrt(np.maximum(sqnorm_a, max_sqnorm_b))
+        return ONE_ROUNDING * np.sqrt(np.maximum(sqnorm_a, max_sqnorm_b))
 
     def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        return ROUNDED_ONCE + 0.0 * sqnorm_a
+        return ONE_ROUNDING + 0.0 * sqnorm_a
 
     def precision(self, max_sqnorm: float, d: int) -> type:
-        held = max_sqnorm == 0 or LEAST <= max_sqnorm <= MOST
+        held = max_sqnorm == 0 or is_in_float32_range(max_sqnorm)
         return np.float32 if held else np.float64
 
     def block(
@@ -80,7 +84,7 @@ class Precomputed(Kernel):
                 f"rows of a precomputed kernel must have one entry for each of the {B.X.shape[1]} "
                 f"training rows, not {X.shape[1]}."
             )
-        out = output(X, B, out, np.dtype(dtype))
+        out = output_array(X, B, out, np.dtype(dtype))
         chosen = X[:, _ids(B)]
         out[:] = chosen.toarray() if sparse.issparse(chosen) else chosen
         return out
@@ -120,9 +124,9 @@ class Custom(Kernel):
 
     def diag(self, A: AnyRows) -> FloatArray:
         X = A.X if isinstance(A, Operand) else float_rows(A)
-        parts = [np.empty(0)]
-        for start in range(0, X.shape[0], _DIAGONAL_ROWS):
-            rows = X[start : start + _DIAGONAL_ROWS]
+        parts, step = [np.empty(0)], 32  # small square blocks, of which only the diagonal is used
+        for start in range(0, X.shape[0], step):
+            rows = X[start : start + step]
             parts.append(np.diagonal(self.block(rows, Operand(rows), dtype=np.float64)))
         return np.concatenate(parts)
 
@@ -132,14 +136,14 @@ class Custom(Kernel):
         return self.largest
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        return ROUNDED_ONCE * self.largest + 0.0 * sqnorm_a
+        return ONE_ROUNDING * self.largest + 0.0 * sqnorm_a
 
     def precision(self, max_sqnorm: float, d: int) -> type:
         return np.float32
 
     def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         # The function's float64 entries count as exact; here they are rounded to float32.
-        return ROUNDED_ONCE + 0.0 * sqnorm_a
+        return ONE_ROUNDING + 0.0 * sqnorm_a
 
     def block(
         self, A: AnyRows, B: Operand, out: NDArray[Any] | None = None, dtype: DTypeLike = np.float32
@@ -150,7 +154,7 @@ class Custom(Kernel):
                 f"rows have {X.shape[1]} features where {B.X.shape[1]} are expected: "
                 "prepare both sides in the same way."
             )
-        out = output(X, B, out, np.dtype(dtype))
+        out = output_array(X, B, out, np.dtype(dtype))
         found = self.function(X.astype(np.float64), B.X.astype(np.float64))
         if sparse.issparse(found):
             found = found.toarray()

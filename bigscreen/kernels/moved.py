@@ -20,28 +20,19 @@ from bigscreen.kernels.standard import Linear
 
 KernelT = TypeVar("KernelT", Kernel, Kernel | None)
 
-SAMPLE = 4096
-"""Rows that say where an origin is."""
 
-FAR = 0.9
-"""Part of the squared norms that the mean carries from where on an origin is taken off."""
-
-SMALL, LARGE = 2.0**-40, 2.0**40
-"""Squared norms of the longest row between which nothing is scaled."""
-
-
-def kernel_of(move: Move, kernel: Kernel) -> Kernel:
+def move_kernel(move: Move, kernel: Kernel) -> Kernel:
     """Return the kernel whose entries between moved rows equal those of the original rows."""
     if not move.exponent:
         return kernel
-    scaled: Any = kernel  # (`move_for` scales only for kernels with a gamma.)
+    scaled: Any = kernel  # (`choose_move` scales only for kernels with a gamma.)
     power = 1 if scaled.pairing == "manhattan" else 2
     gamma = float(np.ldexp(scaled.gamma, -power * move.exponent))
-    moved: Kernel = replace(scaled, gamma=gamma)
-    return moved
+    move_rows: Kernel = replace(scaled, gamma=gamma)
+    return move_rows
 
 
-def move_for(kernel: Kernel | None, sample: Any, longest: float, balanced: bool) -> Move | None:
+def choose_move(kernel: Kernel | None, sample: Any, longest: float, balanced: bool) -> Move | None:
     """Choose how to shift and scale rows for this kernel; None if it is not necessary.
 
     Parameters
@@ -61,23 +52,26 @@ def move_for(kernel: Kernel | None, sample: Any, longest: float, balanced: bool)
     # float32 rows are not rounded again, so shifting them would gain nothing.
     if invariant and sample.dtype == np.float64 and not issparse(sample):
         mean = sample.mean(axis=0)
-        if float(mean @ mean) > FAR * float(np.mean(sqnorms(sample))):
+        # Shift if the mean has more than 90 % of the squared norms.
+        if float(mean @ mean) > 0.9 * float(np.mean(sqnorms(sample))):
             origin = mean
             longest = float(np.max(sqnorms(sample - mean)))
     exponent = 0
-    if hasattr(kernel, "gamma") and 0 < longest < np.inf and not SMALL <= longest <= LARGE:
-        exponent = -int(np.rint(0.5 * np.log2(longest)))
+    if hasattr(kernel, "gamma") and 0 < longest < np.inf:
+        power = float(np.log2(longest))
+        if abs(power) > 40:  # float32 products of unscaled rows are safe in between
+            exponent = -int(np.rint(0.5 * power))
     return None if origin is None and not exponent else Move(origin, exponent)
 
 
-def moved(data: Rows, kernel: KernelT, balanced: bool) -> tuple[Rows, KernelT]:
+def move_rows(data: Rows, kernel: KernelT, balanced: bool) -> tuple[Rows, KernelT]:
     """Shift and scale the rows if float32 needs it; return them and the matching kernel."""
-    n = min(data.n_rows, SAMPLE)
+    n = min(data.n_rows, 4096)  # the sample from which the mean is estimated
     if data.path is None and data.n_rows > n:
         sample = data.rows(np.linspace(0, data.n_rows - 1, n).astype(np.int64))
     else:
         sample = data.X(0, n)
-    move = move_for(kernel, sample, data.max_sqnorm, balanced)
+    move = choose_move(kernel, sample, data.max_sqnorm, balanced)
     if move is None:
         return data, kernel
-    return Moved(data, move), kernel if kernel is None else kernel_of(move, kernel)
+    return Moved(data, move), kernel if kernel is None else move_kernel(move, kernel)

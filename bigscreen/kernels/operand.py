@@ -23,15 +23,9 @@ from bigscreen.numerics.rows import (
     sqnorms,
 )
 
-PIECE_ENTRIES = 1 << 18  # rows made dense at once
-
 MEASURED = "position", "origin", "grid"
 """Attributes of an Operand that choose how its products are computed. A part of its rows, on any
 machine, keeps them, so that entries have the same bits."""
-
-# ns an entry, one thread, AVX-512: a column of a dense product; a nonzero two rows share.
-DENSE_COST = 0.02
-SHARED_COST = 1.0
 
 
 class _Scratch(threading.local):
@@ -110,7 +104,7 @@ class Operand:
     def measured_as(self, other: "Operand") -> None:
         """Take over origin and grid from an operand that contains these rows: equal entry bits."""
         for name in MEASURED:
-            if name != "grid" or vnni.available():
+            if name != "grid" or vnni.is_available():
                 setattr(self, name, getattr(other, name))
 
     def _once(self, key: tuple[str, Any], make: Callable[[], Any]) -> Any:
@@ -123,14 +117,15 @@ class Operand:
     def position(self) -> NDArray[np.int32]:
         """The place of each frequent column in `dense`, -1 for a rare column: int32 (d,).
 
-        A column that is nonzero in a fraction p of the rows on either side costs DENSE_COST in a
-        dense product and p^2 SHARED_COST in the index.
+        A column costs 0.02 ns per entry in a dense product. If it is nonzero in a fraction p of
+        the rows on either side, it costs p^2 ns in the index (one thread, AVX-512). A frequent
+        column is cheaper in the dense product.
         """
         d = self.X.shape[1]
         if not sparse.issparse(self.X):
             return np.arange(d, dtype=np.int32)
         share = np.bincount(self.X.indices, minlength=d) / max(1, len(self))
-        frequent = share**2 * SHARED_COST > DENSE_COST
+        frequent = share**2 > 0.02
         return np.where(frequent, np.cumsum(frequent) - 1, -1).astype(np.int32)
 
     @cached_property
@@ -171,7 +166,7 @@ class Operand:
         mean = self.dense.mean(axis=0, dtype=np.float64) if len(self) else np.zeros(1)
         least = 0.25 * float(self.sqnorms.sum())
         # Columns of bytes are not shifted: they are multiplied as integers.
-        if float(mean @ mean) * len(self) > least and vnni.available() and self.grid is not None:
+        if float(mean @ mean) * len(self) > least and vnni.is_available() and self.grid is not None:
             mean[self.grid.small] = 0.0
         if not float(mean @ mean) * len(self) > least:
             return np.zeros(self.dense.shape[1], self.X.dtype)
@@ -180,7 +175,7 @@ class Operand:
     @cached_property
     def grid(self) -> vnni.Grid | None:
         """The columns that represent 8-bit integers, and their scale; None if most do not."""
-        return vnni.grid_of(self.dense)
+        return vnni.find_grid(self.dense)
 
     @cached_property
     def halves(self) -> FloatArray:
@@ -188,10 +183,10 @@ class Operand:
         if not self.origin.any():
             return 0.5 * self.sqnorms
         X, d, half = as_rows(self.X), len(self.origin), np.empty(len(self))
-        step = max(1, PIECE_ENTRIES // max(1, d))
+        step = max(1, (1 << 18) // max(1, d))
         for first in range(0, len(half), step):
             rows = scratch("piece", (min(step, len(half) - first), d), np.float64)
-            load(X, first, self.position, self.origin, rows, half[first:])
+            load_rows(X, first, self.position, self.origin, rows, half[first:])
         return half
 
     def moved(self, pairing: str) -> NDArray[Any]:
@@ -231,7 +226,7 @@ class Operand:
 
         def make() -> vnni.Panels:
             assert self.grid is not None
-            return vnni.packed(self.dense, self.grid, self.moved(pairing), vnni.RIGHT)
+            return vnni.pack_rows(self.dense, self.grid, self.moved(pairing), vnni.RIGHT)
 
         return cast("vnni.Panels", self._once(("panels", pairing), make))
 
@@ -242,7 +237,7 @@ class Operand:
         # From the original rows, since the float32 copy has lost digits; not kept.
         origin = self.moved(pairing)
         rows = scratch("columns", (w, len(origin)), dtype)
-        load(as_rows(self.X), c, self.position, origin, rows, np.empty(w))
+        load_rows(as_rows(self.X), c, self.position, origin, rows, np.empty(w))
         return rows
 
 
@@ -251,7 +246,7 @@ AnyRows = Union[Operand, NDArray[Any], sparse.csr_array]  # noqa: UP007 (of an u
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def load(
+def load_rows(
     X: RowArrays,
     start: int,
     position: NDArray[np.int32],

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.kernels.base import FEW
+from bigscreen.kernels.base import MAX_ROWS_IN_FLOAT64
 from bigscreen.kernels.entries import (
     LinearTerms,
     PolynomialTerms,
@@ -25,13 +25,6 @@ from bigscreen.kernels.entries import (
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Compiled, Rbf
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, overload, row_dot
-
-NARROW = 32
-"""Columns up to which a row of float64 entries is computed about as fast as BLAS computes it among
-all others in float32: most rows of the matrix are never asked for."""
-
-HELD = 1 << 20
-"""Bytes of the rows' columns that stay in a core's cache while it computes row after row."""
 
 _LINEAR, _RBF, _POLYNOMIAL, _SIGMOID = range(4)
 _KINDS = {
@@ -59,14 +52,16 @@ class Recipe(NamedTuple):
     half: NDArray[np.float64]
 
     @classmethod
-    def of(cls, kernel: Compiled, X: Any) -> Recipe | None:
+    def of(cls, kernel: Compiled, X: Any, max_columns: int = 32) -> Recipe | None:
         """Prepare to compute rows of the kernel matrix of X in float64.
 
         Returns None if the rows have too many columns, for other kinds of kernels, and if a
-        distance computed from norms and products would lose too many digits.
+        distance computed from norms and products would lose too many digits. With at most
+        ``max_columns`` columns one row takes approximately as long in float64 as BLAS needs for it
+        in float32 within the whole matrix.
         """
         terms: Any = kernel.terms(np.dtype(np.float64))
-        if X.shape[1] > NARROW or type(terms) not in _KINDS:
+        if X.shape[1] > max_columns or type(terms) not in _KINDS:
             return None
         rows = _dense(X)
         if kernel.pairing == "distance":
@@ -125,7 +120,8 @@ class Square:
     ) -> None:
         self.kernel, self.side, self._room, X = kernel, side, room, side.X
         self._recipe = None
-        if 8 * X.shape[0] * X.shape[1] <= HELD:
+        # Row by row only if the columns fit a core's cache, 1 MB.
+        if 8 * X.shape[0] * X.shape[1] <= 1 << 20:
             self._recipe = Recipe.of(kernel, X) if recipe is None else recipe
         self.lazy = self._recipe is not None
         self.entries = 0
@@ -133,7 +129,7 @@ class Square:
         whole = self.lazy and not isinstance(X, np.ndarray)
         self.diag = kernel.diag(Operand(_dense(X)) if whole else side)
         self.dtype: type = np.float64
-        if not self.lazy and len(side) > FEW:
+        if not self.lazy and len(side) > MAX_ROWS_IN_FLOAT64:
             longest = float(np.max(side.sqnorms, initial=0.0))
             self.dtype = kernel.precision(longest, X.shape[1])
 
@@ -157,7 +153,7 @@ class Square:
     @cached_property
     def alike(self) -> NDArray[np.int64] | None:
         """A number per row, the same for equal rows; None if no two are equal. May be assigned."""
-        return alike(self.side.X)
+        return number_equal_rows(self.side.X)
 
     @property
     def whole(self) -> NDArray[Any]:
@@ -174,28 +170,28 @@ class Square:
             self.entries = int(np.count_nonzero(self.table[2])) * len(self.side)
 
 
-def alike(X: Any) -> NDArray[np.int64] | None:
+def number_equal_rows(X: Any) -> NDArray[np.int64] | None:
     """Number the rows so that equal rows have the same number; None if no two are equal."""
     mark = np.random.default_rng(0).normal(size=X.shape[1])
     keys = np.empty(X.shape[0])
-    projected(as_rows(X), mark, keys)
+    project_rows(as_rows(X), mark, keys)
     found, numbers = np.unique(keys, return_inverse=True)
     return None if len(found) == len(keys) else numbers
 
 
 @njit(cache=True, nogil=True)
-def projected(X: Any, mark: FloatArray, out: FloatArray) -> None:
+def project_rows(X: Any, mark: FloatArray, out: FloatArray) -> None:
     """Multiply rows with a vector, each summed in the same order: equal rows get equal products."""
     for i in range(len(out)):
         out[i] = row_dot(X, i, mark)
 
 
-def spread(coef: FloatArray, group: NDArray[np.int64] | None) -> FloatArray:
+def variance_weights(coef: FloatArray, group: NDArray[np.int64] | None) -> FloatArray:
     """Weights of the rows in the variance of a score, if errors of their entries are independent.
 
     The weight of a row is ``coef^2``. Equal rows have equal errors, so their weights are raised to
     add up to the square of the sum of their coefficients, if that is larger. ``group`` numbers
-    equal rows (see `alike`); numbers may be missing.
+    equal rows (see `number_equal_rows`); numbers may be missing.
     """
     squares = coef**2
     if group is None:
@@ -204,11 +200,11 @@ def spread(coef: FloatArray, group: NDArray[np.int64] | None) -> FloatArray:
     return np.maximum(squares, together[group] / rows[group])
 
 
-def total_spread(coef: FloatArray, group: NDArray[np.int64] | None) -> float:
+def error_spread(coef: FloatArray, group: NDArray[np.int64] | None) -> float:
     """Bound the error of a score ``sum_j coef_j k(x, x_j)``, relative to the entries' error bound.
 
     Errors of entries are independent, but for equal rows, whose errors are equal. ``group`` numbers
-    equal rows (see `alike`).
+    equal rows (see `number_equal_rows`).
     """
     if group is None:
         return float(np.sqrt(coef @ coef))
@@ -290,7 +286,7 @@ def fill(recipe: Recipe, copies: FloatArray, there: NDArray[np.bool_]) -> None:
             compute(recipe, i, copies[i])
 
 
-def sums(
+def sum_rows(
     square: Square, ids: NDArray[np.int64], coef: FloatArray, other: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Sum ``coef_j K_j`` and, separately, ``other_j K_j`` over the rows ``ids_j`` of the matrix."""

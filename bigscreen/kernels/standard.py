@@ -18,7 +18,15 @@ from numpy.typing import DTypeLike, NDArray
 
 from bigscreen.errors import InputError
 from bigscreen.kernels import vnni, vnni_entries
-from bigscreen.kernels.base import U32, Kernel, as_side, check_vectors, count, output, product_error
+from bigscreen.kernels.base import (
+    U32,
+    Kernel,
+    as_operand,
+    check_vectors,
+    count_rows,
+    output_array,
+    product_error,
+)
 from bigscreen.kernels.entries import (
     LaplacianTerms,
     LinearTerms,
@@ -35,9 +43,6 @@ from bigscreen.kernels.operand import AnyRows, Operand
 from bigscreen.numerics.rows import FloatArray, exp2_negative, njit, tanh
 
 _LOG2E = math.log2(math.e)
-
-ROUNDED = 2.0**-36
-"""Error of a float64 exponent from which distances are summed column by column."""
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
@@ -92,7 +97,7 @@ class Compiled(Kernel):
         return self.pairing
 
     def prepare(self, side: Operand) -> None:
-        if vnni_entries.serves(side, self.pairing, np.float32):
+        if vnni_entries.can_multiply(side, self.pairing, np.float32):
             side.in_panels(self.pairing)
         else:
             _ = (
@@ -105,18 +110,18 @@ class Compiled(Kernel):
         self, A: AnyRows, B: Operand, out: NDArray[Any] | None = None, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
         dtype = np.dtype(dtype)
-        out, terms = output(A, B, out, dtype), self.terms(dtype)
-        if not vnni_entries.serves(B, self.pairing, dtype):
+        out, terms = output_array(A, B, out, dtype), self.terms(dtype)
+        if not vnni_entries.can_multiply(B, self.pairing, dtype):
             return self._tiled(A, B, dtype, out)
         off = vnni_entries.multiply(terms, A, B, self.pairing, dtype, None, out)
         if len(off):
-            out[off] = self._tiled(vnni_entries.others(A, off), B, dtype)[: len(off)]
+            out[off] = self._tiled(vnni_entries.rows_off_grid(A, off), B, dtype)[: len(off)]
         return out
 
     def _tiled(
         self, A: AnyRows, B: Operand, dtype: np.dtype[Any], out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        out, terms = output(A, B, out, dtype), self.terms(dtype)
+        out, terms = output_array(A, B, out, dtype), self.terms(dtype)
         for tile in tiles(A, B, self.values(B, dtype), dtype, out):
             _finish(terms, tile)
         return out
@@ -127,18 +132,20 @@ class Compiled(Kernel):
         dtype = np.dtype(dtype)
         check_vectors(V, B)
         VT = np.ascontiguousarray(V.T, dtype=np.float64)
-        out, terms = np.zeros((count(A), len(VT))), self.terms(dtype)
-        if not vnni_entries.serves(B, self.pairing, dtype):
+        out, terms = np.zeros((count_rows(A), len(VT))), self.terms(dtype)
+        if not vnni_entries.can_multiply(B, self.pairing, dtype):
             return self._tiled_dots(A, B, VT, dtype)
         off = vnni_entries.multiply(terms, A, B, self.pairing, dtype, VT, out)
         if len(off):
-            out[off] = self._tiled_dots(vnni_entries.others(A, off), B, VT, dtype)[: len(off)]
+            out[off] = self._tiled_dots(vnni_entries.rows_off_grid(A, off), B, VT, dtype)[
+                : len(off)
+            ]
         return out
 
     def _tiled_dots(
         self, A: AnyRows, B: Operand, VT: FloatArray, dtype: np.dtype[Any]
     ) -> FloatArray:
-        out, terms = np.zeros((count(A), len(VT))), self.terms(dtype)
+        out, terms = np.zeros((count_rows(A), len(VT))), self.terms(dtype)
         for tile in tiles(A, B, self.values(B, dtype), dtype):
             _finish_dots(terms, tile, VT, out)
         return out
@@ -159,7 +166,7 @@ class Linear(Compiled):
         return LinearTerms()
 
     def diag(self, A: AnyRows) -> FloatArray:
-        return as_side(A).sqnorms
+        return as_operand(A).sqnorms
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
         return math.sqrt(max_sqnorm_a * max_sqnorm_b)
@@ -197,7 +204,8 @@ class Rbf(Compiled):
         True if one column is huge compared with the kernel's length scale. Distances are then
         summed column by column. ``halves``: half the squared norms of the rows.
         """
-        return 2 * self.gamma * 2.0**-50 * float(np.max(halves, initial=0.0)) > ROUNDED
+        error = 2 * self.gamma * 2.0**-50 * float(np.max(halves, initial=0.0))
+        return error > 2.0**-36  # (of the exponent)
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         # A row longer than every row of B has at least this distance from all of them.
@@ -224,8 +232,13 @@ def _polynomial(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
 
 @dataclass(frozen=True)
 class Polynomial(Compiled):
-    """Entries (gamma <a, b> + coef0)^degree."""
+    """Entries (gamma <a, b> + coef0)^degree.
 
+    Each degree is compiled by itself, which takes longer the larger it is, so degrees above
+    ``max_degree`` are refused; float32 overflows long before.
+    """
+
+    max_degree: ClassVar[int] = 64
     gamma: float
     degree: int = 3
     coef0: float = 0.0
@@ -241,7 +254,7 @@ class Polynomial(Compiled):
         return PolynomialTerms(dtype.type(self.gamma), dtype.type(self.coef0), factors)
 
     def diag(self, A: AnyRows) -> FloatArray:
-        return (self.gamma * as_side(A).sqnorms + self.coef0) ** self.degree
+        return (self.gamma * as_operand(A).sqnorms + self.coef0) ** self.degree
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
         return float(self._base(max_sqnorm_a, max_sqnorm_b) ** self.degree)
@@ -298,7 +311,7 @@ class Sigmoid(Compiled):
         return SigmoidTerms(dtype.type(self.gamma), dtype.type(self.coef0))
 
     def diag(self, A: AnyRows) -> FloatArray:
-        return np.tanh(self.gamma * as_side(A).sqnorms + self.coef0)
+        return np.tanh(self.gamma * as_operand(A).sqnorms + self.coef0)
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         # Slope at most 1; a relative error of the argument x costs x (1 - tanh(x)^2) < 1/2.
@@ -307,10 +320,6 @@ class Sigmoid(Compiled):
 
 _ALL: tuple[type[Kernel], ...] = (Linear, Rbf, Polynomial, Laplacian, Sigmoid, Precomputed)
 _KINDS = {kind.name: kind for kind in _ALL} | {"poly": Polynomial}  # scikit-learn's name
-
-
-LARGEST_DEGREE = 64
-"""Every power is compiled by itself, which takes ever longer; float32 ends long before."""
 
 
 def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0.0) -> Kernel:
@@ -334,9 +343,9 @@ def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0
     own = {field.name for field in fields(_KINDS[name])}  # type: ignore[arg-type]
     if "gamma" in own and not 0 < gamma < math.inf:
         raise InputError(f"gamma must be a positive number, not {gamma}.")
-    if "degree" in own and not (1 <= degree <= LARGEST_DEGREE and degree == int(degree)):
+    if "degree" in own and not (1 <= degree <= Polynomial.max_degree and degree == int(degree)):
         raise InputError(
-            f"degree must be a whole number of at least 1 and at most {LARGEST_DEGREE}, "
+            f"degree must be a whole number of at least 1 and at most {Polynomial.max_degree}, "
             f"not {degree}."
         )
     if "coef0" in own and not math.isfinite(coef0):
@@ -345,19 +354,19 @@ def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0
     return _KINDS[name](**{key: given[key] for key in given if key in own})
 
 
-def made_of_products(name: str) -> bool:
+def is_made_of_products(name: str) -> bool:
     """Whether entries of the kernel of this name are functions of inner products of rows."""
     kind = _KINDS.get(name)
     return kind is not None and issubclass(kind, Compiled) and kind.pairing != "manhattan"
 
 
-def multiplied_by(kernel: Kernel | None) -> str:
+def describe_products(kernel: Kernel | None) -> str:
     """Say in words what computes the products of rows in float32 entries (None: no kernel)."""
     if isinstance(kernel, (Custom, Precomputed)):
         return "the kernel given"
-    if kernel is None or not made_of_products(kernel.name):
+    if kernel is None or not is_made_of_products(kernel.name):
         return "compiled loops"
-    return "BLAS, or exact products of columns that are bytes" if vnni.available() else "BLAS"
+    return "BLAS, or exact products of columns that are bytes" if vnni.is_available() else "BLAS"
 
 
 def kernel_from_dict(record: dict[str, Any]) -> Kernel:
@@ -365,7 +374,7 @@ def kernel_from_dict(record: dict[str, Any]) -> Kernel:
     return make_kernel(**record)
 
 
-def geometry(kernel: Kernel | None) -> Kernel:
+def clustering_kernel(kernel: Kernel | None) -> Kernel:
     """Choose the kernel whose distances cluster the rows into parts, and route rows to parts.
 
     For kernels of the distance, and without a kernel, that is the linear one. With a narrow kernel,

@@ -28,29 +28,23 @@ from numpy.typing import NDArray
 from bigscreen.numerics.rows import FloatArray, aligned, njit
 
 LEFT, RIGHT = 8, 32
-"""Rows of a panel on either side: their 8 x 32 sums stay in registers."""
+"""Rows per panel on the left and the right side: their 8 x 32 sums fit the registers."""
 
 WORD = 4
-"""Bytes of a row that an instruction takes: four small integers, or a float32 number."""
+"""Bytes of a row that an instruction reads: four 8-bit integers, or one float32 number."""
 
 PITCH = 528
-"""Distance of two rows of sums: not to fall on the same places of the first-level cache."""
+"""Distance of two rows of sums in numbers: a power of 2 would make them share cache sets."""
 
-MOST = 2**14
-"""Columns of bytes; of more a distance might not fit its 32 bits."""
+MAX_BYTE_COLUMNS = 2**14
+"""Multiply at most this many columns as bytes: squared distances of more might exceed int32."""
 
 SHIFT = 128
-
-PIXEL_STEPS = 255.0
-"""Steps of 8-bit pixels that were scaled to [0, 1]."""
-
-MIN_PIXEL_COLUMNS = 16
-"""Rows of fewer columns are not taken for scaled pixels: what rounding to the steps changes is less
-than the rounding of a sum only if the sum has this many terms."""
+"""Difference of the ranges of signed and unsigned bytes."""
 
 
 @cache
-def available() -> bool:
+def is_available() -> bool:
     """Whether this process may use AVX-512 VNNI instructions.
 
     The environment variable ``BIGSCREEN_VNNI=0`` switches them off.
@@ -112,17 +106,21 @@ Space = Callable[[tuple[int, ...], type], NDArray[Any]]
 """A function that returns an array of a shape and type, aligned to a cache line."""
 
 
-def grid_of(rows: NDArray[Any]) -> Grid | None:
-    """Find the grid of rows (n, d); None if fewer than half of their columns are bytes."""
+def find_grid(rows: NDArray[Any]) -> Grid | None:
+    """Find the grid of rows (n, d); None if fewer than half of their columns are bytes.
+
+    With 16 columns or more, multiples of 1/255 (scaled 8-bit pixels) are tried, too: rounding such
+    numbers to the grid changes a sum of fewer terms by more than its rounding.
+    """
     n, d = rows.shape
     if not (n and d):
         return None
-    for steps in (1.0, PIXEL_STEPS) if d >= MIN_PIXEL_COLUMNS else (1.0,):
+    for steps in (1.0, 255.0) if d >= 16 else (1.0,):
         low, high = _ranges(rows, steps, d // 2)
         plain, signed = (low >= 0) & (high <= 255), (low >= -SHIFT) & (high < SHIFT)
         unsigned = np.sum(plain) >= np.sum(signed)
         small = np.flatnonzero(plain if unsigned else signed)
-        if d <= 2 * len(small) and len(small) <= MOST:
+        if d <= 2 * len(small) and len(small) <= MAX_BYTE_COLUMNS:
             others = np.setdiff1d(np.arange(d), small)
             if not unsigned:
                 return Grid(steps, 0, -SHIFT, small, others)
@@ -130,7 +128,7 @@ def grid_of(rows: NDArray[Any]) -> Grid | None:
     return None
 
 
-def packed(
+def pack_rows(
     rows: NDArray[Any], grid: Grid, origin: NDArray[Any], panel: int, space: Space = aligned
 ) -> Panels:
     """Pack rows (n, d) into panels for products of bytes.
@@ -232,7 +230,7 @@ def _pack(
             fits[i] = _levels(rows, i, steps, columns, least[0], levels)
             if not fits[i]:
                 levels[:] = 0
-            total, square = np.int32(0), np.int32(0)  # (MOST squares fit)
+            total, square = np.int32(0), np.int32(0)  # (MAX_BYTE_COLUMNS squares fit)
             for k in range(d):
                 x = levels[k]
                 total = np.int32(total + x)

@@ -16,16 +16,13 @@ from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
 from bigscreen.kernels import vnni
-from bigscreen.kernels.entries import checked, entry, whole
-from bigscreen.kernels.operand import AnyRows, Operand, load, scratch
+from bigscreen.kernels.entries import check_width, entry, pad_places
+from bigscreen.kernels.operand import AnyRows, Operand, load_rows, scratch
 from bigscreen.kernels.vnni import LEFT, PITCH, RIGHT, Panels, multiply_bytes, multiply_floats
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, overload
 
-STRIP = 512
-"""Rows of the right side at once."""
-
-LOADED_ENTRIES = 1 << 18
-"""Of the left side at once."""
+STRIP = PITCH - 16
+"""Rows of the right side that are multiplied with a left panel at a time."""
 
 
 class Terms(NamedTuple):
@@ -42,9 +39,9 @@ class Terms(NamedTuple):
     scale: Any
 
 
-def serves(side: Operand, pairing: str, dtype: DTypeLike) -> bool:
+def can_multiply(side: Operand, pairing: str, dtype: DTypeLike) -> bool:
     """Whether `multiply` can compute entries of this type with this right side."""
-    if pairing == "manhattan" or not vnni.available() or side.rare is not None:
+    if pairing == "manhattan" or not vnni.is_available() or side.rare is not None:
         return False
     return side.grid is not None and (dtype == np.float32 or side.grid.exact)
 
@@ -90,10 +87,10 @@ def multiply(
     return np.concatenate(off)
 
 
-def others(A: AnyRows, off: NDArray[np.int64]) -> Any:
+def rows_off_grid(A: AnyRows, off: NDArray[np.int64]) -> Any:
     """Return the rows of A at these places, padded for `entries.tiles`."""
     X = A.X if isinstance(A, Operand) else A
-    return X[whole(off)]
+    return X[pad_places(off)]
 
 
 def _halves(rows: Panels, apart: bool, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -103,17 +100,17 @@ def _halves(rows: Panels, apart: bool, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 def _lefts(A: AnyRows, side: Operand, pairing: str) -> Iterator[tuple[int, Panels]]:
     """Yield the rows of A in pieces: the number of the first row, and their panels."""
-    X, grid, origin = checked(A, side), side.grid, side.moved(pairing)
+    X, grid, origin = check_width(A, side), side.grid, side.moved(pairing)
     assert grid is not None
-    step = max(LEFT, LOADED_ENTRIES // len(origin) // LEFT * LEFT)
+    step = max(LEFT, (1 << 18) // len(origin) // LEFT * LEFT)  # a piece of 2^18 numbers
     for r in range(0, X.shape[0], step):
         rows = X[r : r + step]
         if sparse.issparse(rows) or sparse.issparse(side.X):
             dense = scratch("rows", rows.shape, X.dtype)
             nowhere, half = np.zeros(len(origin), X.dtype), np.empty(len(dense))
-            load(as_rows(rows), 0, side.position, nowhere, dense, half)
+            load_rows(as_rows(rows), 0, side.position, nowhere, dense, half)
             rows = dense
-        yield r, vnni.packed(rows, grid, origin, LEFT, _space)
+        yield r, vnni.pack_rows(rows, grid, origin, LEFT, _space)
 
 
 def _space(shape: tuple[int, ...], dtype: type) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from bigscreen.data.source_rows import is_matrix, prepared_rows
 from bigscreen.errors import InputError
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.standard import geometry, kernel_from_dict
+from bigscreen.kernels.standard import clustering_kernel, kernel_from_dict
 from bigscreen.model.calibration import Calibration, Evidence, check_alpha, given_prior
 from bigscreen.model.file import opened, packed, unpacked, write
 from bigscreen.model.fold_machines import FoldMachines
@@ -355,7 +355,7 @@ class Model:
             return np.asarray(X @ self.coef.T, dtype=np.float64) + self.intercept
         if self.gate is None:
             return self._scorers[0].scores(X)
-        nearest = self.gate.nearest(geometry(self.kernel), X)
+        nearest = self.gate.nearest(clustering_kernel(self.kernel), X)
         out = np.empty((X.shape[0], len(self.coef)))
         for p, scorer in enumerate(self._scorers):
             rows = np.flatnonzero(nearest == p)

@@ -5,10 +5,10 @@ from numpy.typing import NDArray
 
 from bigscreen.data.layout import Features, sqnorms
 from bigscreen.data.views import Move
-from bigscreen.kernels.base import FEW, SMALLEST, Kernel
-from bigscreen.kernels.moved import kernel_of, move_for
+from bigscreen.kernels.base import FLOAT32_TINY, MAX_ROWS_IN_FLOAT64, Kernel
+from bigscreen.kernels.moved import choose_move, move_kernel
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.square import alike, spread
+from bigscreen.kernels.square import number_equal_rows, variance_weights
 from bigscreen.kernels.standard import Compiled
 from bigscreen.numerics.rows import FloatArray
 
@@ -52,8 +52,8 @@ class Scorer:
         single = single and kernel.precision(self.longest, width) is np.float32
         self.entries = np.float32 if single else np.float64
         # A weight per landmark: how strongly errors of its entries affect any of the scores.
-        group = alike(side.X) if single else None
-        weights = [spread(each, group) for each in self.coef.T] if single else []
+        group = number_equal_rows(side.X) if single else None
+        weights = [variance_weights(each, group) for each in self.coef.T] if single else []
         self.spread = np.max(weights, axis=0) if single else np.zeros(0)
 
     def scores(self, X: Features) -> FloatArray:
@@ -75,7 +75,7 @@ class Scorer:
             # squares for independent errors; the first term bounds their common error.
             moved = error * (np.max(np.abs(sums), axis=1) + np.sqrt(values[:, -1]))
         # Entries that underflow in float32 may be nonzero in float64.
-        moved = moved + SMALLEST * self.size
+        moved = moved + FLOAT32_TINY * self.size
         rough = np.flatnonzero(~(moved <= ACCURATE * largest))
         if len(rough):
             scores[rough] = self._dots(X[rough], self.coef, np.float64) + self.intercept
@@ -98,11 +98,11 @@ def scorer_of(
     ``fine``: always use float64 entries.
     """
     longest = float(sqnorms(landmarks).max(initial=0.0))
-    move = move_for(kernel, landmarks, longest, False)
+    move = choose_move(kernel, landmarks, longest, False)
     if move is not None:
-        landmarks, kernel = move(landmarks), kernel_of(move, kernel)
+        landmarks, kernel = move(landmarks), move_kernel(move, kernel)
     # With few support rows the cost of float64 entries is negligible.
-    fine = fine or (support is not None and landmarks.shape[0] <= FEW)
+    fine = fine or (support is not None and landmarks.shape[0] <= MAX_ROWS_IN_FLOAT64)
     return Scorer(kernel, Operand(landmarks, support), coef, intercept, move, not fine)
 
 

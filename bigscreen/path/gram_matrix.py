@@ -11,7 +11,7 @@ from bigscreen.errors import InputError
 from bigscreen.features.design import Design, row_ranges
 from bigscreen.kernels.entry_errors import EntryErrors
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.square import alike, total_spread
+from bigscreen.kernels.square import error_spread, number_equal_rows
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray, njit
 
@@ -101,7 +101,7 @@ class FullGram:
         self._errors = errors if self.wide else errors.rounded_again()
         # Rounding can make an entry larger than both its rows' own.
         self.norms = errors.norms * (1 + 8 * ENTRY_UNIT)
-        self._alike = alike(side.X)
+        self._alike = number_equal_rows(side.X)
 
     def __len__(self) -> int:
         return len(self.K)
@@ -125,7 +125,7 @@ class FullGram:
 
         ``drift``: a bound on the error of the sums themselves, as a multiple of ``||phi_i||``.
         """
-        spread = total_spread(coef, self._alike)
+        spread = error_spread(coef, self._alike)
         return self._errors.of_scores(scores, spread) + drift * self.norms
 
 

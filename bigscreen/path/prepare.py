@@ -16,7 +16,7 @@ from bigscreen.fit.monitor import Report
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
-from bigscreen.kernels.moved import moved
+from bigscreen.kernels.moved import move_rows
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
@@ -207,7 +207,7 @@ def make_stage(
         matrix_rows=most,
     )  # fmt: skip
     # Where float32 holds what the kernel sees of the rows; models have them where they are.
-    near, own = moved(data, kernel, False)
+    near, own = move_rows(data, kernel, False)
     if options.exact:
         stage, name = exact(Design(near, own))
         return PreparedPath(stage, name, kernel, data, None, None)

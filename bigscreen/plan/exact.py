@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bigscreen.data.rows import Rows
 from bigscreen.kernels import vnni
-from bigscreen.kernels.cache import PIECE
-from bigscreen.kernels.standard import made_of_products
+from bigscreen.kernels.cache import CHUNK_COLUMNS
+from bigscreen.kernels.standard import is_made_of_products
 from bigscreen.plan.memory import Held, Plan, Request
 from bigscreen.plan.tuning import PLAN
 from bigscreen.solvers.block.tuning import BlockTuning
@@ -89,7 +89,7 @@ def _parts(data: Rows, request: Request, pairs: bool) -> dict[str, Held]:
         wide += request.over_shards(tuning.shard_index_feature_bytes * shards * index)
         # The kernel matrix of a block; while it grows, also that of half as many rows.
         block = min(BlockTuning().max_whole_block, n)
-        pieces = 4 * PIECE * min(n, data.shard_rows) + tuning.exact_tile_bytes
+        pieces = 4 * CHUNK_COLUMNS * min(n, data.shard_rows) + tuning.exact_tile_bytes
         work = request.once(5 * block**2 + int(4 * block * data.row_bytes))
         work += request.everywhere(pieces)
     return {
@@ -109,11 +109,11 @@ def worth_keeping(data: Rows, kernel: str, share: int) -> int:
 def _is_cheap(data: Rows, kernel: str) -> bool:
     """Whether computing a kernel column takes about as long as obtaining memory to keep it."""
     d = data.n_features
-    if data.is_sparse or not made_of_products(kernel) or d > PLAN.cheap_byte_columns:
+    if data.is_sparse or not is_made_of_products(kernel) or d > PLAN.cheap_byte_columns:
         return False
     if d <= PLAN.cheap_columns:
         return True
-    return vnni.available() and all(
-        vnni.grid_of(data.X(start, min(start + PLAN.byte_rows, stop))) is not None
+    return vnni.is_available() and all(
+        vnni.find_grid(data.X(start, min(start + PLAN.byte_rows, stop))) is not None
         for start, stop in {data.chunk(k) for k in (0, data.n_chunks // 2, data.n_chunks - 1)}
     )

@@ -32,7 +32,7 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.definite import WITHOUT_PROOF
 from bigscreen.kernels.given import Custom, Precomputed
-from bigscreen.kernels.moved import moved
+from bigscreen.kernels.moved import move_rows
 from bigscreen.model.ledger import Ledger, from_arrays, to_arrays
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
@@ -440,7 +440,7 @@ class Job:
         # The gate of an early model, which finds the part of a new row, needs rows without a shift.
         if options.early or isinstance(kernel, (Custom, Precomputed)):
             return Design(self.data, kernel)
-        return Design(*moved(self.data, kernel, balanced and options.offset == "true"))
+        return Design(*move_rows(self.data, kernel, balanced and options.offset == "true"))
 
     # -- the ledger: proofs about single rows ------------------------------------------------------
     def _ledger(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Ledger | None:

@@ -11,7 +11,7 @@ from bigscreen.errors import InputError
 from bigscreen.features.design import row_ranges
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
-from bigscreen.kernels.definite import examined
+from bigscreen.kernels.definite import check_definite
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.options.train import TrainOptions
@@ -34,7 +34,7 @@ def chosen_kernel(data: Rows, options: TrainOptions, fleet: Fleet) -> Kernel:
     """
     name, gamma = options.kernel, options.gamma
     if callable(name):
-        return examined(Custom(name), data)
+        return check_definite(Custom(name), data)
     if name == "precomputed" and data.n_rows != data.n_features:
         raise InputError(
             f"a precomputed kernel is a square matrix, one entry for every pair of rows, not "
@@ -47,7 +47,7 @@ def chosen_kernel(data: Rows, options: TrainOptions, fleet: Fleet) -> Kernel:
     elif gamma == "auto":
         gamma = 1.0 / data.n_features
     made = make_kernel(name, float(gamma), options.degree, options.coef0)
-    return examined(made, data) if isinstance(made, Precomputed) else made
+    return check_definite(made, data) if isinstance(made, Precomputed) else made
 
 
 def gamma_scale(data: Rows, fleet: Fleet) -> float:

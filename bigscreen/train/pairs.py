@@ -18,7 +18,7 @@ from bigscreen.data.views import Held
 from bigscreen.features.design import Design
 from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.square import Recipe, Square, alike
+from bigscreen.kernels.square import Recipe, Square, number_equal_rows
 from bigscreen.kernels.standard import Compiled
 from bigscreen.plan.tuning import PLAN
 
@@ -52,7 +52,7 @@ class ByLabel:
         self.weights = data.weights(0, data.n_rows)[self.order]
         self.X = data.rows(self.order)
         self.given = isinstance(design.kernel, Precomputed)
-        self.alike = alike(self.X)
+        self.alike = number_equal_rows(self.X)
         self.room = np.empty(most * most)
         self.recipe: Recipe | None = None
         if isinstance(design.kernel, Compiled):

@@ -25,7 +25,7 @@ from bigscreen.features.design import Design, row_ranges
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.standard import Linear, geometry
+from bigscreen.kernels.standard import Linear, clustering_kernel
 from bigscreen.model.gate import Gate
 from bigscreen.numerics.rows import FloatArray
 
@@ -245,7 +245,7 @@ class _Clustering:
 
     def _centres(self, ids: NDArray[np.int64], limit: int, rng: np.random.Generator) -> Centres:
         X = self.design.data.rows(ids)
-        kernel = geometry(self.design.kernel)
+        kernel = clustering_kernel(self.design.kernel)
         dtype = kernel.precision(self.design.data.max_sqnorm, X.shape[1])
         with np.errstate(over="ignore", invalid="ignore"):
             gram = kernel.block(Operand(X, ids), Operand(X, ids), dtype=dtype)

@@ -19,7 +19,7 @@ from bigscreen.fit.loop import Fitted
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.given import Precomputed
-from bigscreen.kernels.standard import multiplied_by
+from bigscreen.kernels.standard import describe_products
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import FREE, TrainOptions
 from bigscreen.problems.recipes import NuSvc
@@ -37,7 +37,7 @@ def versions() -> dict[str, str]:
 def computed_with(kernel: Kernel, exact: bool) -> dict[str, str]:
     """Return package versions, and the processor instructions that multiply rows."""
     raw = kernel.name == "linear" and not exact  # products with w, no kernel entries
-    products = multiplied_by(None if raw else kernel)
+    products = describe_products(None if raw else kernel)
     return {**versions(), "products": products}
 
 

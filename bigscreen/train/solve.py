@@ -19,7 +19,7 @@ from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.base import Kernel
-from bigscreen.kernels.definite import examined
+from bigscreen.kernels.definite import check_definite
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.numerics.rows import FloatArray
@@ -104,7 +104,7 @@ def solve(
             "is Custom(f)"
         )
     if isinstance(made, (Custom, Precomputed)):
-        made = examined(made, data)
+        made = check_definite(made, data)
     solver: Solver = Pairs() if n <= PLAN.few_rows else Block()
     design = Design(data, made)
     then = [ExactInterior(design)] if n <= PLAN.few_rows and design.definite else []

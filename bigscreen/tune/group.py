@@ -16,7 +16,7 @@ from bigscreen.features import nystrom
 from bigscreen.features.design import Design
 from bigscreen.files.sealed import Arrays
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.kernels.moved import moved
+from bigscreen.kernels.moved import move_rows
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray
@@ -54,7 +54,7 @@ class Group:
         self.data, self.options, self.tuning = data, options, tuning
         self.kernel = chosen_kernel(data, options, fleet)
         # Where float32 holds what the kernel sees of the rows.
-        self.near, self.own = moved(data, self.kernel, False)
+        self.near, self.own = move_rows(data, self.kernel, False)
 
     @cached_property
     def side(self) -> Operand:

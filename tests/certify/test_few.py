@@ -17,7 +17,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.square import Square, sums
+from bigscreen.kernels.square import Square, sum_rows
 from bigscreen.kernels.standard import Laplacian, Linear, Polynomial, Rbf, Sigmoid
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.dual_sums import FEW, arrays, measure, multipliers
@@ -50,7 +50,7 @@ def test_square(kernel: Any, kind: str) -> None:
     error = kernel.entry_error(float(side.sqnorms.max()), float(side.sqnorms.max()), X.shape[1])
     error *= 2.0**-28 if square.lazy else 1.0
     coef, other = np.array([1.0, -2.0]), np.array([3.0, 4.0])
-    one, two = sums(square, np.array([7, 30]), coef, other)
+    one, two = sum_rows(square, np.array([7, 30]), coef, other)
     assert square.entries == (120 if square.lazy else 3600)
     both = exact[[7, 30]]
     np.testing.assert_allclose(one, coef @ both, atol=3 * error)

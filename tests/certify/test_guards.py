@@ -21,7 +21,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.worker import Host
 from bigscreen.kernels.base import phi_norms
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.square import alike, spread, total_spread
+from bigscreen.kernels.square import error_spread, number_equal_rows, variance_weights
 from bigscreen.kernels.standard import Rbf
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual
 from bigscreen.problems.point import Point, SumLayout
@@ -146,7 +146,11 @@ def test_the_band_of_float64_scores_holds_their_error():
     kernel, ids, coef = Rbf(15.0), np.arange(80), rng.normal(size=80)
     support = Operand(X, ids)
     norms = phi_norms(kernel, support)
-    noise = Noise(spread(coef, alike(support.X)), float(norms.max()), float(np.abs(coef) @ norms))
+    noise = Noise(
+        variance_weights(coef, number_equal_rows(support.X)),
+        float(norms.max()),
+        float(np.abs(coef) @ norms),
+    )
     scores, band = ScoreProgram(data, kernel, support, coef, noise, np.float64)(ids)
     L = X.astype(np.longdouble)
     true = np.exp(-np.longdouble(15.0) * np.sum((L[:, None] - L[None]) ** 2, axis=2)) @ coef
@@ -161,7 +165,7 @@ def test_errors_of_equal_rows_add_up():
     X = np.vstack([np.repeat(rng.normal(size=(1, 4)), 50, axis=0), rng.normal(size=(30, 4))])
     data = MemoryDataset(X.astype(np.float32), np.arange(80) % 2, [0, 1])
     coef = rng.uniform(0.5, 1, 80)
-    found = spread(coef, alike(data.X(0, 80)))
+    found = variance_weights(coef, number_equal_rows(data.X(0, 80)))
     assert np.sum(found[:50]) >= np.sum(coef[:50]) ** 2 * (1 - 1e-12)
     np.testing.assert_allclose(found[50:], coef[50:] ** 2)
 
@@ -172,16 +176,16 @@ def test_errors_of_a_score_add_up_to_no_more_than_their_bound(sign):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 4)).astype(np.float32)
     X[:30] = X[0]
-    group = alike(X)
+    group = number_equal_rows(X)
     coef = rng.uniform(0.5, 1.0, 60)
     coef[1:30:2] *= sign
     assert group is not None
     # Entries of one row err alike, by as much as they can; errors of all others are independent.
     errors = rng.choice([-1.0, 1.0], (20_000, group.max() + 1))[:, group]
     root_mean_square = np.sqrt(np.mean((errors @ coef) ** 2))
-    assert root_mean_square <= 1.02 * total_spread(coef, group)
-    assert total_spread(coef, group) >= np.sqrt(coef @ coef) * (1 - 1e-12)
-    assert total_spread(coef, None) == pytest.approx(np.sqrt(coef @ coef))
+    assert root_mean_square <= 1.02 * error_spread(coef, group)
+    assert error_spread(coef, group) >= np.sqrt(coef @ coef) * (1 - 1e-12)
+    assert error_spread(coef, None) == pytest.approx(np.sqrt(coef @ coef))
 
 
 # -- screening -------------------------------------------------------------------------------------

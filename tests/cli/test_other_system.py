@@ -23,7 +23,7 @@ from bigscreen.kernels import vnni
 from bigscreen.cli.commands import group
 
 assert sys.platform == "darwin" and platform.machine() == "arm64"
-assert not hasattr(os, "posix_fallocate") and not vnni.available()
+assert not hasattr(os, "posix_fallocate") and not vnni.is_available()
 assert Inline().workers == os.cpu_count()
 rng = np.random.default_rng(0)
 X = rng.normal(size=(300, 40))

@@ -22,7 +22,7 @@ from bigscreen import (
 )
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
-from bigscreen.kernels.definite import examined
+from bigscreen.kernels.definite import check_definite
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.model.model import Model
 from bigscreen.problems.recipes import CSvc, NuSvc, OneClass, Svr
@@ -177,11 +177,11 @@ def test_rounding_proves_nothing_against_a_matrix():
 def test_many_rows_are_trusted_once_a_sample_is_fine():
     X = np.random.default_rng(1).normal(size=(2200, 3)).astype(np.float32)
     data = MemoryDataset((X @ X.T).astype(np.float32), None, [])
-    found = examined(Precomputed(), data)
+    found = check_definite(Precomputed(), data)
     assert found.psd and found.known.startswith("trusted")
-    own = examined(Custom(lambda A, B: A @ B.T), MemoryDataset(X, None, []))
+    own = check_definite(Custom(lambda A, B: A @ B.T), MemoryDataset(X, None, []))
     assert own.psd and own.known.startswith("trusted")
-    bad = examined(Precomputed(), MemoryDataset(-(X @ X.T), None, []))
+    bad = check_definite(Precomputed(), MemoryDataset(-(X @ X.T), None, []))
     assert not bad.psd and "on the diagonal" in bad.known
 
 

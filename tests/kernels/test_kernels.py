@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from bigscreen.errors import InputError
 from bigscreen.kernels import entries
+from bigscreen.kernels.entries import TILES
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import (
     Laplacian,
@@ -115,15 +116,34 @@ def test_second_judge(kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 @pytest.mark.parametrize("csr", [False, True])
-def test_many_tiles_give_what_one_gives(kernel, csr, monkeypatch):
-    A, B = as_form(random_rows(3, 150, 30, 0.3), csr), as_form(random_rows(4, 70, 30, 0.3), csr)
-    V = np.random.default_rng(5).standard_normal((70, 2))
-    whole, dots = kernel.block(A, Operand(B)), kernel.dots(A, Operand(B), V)
-    monkeypatch.setattr(entries, "TILE_ROWS", 32)
-    monkeypatch.setattr(entries, "TILE_ENTRIES", 32 * 16)
-    error = allowed(kernel, random_rows(3, 150, 30, 0.3), random_rows(4, 70, 30, 0.3))
-    np.testing.assert_allclose(kernel.block(A, Operand(B)), whole, rtol=0, atol=error)
-    np.testing.assert_allclose(kernel.dots(A, Operand(B), V), dots, rtol=0, atol=70 * 3 * error)
+def test_rows_of_many_tiles_have_the_entries_of_the_formula(kernel, csr):
+    A, B = random_rows(3, TILES.rows + 6, 7, 0.3), random_rows(4, TILES.rows + 76, 7, 0.3)
+    V, exact = np.random.default_rng(5).standard_normal((len(B), 2)), naive(kernel, A, B)
+    error, side = allowed(kernel, A, B), Operand(as_form(B, csr))
+    np.testing.assert_allclose(kernel.block(as_form(A, csr), side), exact, rtol=0, atol=error)
+    found = kernel.dots(as_form(A, csr), side, V)
+    np.testing.assert_allclose(found, exact @ V, rtol=0, atol=np.abs(V).sum(axis=0).max() * error)
+
+
+@pytest.mark.parametrize(
+    ("pairing", "csr"),
+    [(name, csr) for name in ("product", "distance", "manhattan") for csr in (False, True)]
+    + [("apart", False)],
+)
+def test_small_tiles_have_the_values_of_a_large_one(pairing, csr):
+    A, side = (
+        as_form(random_rows(3, 150, 30, 0.3), csr),
+        Operand(as_form(random_rows(4, 70, 30, 0.3), csr)),
+    )
+    (large,) = list(entries.tiles(A, side, pairing, np.float64))
+    whole = large.values[:, large.first : large.first + 70].copy()
+    small = entries.TileTuning(rows=32, entries=32 * 16)
+    found, count = np.empty((150, 70)), 0
+    for tile in entries.tiles(A, side, pairing, np.float64, out=found, tuning=small):
+        count += 1
+        assert len(tile.half_a) == len(tile.values) <= small.rows
+    assert count > 4
+    np.testing.assert_allclose(found, whole, rtol=1e-12, atol=1e-12)
 
 
 def test_right_sides_wider_than_a_tile():

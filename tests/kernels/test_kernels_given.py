@@ -8,7 +8,7 @@ from scipy import sparse
 from test_kernels import as_form, random_rows
 
 from bigscreen.errors import InputError
-from bigscreen.kernels import base as kernels_base
+from bigscreen.kernels.entries import TILES
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Rbf, kernel_from_dict, make_kernel
@@ -70,7 +70,7 @@ def test_precomputed_comes_back_from_its_record():
 
 
 @pytest.mark.parametrize("csr", [False, True])
-def test_custom_is_the_function(csr, monkeypatch):
+def test_custom_is_the_function(csr):
     A, B = random_rows(1, 70, 6, 0.5), random_rows(2, 40, 6, 0.5)
     exact = cosine(A.astype(float), B.astype(float))
     kernel, rows, side = Custom(cosine), as_form(A, csr), Operand(as_form(B, csr))
@@ -81,13 +81,20 @@ def test_custom_is_the_function(csr, monkeypatch):
     allowed = np.abs(exact) * kernel.relative_error(1.0, 1.0, 6)
     assert np.all(np.abs(fast - exact) <= allowed)
     V = np.random.default_rng(3).normal(size=(40, 2))
-    monkeypatch.setattr(kernels_base, "TILE_ENTRIES", 40 * 16)  # several tiles
     np.testing.assert_allclose(kernel.dots(rows, side, V, np.float64), exact @ V, atol=1e-12)
     np.testing.assert_allclose(kernel.dots(Operand(rows), side, V), fast.astype(float) @ V)
     np.testing.assert_allclose(kernel.diag(rows), np.diag(cosine(A.astype(float), A.astype(float))))
     assert kernel.precision(1e9, 6) is np.float32 and kernel.psd and not kernel.storable
     with pytest.raises(ValueError, match="V must"):
         kernel.dots(rows, side, V[1:])
+
+
+def test_products_of_more_entries_than_a_tile_are_those_of_the_function():
+    A, B = random_rows(1, 1500, 3), random_rows(2, 1000, 3)
+    V = np.random.default_rng(3).normal(size=(1000, 2))
+    assert 1500 * 1000 > TILES.entries
+    found = Custom(cosine).dots(A, Operand(B), V, np.float64)
+    np.testing.assert_allclose(found, cosine(A.astype(float), B.astype(float)) @ V, atol=1e-11)
 
 
 @pytest.mark.parametrize(

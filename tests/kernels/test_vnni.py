@@ -15,10 +15,17 @@ from bigscreen.kernels import vnni, vnni_entries
 from bigscreen.kernels.cache import KernelCache
 from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.standard import Laplacian, Linear, Polynomial, Rbf, Sigmoid, multiplied_by
+from bigscreen.kernels.standard import (
+    Laplacian,
+    Linear,
+    Polynomial,
+    Rbf,
+    Sigmoid,
+    describe_products,
+)
 
 here = pytest.mark.skipif(
-    not vnni.available(), reason="this processor multiplies no bytes (AVX-512 VNNI)"
+    not vnni.is_available(), reason="this processor multiplies no bytes (AVX-512 VNNI)"
 )
 
 KINDS = ("flags", "counts", "signed", "bytes", "pixels")
@@ -48,7 +55,7 @@ def rows(kind, n, d, seed):
 
 def by_blas(monkeypatch, f):
     with monkeypatch.context() as without:
-        without.setattr(vnni, "available", lambda: False)
+        without.setattr(vnni, "is_available", lambda: False)
         return f()
 
 
@@ -67,7 +74,7 @@ def test_products_of_integers_are_exact(kind, seed, n, m, d):
     if side.grid is None:
         assert kind == "pixels"
         return
-    assert vnni_entries.serves(side, "product", np.float32)
+    assert vnni_entries.can_multiply(side, "product", np.float32)
     exact = A.astype(np.float64) @ B.T.astype(np.float64)
     found = Linear().block(A, side)
     if kind == "pixels":
@@ -86,7 +93,7 @@ def test_entries_and_their_sums_are_as_exact_as_the_bound_says(kind, kernel, sha
     A, B = rows(kind, n, d, 12), rows(kind, m, d, 13)
     side, V = Operand(B), np.random.default_rng(14).standard_normal((m, 3))
     found = kernel.block(A, side)
-    assert vnni_entries.serves(side, kernel.pairing, np.float32)
+    assert vnni_entries.can_multiply(side, kernel.pairing, np.float32)
     exact = kernel.block(A.astype(np.float64), Operand(B.astype(np.float64) + 0.0), dtype=float)
     squares = [(X.astype(np.float64) ** 2).sum(axis=1).max() for X in (A, B)]
     assert np.abs(found - exact).max() <= kernel.entry_error(*squares, d)
@@ -101,7 +108,7 @@ def test_entries_and_their_sums_are_as_exact_as_the_bound_says(kind, kernel, sha
 def test_float64_entries_are_those_of_blas(kind, kernel, monkeypatch):
     A, B = rows(kind, 40, 50, 1), rows(kind, 90, 50, 2)
     side, V = Operand(B), np.random.default_rng(3).standard_normal((90, 2))
-    assert vnni_entries.serves(side, kernel.pairing, np.float64)
+    assert vnni_entries.can_multiply(side, kernel.pairing, np.float64)
     for f in (
         lambda: kernel.block(A, Operand(B), dtype=np.float64),
         lambda: kernel.dots(A, Operand(B), V, dtype=np.float64),
@@ -115,8 +122,8 @@ def test_float64_entries_are_those_of_blas(kind, kernel, monkeypatch):
 def test_float64_entries_of_other_numbers_go_through_blas(kind):
     """k / 255 was rounded, and what is no integer is: in float64 that tells."""
     side = Operand(rows(kind, 60, 40, 4))
-    assert vnni_entries.serves(side, "distance", np.float32)
-    assert not vnni_entries.serves(side, "distance", np.float64)
+    assert vnni_entries.can_multiply(side, "distance", np.float32)
+    assert not vnni_entries.can_multiply(side, "distance", np.float64)
 
 
 @here
@@ -127,7 +134,7 @@ def test_bits_do_not_depend_on_the_company(kind, kernel):
     A, B = rows(kind, 150, 40, 0), rows(kind, 90, 40, 1)
     off = np.arange(3, 150, 7)
     A[off] += np.float32(0.3)
-    assert vnni_entries.serves(Operand(B), kernel.pairing, np.float32)
+    assert vnni_entries.can_multiply(Operand(B), kernel.pairing, np.float32)
     V = np.random.default_rng(2).standard_normal((90, 2))
     side = Operand(B)
     together, sums = kernel.block(A, side), kernel.dots(A, side, V)
@@ -153,7 +160,7 @@ def test_sparse_rows_have_the_bits_of_dense_ones(kind):
     kernel, side = Rbf(1e-3), Operand(B)
     for a in (A, sparse.csr_array(A), A.astype(np.float64), Operand(sparse.csr_array(A))):
         for b in (side, Operand(sparse.csr_array(B)), Operand(B.astype(np.float64))):
-            assert vnni_entries.serves(b, "distance", np.float32)
+            assert vnni_entries.can_multiply(b, "distance", np.float32)
             np.testing.assert_array_equal(kernel.block(a, b), kernel.block(A, side))
 
 
@@ -194,11 +201,11 @@ def test_columns_computed_again_are_those_that_were_kept(odd):
         (np.full((20, 20), np.inf), None),
         (np.zeros((0, 4)), None),
         (np.zeros((4, 0)), None),
-        (np.zeros((2, vnni.MOST + 1)), None),
+        (np.zeros((2, vnni.MAX_BYTE_COLUMNS + 1)), None),
     ],
 )
 def test_what_stands_for_bytes(X, found):
-    grid = vnni.grid_of(X.astype(np.float32))
+    grid = vnni.find_grid(X.astype(np.float32))
     if found is None:
         assert grid is None
     else:
@@ -223,7 +230,7 @@ def test_what_stands_for_bytes(X, found):
 def test_which_columns_do(columns, small):
     X = np.zeros((9, len(columns)), np.float32)
     X[7] = columns
-    grid = vnni.grid_of(X)
+    grid = vnni.find_grid(X)
     if small is None:
         assert grid is None
     else:
@@ -236,7 +243,13 @@ def test_which_columns_do(columns, small):
 @pytest.mark.parametrize(("low", "high"), [(0, 255), (-128, 127)])
 def test_the_largest_sums_fit(kernel, low, high):
     """Every product and every distance as large as it can be, in as many columns as there are."""
-    X = np.array([[low] * vnni.MOST, [high] * vnni.MOST, [low, high] * (vnni.MOST // 2)])
+    X = np.array(
+        [
+            [low] * vnni.MAX_BYTE_COLUMNS,
+            [high] * vnni.MAX_BYTE_COLUMNS,
+            [low, high] * (vnni.MAX_BYTE_COLUMNS // 2),
+        ]
+    )
     side = Operand(X.astype(np.float32))
     assert side.grid is not None
     found = kernel.block(side, side, dtype=np.float64)
@@ -261,22 +274,22 @@ def test_what_is_no_number_of_theirs_spoils_its_own_row_alone(value):
 
 
 def test_only_products_of_bytes_are_served(monkeypatch):
-    monkeypatch.setattr(vnni, "available", lambda: True)
+    monkeypatch.setattr(vnni, "is_available", lambda: True)
     flags, floats = Operand(rows("flags", 30, 20, 1)), Operand(rows("flags", 30, 20, 1) * 0.3)
-    assert vnni_entries.serves(flags, "product", np.float32)
-    assert not vnni_entries.serves(floats, "product", np.float32)
-    assert not vnni_entries.serves(flags, Laplacian(0.1).pairing, np.float32)
-    told = multiplied_by(Rbf(0.1))
+    assert vnni_entries.can_multiply(flags, "product", np.float32)
+    assert not vnni_entries.can_multiply(floats, "product", np.float32)
+    assert not vnni_entries.can_multiply(flags, Laplacian(0.1).pairing, np.float32)
+    told = describe_products(Rbf(0.1))
     assert told == "BLAS, or exact products of columns that are bytes"
-    monkeypatch.setattr(vnni, "available", lambda: False)
-    assert not vnni_entries.serves(flags, "product", np.float32)
-    assert multiplied_by(Rbf(0.1)) == "BLAS"
-    assert multiplied_by(Laplacian(0.1)) == multiplied_by(None) == "compiled loops"
-    assert multiplied_by(Precomputed()) == "the kernel given"
+    monkeypatch.setattr(vnni, "is_available", lambda: False)
+    assert not vnni_entries.can_multiply(flags, "product", np.float32)
+    assert describe_products(Rbf(0.1)) == "BLAS"
+    assert describe_products(Laplacian(0.1)) == describe_products(None) == "compiled loops"
+    assert describe_products(Precomputed()) == "the kernel given"
 
 
 def test_the_instructions_can_be_switched_off():
-    told = "from bigscreen.kernels import vnni\nprint(vnni.available())"
+    told = "from bigscreen.kernels import vnni\nprint(vnni.is_available())"
     off = {**os.environ, "BIGSCREEN_VNNI": "0"}
     shown = subprocess.run([sys.executable, "-c", told], env=off, capture_output=True, text=True)
     assert shown.stdout.split() == ["False"]

@@ -109,7 +109,7 @@ def test_columns_that_are_quickly_computed_again_take_little(
     d, flags, bytes_multiplied, little, monkeypatch
 ):
     n, options = 20_000, TrainOptions(exact=True, memory=2**34)
-    monkeypatch.setattr(vnni, "available", lambda: bytes_multiplied)
+    monkeypatch.setattr(vnni, "is_available", lambda: bytes_multiplied)
     data = rows(n, d)
     if flags:
         data = MemoryDataset((data.X(0, n) > 1).astype(np.float32), data.y(0, n), [0, 1])
@@ -119,7 +119,7 @@ def test_columns_that_are_quickly_computed_again_take_little(
 
 
 def test_columns_of_an_exact_machine_take_what_memory_is_left(monkeypatch):
-    monkeypatch.setattr(vnni, "available", lambda: False)
+    monkeypatch.setattr(vnni, "is_available", lambda: False)
     n = 20_000
     data, column = rows(n, 65), 4 * n
     outlines = [plan(data, TrainOptions(exact=True, memory=m)) for m in (2**30, 2**33, 2**40)]

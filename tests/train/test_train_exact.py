@@ -18,7 +18,7 @@ from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.standard import geometry, make_kernel
+from bigscreen.kernels.standard import clustering_kernel, make_kernel
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
@@ -195,7 +195,7 @@ def test_early_is_every_parts_own_machine(kernel, strategy, fleet, tmp_path):
     assert known["history"] == [] and len(known["start"]) == 3
     assert model.gate.n_parts == 3 and model.intercept.shape == (3, 3)
     X, codes = data.X(0, 700), data.y(0, 700)
-    part = model.gate.nearest(geometry(model.kernel), X)
+    part = model.gate.nearest(clustering_kernel(model.kernel), X)
     scores, right = model.scores(X), 0
     for p in range(3):
         own = part == p

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.kernels.base import FEW, Kernel
+from bigscreen.kernels.base import MAX_ROWS_IN_FLOAT64, Kernel
 from bigscreen.kernels.cache import KernelCache, Slots
 from bigscreen.kernels.entry_errors import EntryErrors
 from bigscreen.kernels.operand import Operand
@@ -61,7 +61,7 @@ class KernelRows:
         self.sqnorms = self.side.sqnorms
         if self.square is None:
             self.dtype = kernel.precision(float(np.max(self.sqnorms, initial=0.0)), X.shape[1])
-            if X.shape[0] <= FEW:
+            if X.shape[0] <= MAX_ROWS_IN_FLOAT64:
                 self.dtype = np.float64
             self.diag = kernel.diag(self.side) + float(constant)
         else:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.files.checkpoint import save_alone
-from bigscreen.kernels.square import alike, total_spread
+from bigscreen.kernels.square import error_spread, number_equal_rows
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual, Mu, sensitivity
@@ -127,7 +127,9 @@ class SmoState:
         if design.kernel is None:
             # Features: w is computed in float64 later, so scores must be float64 sums too.
             self.rows.refine()
-        self.alike = alike(self.rows.X) if design.square is None else design.square.alike
+        self.alike = (
+            number_equal_rows(self.rows.X) if design.square is None else design.square.alike
+        )
         try:
             self.alpha = _first(self.dual) if start is None else self.dual.feasible(start)
         except ValueError as error:
@@ -303,7 +305,7 @@ class SmoState:
         return float(np.sum(room)) * error > ROUNDING_PART * gap
 
     def _spread(self) -> float:
-        return total_spread(self.dual.sign * self.alpha, self.alike)
+        return error_spread(self.dual.sign * self.alpha, self.alike)
 
     def _slack(self, rows: NDArray[np.int64], scores: FloatArray) -> FloatArray:
         """Bound the errors of these rows' scores (maths.md 4)."""
