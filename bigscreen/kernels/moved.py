@@ -28,8 +28,8 @@ def move_kernel(move: Move, kernel: Kernel) -> Kernel:
     scaled: Any = kernel  # (`choose_move` scales only for kernels with a gamma.)
     power = 1 if scaled.pairing == "manhattan" else 2
     gamma = float(np.ldexp(scaled.gamma, -power * move.exponent))
-    move_rows: Kernel = replace(scaled, gamma=gamma)
-    return move_rows
+    moved: Kernel = replace(scaled, gamma=gamma)
+    return moved
 
 
 def choose_move(kernel: Kernel | None, sample: Any, longest: float, balanced: bool) -> Move | None:
