@@ -21,7 +21,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.data.targets import as_targets, check_weights, fits
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
-from bigscreen.intake.readers.python import python_reader
+from bigscreen.intake.readers.python import open_data
 
 
 def is_store(X: Any) -> bool:
@@ -41,7 +41,7 @@ def open_store(X: Any) -> Rows:
 
 def blocks(X: Any) -> Iterator[Any]:
     """Yield the rows of an array, a sparse array or a Dask array in blocks of a few megabytes."""
-    return (block.X for block in python_reader(X).blocks())
+    return (block.X for block in open_data(X).blocks())
 
 
 def plain_labels(classes: NDArray[Any]) -> list[Any]:
@@ -157,7 +157,7 @@ class Given:
             ``wide``.
         """
         dtype: type | None = np.float64 if wide else None
-        for block in python_reader(self.X).blocks():
+        for block in open_data(self.X).blocks():
             a, X = block.first_row, block.X
             if self.keep is not None:
                 X = self._kept(X, self.keep[a : a + X.shape[0]])

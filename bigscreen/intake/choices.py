@@ -40,7 +40,7 @@ class Pattern:
     exact: bool = False
 
 
-def pattern_of(
+def read_pattern(
     like: str | os.PathLike[str] | Dataset | Model | Preparation | None,
 ) -> Pattern | None:
     """Return what a new store takes over from `like`; None if `like` is None.
@@ -69,7 +69,7 @@ def pattern_of(
     return Pattern(like.preparation, like.is_sparse, extra.get("index_base"), exact)
 
 
-def with_absent(known: Preparation) -> Preparation:
+def add_absent_category(known: Preparation) -> Preparation:
     """Return a preparation with the category `ABSENT` in each text column, for missing texts."""
     texts = {c: kinds for c, kinds in known.categories.items() if c not in known.hashed}
     more = {c: [*kinds, ABSENT] for c, kinds in texts.items() if ABSENT not in kinds}
@@ -103,7 +103,7 @@ class Choices:
     layout: str
     max_kinds: int | None
 
-    def checked(self, like: Preparation | None) -> Choices:
+    def check(self, like: Preparation | None) -> Choices:
         """Return the options, checked, and completed from the store or model that `like` describes.
 
         Raises
@@ -134,9 +134,9 @@ class Choices:
         if self.positive is not None and (self.regression or self.unlabelled):
             asked = "regression" if self.regression else "unlabelled"
             raise InputError(f"positive chooses a label and {asked} rows have none: leave out one.")
-        return self if like is None else self._like(like)
+        return self if like is None else self._complete_from(like)
 
-    def _like(self, like: Preparation) -> Choices:
+    def _complete_from(self, like: Preparation) -> Choices:
         """Return the options completed from `like`; refuse options that `like` has settled."""
         if self.impute is not None:
             raise InputError("like brings its own numbers for what is missing: leave out impute.")
@@ -155,7 +155,7 @@ class Choices:
             self, missing=tuple(like.missing), regression=self.regression or like.labels is None
         )
 
-    def gaps(self, like: Preparation | None) -> Missing:
+    def missing_rule(self, like: Preparation | None) -> Missing:
         """Return the marks of missing values, and whether the sources may have missing values."""
         filled = self.impute is not None or (like is not None and like.fill is not None)
         return Missing(self.missing, filled or self.drop_missing)
@@ -169,7 +169,7 @@ class Choices:
         return {name: value for name, value in out.items() if not gone.get(name)}
 
 
-def row_range(rows: str | None) -> tuple[int, int | None]:
+def parse_row_range(rows: str | None) -> tuple[int, int | None]:
     """Parse "A:B" into the first row and one past the last (None: to the end)."""
     if rows is None:
         return 0, None

@@ -32,11 +32,17 @@ from bigscreen.files.sealed import hash_json
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Each, Fleet
-from bigscreen.intake.choices import Choices, Pattern, pattern_of, row_range, with_absent
-from bigscreen.intake.inputs import Input, inputs_of
-from bigscreen.intake.needs import threads_within
-from bigscreen.intake.read_pass import Reading, Request
-from bigscreen.intake.settle import Build, Ingested, Wanted
+from bigscreen.intake.choices import (
+    Choices,
+    Pattern,
+    add_absent_category,
+    parse_row_range,
+    read_pattern,
+)
+from bigscreen.intake.inputs import Input, list_inputs
+from bigscreen.intake.needs import count_threads
+from bigscreen.intake.read_pass import Reading, ReadRequest
+from bigscreen.intake.settle import Ingested, StoreBuilder, StoreRequest
 from bigscreen.intake.spill import JOURNAL, LOCK, Journal
 from bigscreen.model.model import Model
 
@@ -190,12 +196,12 @@ def ingest(
     -----
     During the ingest the disk holds the rows twice: in the buckets and in the new dataset.
     """
-    pattern = pattern_of(like)
+    pattern = read_pattern(like)
     known = None if pattern is None else pattern.preparation
     choices = Choices(
         holdout=holdout,
         seed=seed,
-        rows=row_range(rows),
+        rows=parse_row_range(rows),
         scale=scale,
         impute=impute,
         drop_missing=drop_missing,
@@ -206,7 +212,7 @@ def ingest(
         shuffle=shuffle,
         layout=layout,
         max_kinds=max_kinds,
-    ).checked(known)
+    ).check(known)
     options: dict[str, Any] = {
         "label": label,
         "weight": weight,
@@ -225,7 +231,7 @@ def ingest(
         "unlabelled": unlabelled,
     }
     allowed = allowed_memory(memory)
-    inputs, how = _inputs(sources, options, choices, pattern, allowed)
+    inputs, how = _list_inputs(sources, options, choices, pattern, allowed)
     target = _Target.of(path, overwrite)
     record = choices.record(known)
     job = {
@@ -234,7 +240,7 @@ def ingest(
         **record,
         "like": None if known is None else known.fingerprint,
     }
-    request = Request(
+    request = ReadRequest(
         names=[source.name for source in inputs],
         openers=[partial(source.open, how) for source in inputs],
         expected_bytes=sum(source.expected_bytes for source in inputs),
@@ -242,11 +248,13 @@ def ingest(
         like=known,
         missing=how["missing"],
         # Not if `rows` ends within a file: later rows may have further categories.
-        small=[s.elsewhere(how) if s.small and choices.rows[1] is None else None for s in inputs],
+        small=[
+            s.anywhere_opener(how) if s.small and choices.rows[1] is None else None for s in inputs
+        ],
         exact=pattern is not None and pattern.exact,
         repeatable=all(source.identity is not None for source in inputs),
     )
-    wanted = Wanted(
+    wanted = StoreRequest(
         path=target.here,
         choices=choices,
         like=known,
@@ -256,12 +264,12 @@ def ingest(
         memory=allowed,
     )
     report = _Reporter(progress, [source.size for source in inputs], deadline)
-    with target, Inline(threads_within(allowed, threads)) as own:
+    with target, Inline(count_threads(allowed, threads)) as own:
         each = partial(own.each, in_flight=own.workers + 1)
         return target.take(_run(request, wanted, job, report, each, fleet))
 
 
-def _inputs(
+def _list_inputs(
     sources: Any,
     options: dict[str, Any],
     choices: Choices,
@@ -270,10 +278,10 @@ def _inputs(
 ) -> tuple[list[Input], dict[str, Any]]:
     """Return the single inputs that `sources` names, and the options that open them."""
     known = None if pattern is None else pattern.preparation
-    how = {**options, "missing": choices.gaps(known)}
+    how = {**options, "missing": choices.missing_rule(known)}
     if known is not None and known.n_raw is not None:
-        how["like"] = with_absent(known) if choices.drop_missing else known
-    inputs = inputs_of(sources, how)
+        how["like"] = add_absent_category(known) if choices.drop_missing else known
+    inputs = list_inputs(sources, how)
     if pattern is not None and pattern.index_base is not None and options["zero_based"] == "auto":
         how["zero_based"] = pattern.index_base == 0
     return inputs, {**how, "memory": memory}
@@ -299,11 +307,11 @@ class _Target:
             return cls(store_path(path))
         if (elsewhere / MANIFEST).exists() and not overwrite:
             raise InputError(f"{elsewhere} exists already; choose another path or overwrite it.")
-        return cls(_made_here(elsewhere), elsewhere)
+        return cls(_local_folder(elsewhere), elsewhere)
 
     def take(self, made: Ingested) -> Ingested:
         """Copy the finished datasets to their URL, if there is one."""
-        return made if self._elsewhere is None else _copied(made, self._elsewhere)
+        return made if self._elsewhere is None else _copy_to_url(made, self._elsewhere)
 
     def __enter__(self) -> None:
         pass
@@ -314,7 +322,7 @@ class _Target:
                 self.here.parent.rmdir()
 
 
-def _made_here(target: RemotePath) -> Path:
+def _local_folder(target: RemotePath) -> Path:
     """Return the local folder for a dataset that is copied to a URL; equal for equal commands."""
     path = make_private_folder(f"ingest-{os.geteuid()}-{hash_json(str(target))[:16]}") / target.name
     # A complete dataset whose copy did not end is made again: its journal is gone.
@@ -323,7 +331,7 @@ def _made_here(target: RemotePath) -> Path:
     return path
 
 
-def _copied(made: Ingested, target: RemotePath) -> Ingested:
+def _copy_to_url(made: Ingested, target: RemotePath) -> Ingested:
     """Copy datasets to their URL, the main one last, and remove the local files."""
     copies: list[Dataset] = []
     stores = [made.store] if made.holdout is None else [made.holdout, made.store]
@@ -344,8 +352,8 @@ def _copied(made: Ingested, target: RemotePath) -> Ingested:
 
 
 def _run(
-    request: Request,
-    wanted: Wanted,
+    request: ReadRequest,
+    wanted: StoreRequest,
     job: dict[str, Any],
     report: _Reporter,
     each: Each,
@@ -357,7 +365,7 @@ def _run(
     for folder in (work, *map(unfinished, wanted.paths)):
         check_own(folder)
     resumable = request.repeatable
-    with _explained(work, resumable):
+    with _explain_errors(work, resumable):
         journal = Journal(work, job, wanted.overwrite)
         try:
             if not any("finishing" in line for line in journal.lines):
@@ -365,7 +373,7 @@ def _run(
             if not journal.lines:
                 _clear_unfinished(wanted)
             try:
-                made = _made(wanted, journal)
+                made = _find_finished(wanted, journal)
                 made = made or _make(request, wanted, journal, report, each, fleet)
             except BaseException as error:
                 # A run that cannot be resumed leaves nothing. The journal is removed before the
@@ -384,8 +392,8 @@ def _run(
 
 
 def _make(
-    request: Request,
-    wanted: Wanted,
+    request: ReadRequest,
+    wanted: StoreRequest,
     journal: Journal,
     report: _Reporter,
     each: Each,
@@ -396,13 +404,13 @@ def _make(
     anywhere = None if fleet is None else fleet.each
     reading = Reading(request, journal.folder.absolute() / BUCKETS, journal)
     reading.run(report.read, each, anywhere)
-    made = Build(wanted, reading, journal, report.build).run(each, anywhere)
+    made = StoreBuilder(wanted, reading, journal, report.build).run(each, anywhere)
     dropped = [made.dropped, made.dropped_rows]
     journal.write({"finished": made.notes, "dropped": dropped})
     return made
 
 
-def _made(wanted: Wanted, journal: Journal) -> Ingested | None:
+def _find_finished(wanted: StoreRequest, journal: Journal) -> Ingested | None:
     """Return the datasets of an earlier run that was killed after it had finished them."""
     for line in journal.lines:
         if "finished" in line:
@@ -413,7 +421,7 @@ def _made(wanted: Wanted, journal: Journal) -> Ingested | None:
     return None
 
 
-def _refuse_existing(wanted: Wanted) -> None:
+def _refuse_existing(wanted: StoreRequest) -> None:
     for path in wanted.paths:
         if path.exists() and not wanted.overwrite:
             raise InputError(f"{path} exists already; choose another path or overwrite it.")
@@ -421,7 +429,7 @@ def _refuse_existing(wanted: Wanted) -> None:
             raise InputError(f"{path} is not a bigscreen dataset, so it is not overwritten.")
 
 
-def _clear_unfinished(wanted: Wanted) -> None:
+def _clear_unfinished(wanted: StoreRequest) -> None:
     for folder in map(unfinished, wanted.paths):
         if folder.exists() and not wanted.overwrite:
             raise InputError(
@@ -431,7 +439,7 @@ def _clear_unfinished(wanted: Wanted) -> None:
 
 
 @contextmanager
-def _explained(work: Path, resumable: bool) -> Iterator[None]:
+def _explain_errors(work: Path, resumable: bool) -> Iterator[None]:
     """Turn errors of the operating system, and Ctrl-C, into a sentence that says what is kept."""
     kept = f"what was done is kept in {work}; run the same command again to go on, or delete it."
     if not resumable:

@@ -13,7 +13,7 @@ from bigscreen.data.dataset import MANIFEST
 from bigscreen.data.limits import file_size
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place, RemotePath, as_path
-from bigscreen.intake.readers.base import WHOLE_BYTES, Reader, check_state
+from bigscreen.intake.readers.base import MAX_WHOLE_BYTES, Reader, check_state
 from bigscreen.intake.readers.formats import is_path, open_source
 
 # Bytes of float32 rows per byte on disk, rather too many: of text or packed numbers, and of the
@@ -46,24 +46,24 @@ class Input:
     @property
     def small(self) -> bool:
         """Whether the source is a file so small that one task reads all of it."""
-        return is_path(self._source) and self.expected_bytes <= WHOLE_BYTES
+        return is_path(self._source) and self.expected_bytes <= MAX_WHOLE_BYTES
 
     def open(self, options: dict[str, Any]) -> Reader:
         """Return a reader of the source."""
         return open_source(self._source, **options) if is_path(self._source) else self._source
 
-    def elsewhere(self, options: dict[str, Any]) -> Callable[[], Reader]:
+    def anywhere_opener(self, options: dict[str, Any]) -> Callable[[], Reader]:
         """Return a function that opens this file in any process, unless it has changed."""
         path = self._source.absolute()
-        return partial(_opened, path, tuple(self.identity[1:]), options)
+        return partial(_open_unchanged, path, tuple(self.identity[1:]), options)
 
 
-def _opened(path: Place, state: tuple[int, int | str], options: dict[str, Any]) -> Reader:
+def _open_unchanged(path: Place, state: tuple[int, int | str], options: dict[str, Any]) -> Reader:
     check_state(path, state)
     return open_source(path, **options)
 
 
-def inputs_of(sources: Any, options: dict[str, Any]) -> list[Input]:
+def list_inputs(sources: Any, options: dict[str, Any]) -> list[Input]:
     """Return one input for each file or object that `sources` names.
 
     Raises
@@ -74,14 +74,14 @@ def inputs_of(sources: Any, options: dict[str, Any]) -> list[Input]:
     if is_path(sources):
         sources = [sources]
     if isinstance(sources, (list, tuple)) and len(sources) and all(map(is_path, sources)):
-        return [_file(path) for source in sources for path in files_of(source)]
+        return [_make_input(path) for source in sources for path in list_files(source)]
     reader = open_source(sources, **options)
     size = reader.progress()[1]
     kind = type(sources).__name__
     return [Input(kind, reader.identity, size, size or UNKNOWN_BYTES, reader)]
 
 
-def files_of(source: str | Place) -> list[Place]:
+def list_files(source: str | Place) -> list[Place]:
     """Return the files that a source names: a file, the files of a folder, or matches of a pattern.
 
     In folders, names that begin with a dot or an underscore are skipped.
@@ -108,10 +108,10 @@ def files_of(source: str | Place) -> list[Place]:
     found = sorted(Path(name) for name in glob(str(source), recursive=True))
     if not found:
         raise InputError(f"no file is called like {source}: check the pattern.")
-    return [file for one in found for file in files_of(one)]
+    return [file for one in found for file in list_files(one)]
 
 
-def _file(path: Place) -> Input:
+def _make_input(path: Place) -> Input:
     try:
         size = file_size(path)
         mark = path.mark() if isinstance(path, RemotePath) else path.stat().st_mtime_ns

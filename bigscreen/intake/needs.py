@@ -27,7 +27,7 @@ THREAD_BYTES = 192 << 20
 """One thread more: a piece of text in all its forms and the next one, a part and a chunk."""
 
 
-def threads_within(memory: int, asked: int | None) -> int:
+def count_threads(memory: int, asked: int | None) -> int:
     """Return the number of threads: as requested, or one per core, and fewer if memory is small."""
     most = max((memory - BASE_BYTES) // THREAD_BYTES + 1, 1)
     return min(asked or usable_processors(), most)
@@ -58,8 +58,8 @@ def check_disk(parts: dict[str, int], folder: Path, kept: int = 0) -> None:
     if total > free + kept:
         raise InputError(
             f"the disk of {folder} has {in_units(free)} free and this ingest needs "
-            f"{in_units(total - kept)} more: {_sum(parts)}; make room, take fewer `rows`, or "
-            "leave out columns (`drop`)."
+            f"{in_units(total - kept)} more: {_describe_parts(parts)}; make room, take fewer "
+            "`rows`, or leave out columns (`drop`)."
         )
 
 
@@ -91,10 +91,10 @@ def check_memory(memory: int, n_features: int, scale: str, row_bytes: int, store
     if sum(parts.values()) > memory:
         raise InputError(
             f"this ingest needs about {in_units(sum(parts.values()))} of memory and "
-            f"{in_units(memory)} are allowed: {_sum(parts)}; allow more `memory`, leave out "
-            "columns (`drop`), or `scale='none'`."
+            f"{in_units(memory)} are allowed: {_describe_parts(parts)}; allow more `memory`, leave "
+            "out columns (`drop`), or `scale='none'`."
         )
 
 
-def _sum(parts: dict[str, int]) -> str:
+def _describe_parts(parts: dict[str, int]) -> str:
     return ", ".join(f"{in_units(part)} {name}" for name, part in parts.items() if part)

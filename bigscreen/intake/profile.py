@@ -29,7 +29,7 @@ FEW_VALUES = 10
 _SLICE = 1 << 20
 
 
-def nearly_alike(texts: Iterable[Any]) -> str | None:
+def find_nearly_equal(texts: Iterable[Any]) -> str | None:
     """Return the first two texts that differ only in case or blanks, quoted; None if none do."""
     folded: dict[str, str] = {}
     for text in texts:
@@ -40,7 +40,7 @@ def nearly_alike(texts: Iterable[Any]) -> str | None:
     return None
 
 
-class Copies:
+class CopyCounter:
     """Estimates the fraction of rows that equal another row, by a sample of hashes.
 
     Only hashes below a limit are kept, and the limit is halved whenever there are too many. So the
@@ -58,9 +58,9 @@ class Copies:
             numbers = np.arange(X.shape[1] + 1, dtype=np.int64)
             self._weights = row_hash(self._seed, "copies", numbers) | np.uint64(1)
         contents = np.empty(len(X), np.uint64)
-        _mix(np.ascontiguousarray(X), y, self._weights, contents)
+        _hash_rows(np.ascontiguousarray(X), y, self._weights, contents)
         hashes = row_hash(self._seed, "content", contents.view(np.int64))
-        self._merge(*np.unique(hashes[self._below(hashes)], return_counts=True))
+        self._merge(*np.unique(hashes[self._is_sampled(hashes)], return_counts=True))
 
     def _merge(self, hashes: NDArray[np.uint64], times: NDArray[np.int64]) -> None:
         """Add distinct hashes, in ascending order, and how often each occurred."""
@@ -73,26 +73,26 @@ class Copies:
         self._times = np.insert(self._times, places[~known], times[~known])
         while len(self._hashes) > KEPT:
             self._shift += 1
-            below = self._below(self._hashes)
+            below = self._is_sampled(self._hashes)
             self._hashes, self._times = self._hashes[below], self._times[below]
 
-    def _below(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    def _is_sampled(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
         return hashes <= np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(self._shift)
 
     @property
-    def share(self) -> float:
+    def fraction(self) -> float:
         """Return the fraction of rows that equal an earlier row."""
         rows = int(self._times.sum())
         return 1 - len(self._times) / rows if rows else 0.0
 
     @property
-    def exact(self) -> bool:
+    def is_exact(self) -> bool:
         """Whether all rows were counted, rather than a sample of their hashes."""
         return self._shift == 0
 
 
 @njit(cache=True, nogil=True)
-def _mix(
+def _hash_rows(
     X: NDArray[Any], y: NDArray[Any], weights: NDArray[np.uint64], out: NDArray[np.uint64]
 ) -> None:
     """Write a number for each row of X, (rows, d), and its label; equal rows get equal ones."""
@@ -156,7 +156,7 @@ class TableProfile:
     def __init__(self, preparation: Preparation) -> None:
         self._known = preparation
         self._numeric = preparation.numeric
-        self._rows, self._copies = 0, Copies()
+        self._rows, self._copies = 0, CopyCounter()
         self._kinds = {c: np.zeros(0, np.int64) for c in preparation.categories}
         self._shift: NDArray[np.float64] | None = None
         width = len(self._numeric)
@@ -200,16 +200,20 @@ class TableProfile:
         place = {int(c): k for k, c in enumerate(self._numeric)}
         for c in range(known.n_raw or 0):
             name = known.names[c] if known.names else f"column {c + 1}"
-            said = self._number(place[c], c) if c in place else self._category(c, recode)
+            said = (
+                self._describe_number(place[c], c)
+                if c in place
+                else self._describe_category(c, recode)
+            )
             columns.append({"name": name, **said})
         return {
             "rows": self._rows,
-            "copies": self._copies.share,
-            "copies_exact": self._copies.exact,
+            "copies": self._copies.fraction,
+            "copies_exact": self._copies.is_exact,
             "columns": columns,
         }
 
-    def _number(self, k: int, c: int) -> dict[str, Any]:
+    def _describe_number(self, k: int, c: int) -> dict[str, Any]:
         sums, n = self._sums, int(self._sums.counts[k])
         kind = "date" if c in self._known.dates else "number"
         out = {"kind": kind, "missing": self._rows - n, "zeros": int(sums.zeros[k])}
@@ -226,11 +230,11 @@ class TableProfile:
         remarks = []
         if low == high:
             remarks.append("one value only: drop it")
-        elif (mark := self._apart(k)) is not None:
+        elif (mark := self._find_undeclared_mark(k)) is not None:
             remarks.append(
                 f"{mark:g} lies far from all other values: is it a mark of missing ones?"
             )
-        elif self._numbers_rows(k):
+        elif self._numbers_the_rows(k):
             remarks.append("a different whole number in every row: drop it if it numbers them")
         elif abs(skew) > 5 and kind == "number":
             remarks.append("far from even: most values lie at one end")
@@ -238,7 +242,7 @@ class TableProfile:
         found = {"low": low, "high": high, "mean": mean, "deviation": deviation, "skew": skew}
         return {**out, **found, "remarks": remarks}
 
-    def _apart(self, k: int) -> float | None:
+    def _find_undeclared_mark(self, k: int) -> float | None:
         """Return the smallest or largest value if it is frequent and far from others, or None."""
         values, times = np.unique(self._first[:, k], return_counts=True)
         values, times = values[~np.isnan(values)], times[~np.isnan(values)]
@@ -250,13 +254,13 @@ class TableProfile:
                 return float(end)
         return None
 
-    def _numbers_rows(self, k: int) -> bool:
+    def _numbers_the_rows(self, k: int) -> bool:
         first = self._first[:, k]
         first = first[~np.isnan(first)]
         whole = len(first) >= 50 and not np.any(first % 1)
         return bool(whole and len(np.unique(first)) == len(first) >= 0.9 * len(self._first))
 
-    def _category(self, c: int, recode: dict[int, NDArray[np.int32]]) -> dict[str, Any]:
+    def _describe_category(self, c: int, recode: dict[int, NDArray[np.int32]]) -> dict[str, Any]:
         texts = self._known.categories[c]
         counts = np.zeros(len(texts), np.int64)
         own = self._kinds[c]
@@ -268,7 +272,7 @@ class TableProfile:
         remarks = []
         if c not in self._known.hashed:
             remarks += ["one kind only: drop it"] if len(present) == 1 else []
-            if pair := nearly_alike(present):
+            if pair := find_nearly_equal(present):
                 remarks.append(f"{pair} differ in case or blanks alone")
         return {
             "kind": "hashed" if c in self._known.hashed else "category",

@@ -23,12 +23,12 @@ from bigscreen.errors import InputError, NoRows
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.choices import Choices
 from bigscreen.intake.needs import check_source
-from bigscreen.intake.readers.base import PIECE_BYTES, WHOLE_BYTES, Block, OtherFile, Reader
+from bigscreen.intake.readers.base import MAX_WHOLE_BYTES, PIECE_BYTES, Block, FileChanged, Reader
 from bigscreen.intake.readers.binary import MatrixReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
-from bigscreen.intake.readers.text import missing_value
-from bigscreen.intake.source import Found, Intake, Shape
-from bigscreen.intake.spill import BUCKET_BYTES, RECORD, Journal, Spill, bucket_bits
+from bigscreen.intake.readers.text import missing_value_error
+from bigscreen.intake.source import BlockChecker, BlockShape, ReadState
+from bigscreen.intake.spill import BUCKET_BYTES, RECORD, Journal, Spill, choose_bucket_bits
 
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_SECONDS = 5.0
@@ -40,7 +40,7 @@ _Open = tuple[Reader, Iterable[Block]]
 
 
 @dataclass(frozen=True)
-class Request:
+class ReadRequest:
     """The sources of an ingest, and how their rows are read.
 
     Attributes
@@ -87,31 +87,31 @@ class Reading:
 
     Parameters
     ----------
-    request : Request
+    request : ReadRequest
     folder : Path
         Folder of the spill.
     journal : Journal
     """
 
-    def __init__(self, request: Request, folder: Path, journal: Journal) -> None:
+    def __init__(self, request: ReadRequest, folder: Path, journal: Journal) -> None:
         self.request, self.folder, self.journal = request, folder, journal
-        self.shape: Shape | None
+        self.shape: BlockShape | None
         self.spill: Spill | None
-        lengths = self._start(wide=False)
+        lengths = self._reset(wide=False)
         for line in journal.lines:
             if "wide" in line:
-                lengths = self._start(wide=True)
+                lengths = self._reset(wide=True)
             if "shape" in line:
-                self.shape = Shape(**line["shape"])
+                self.shape = BlockShape(**line["shape"])
             if "found" in line:
-                self._merge(line)
+                self._restore(line)
                 lengths.update({int(b): of_bucket for b, of_bucket in line["lengths"].items()})
-        self._written = len(self.found.labels), self._sizes()
+        self._written = len(self.found.labels), self._count_categories()
         self._listed = len(self.found.dropped_rows)
         if self.shape is not None:
             self._prepare(self.shape, lengths)
 
-    def _start(self, wide: bool) -> dict[int, list[int]]:
+    def _reset(self, wide: bool) -> dict[int, list[int]]:
         """Start without rows and buckets; with ``wide`` all features are kept as float64.
 
         Returns
@@ -120,11 +120,11 @@ class Reading:
             Lengths of the buckets: empty.
         """
         self.wide = wide
-        self.found = Found(first=self.request.choices.rows[0])
+        self.found = ReadState(first=self.request.choices.rows[0])
         if self.request.like is not None:
             self.found.categories = {c: list(v) for c, v in self.request.like.categories.items()}
         self.shape = self.spill = None
-        self._written, self._listed = (0, self._sizes()), 0
+        self._written, self._listed = (0, self._count_categories()), 0
         return {}
 
     def run(self, report: Report, each: Each = map, anywhere: Each | None = None) -> None:
@@ -145,7 +145,7 @@ class Reading:
             self._read_all(report, each, anywhere)
         except _NeedsFloat64Error:
             # What was read before is rounded, so all of it is read again.
-            self._start(wide=True)
+            self._reset(wide=True)
             self.journal.write({"wide": True})
             self._read_all(report, each, anywhere)
 
@@ -155,11 +155,11 @@ class Reading:
         last = len(self.request.openers) - 1
         self._saved = time.monotonic()
         last_read: Reader | None = None
-        for reader, blocks in self._opened(each, anywhere):
+        for reader, blocks in self._open_sources(each, anywhere):
             if self.spill is not None:
                 self._intake.next_source()
             try:
-                self._read(reader, blocks, report)
+                self._read_source(reader, blocks, report)
                 last_read = reader
             except NoRows as error:
                 if not last:
@@ -188,7 +188,7 @@ class Reading:
             self._intake.finish(last_read)
         self._save()
 
-    def _read(self, reader: Reader, blocks: Iterable[Block], report: Report) -> None:
+    def _read_source(self, reader: Reader, blocks: Iterable[Block], report: Report) -> None:
         """Append the blocks of one source to the spill, up to the last requested row.
 
         Raises
@@ -198,18 +198,18 @@ class Reading:
         """
         found, stop = self.found, self.request.choices.rows[1]
         for block in blocks:
-            for part in _storable(block, reader):
-                self._take(part, reader)
+            for part in _densify_categories(block, reader):
+                self._append_block(part, reader)
             found.source_rows = block.first_row + block.X.shape[0]
-            self._note_base(reader)
+            self._update_index_base(reader)
             done, total = reader.progress()
             report({"source": found.source, "bytes": done, "total": total, "rows": found.rows})
             self._save_if_due()
             if stop is not None and found.offset + found.source_rows >= stop:
                 break
-        self._note_base(reader)
+        self._update_index_base(reader)
 
-    def _opened(
+    def _open_sources(
         self, each: Each, anywhere: Each | None
     ) -> Iterator[tuple[Reader, Iterable[Block]]]:
         """Yield reader and blocks of each source that is not done, opened one after another."""
@@ -220,41 +220,41 @@ class Reading:
         for are_small, numbers in groupby(range(found.source, count), lambda k: bool(small.get(k))):
             if are_small:
                 run = list(numbers)
-                wholes = (anywhere or each)(_whole, (small[k] for k in run))
+                wholes = (anywhere or each)(_read_small_source, (small[k] for k in run))
                 for k, whole in zip(run, wholes, strict=True):
-                    yield whole or self._one(k, each, anywhere)
+                    yield whole or self._open_source(k, each, anywhere)
             else:
-                yield from (self._one(k, each, anywhere) for k in numbers)
+                yield from (self._open_source(k, each, anywhere) for k in numbers)
 
-    def _one(self, k: int, each: Each, anywhere: Each | None) -> _Open:
+    def _open_source(self, k: int, each: Each, anywhere: Each | None) -> _Open:
         """Return the reader of source `k`, and its blocks; errors name the source."""
         name = self.request.names[k]
         try:
-            with _blamed_on(name):
-                reader, blocks = self._begun(k, each, anywhere)
+            with _name_source(name):
+                reader, blocks = self._start_reader(k, each, anywhere)
         except NoRows as error:
-            return Reader(), _no_rows(error)
-        return reader, _reading(name, blocks)
+            return Reader(), _raise_later(error)
+        return reader, _read_blocks(name, blocks)
 
-    def _begun(self, k: int, each: Each, anywhere: Each | None) -> _Open:
+    def _start_reader(self, k: int, each: Each, anywhere: Each | None) -> _Open:
         found, reader = self.found, self.request.openers[k]()
         skip = found.source_rows
         if k == len(self.request.openers) - 1:
             # Only the last source: all rows of the others must be counted.
             skip = max(skip, self.request.choices.rows[0] - found.offset)
         if reader.n_rows is not None:
-            wanted = self._wanted(reader.n_rows) - self._wanted(skip)
+            wanted = self._count_requested(reader.n_rows) - self._count_requested(skip)
             check_source(reader, wanted, self.folder.parents[1])
         by = anywhere if anywhere and reader.anywhere else each
         return reader, reader.blocks(skip, by)
 
-    def _wanted(self, rows: int) -> int:
+    def _count_requested(self, rows: int) -> int:
         """Return how many of the first `rows` rows of the source are in the requested range."""
         first, stop = self.request.choices.rows
         end = self.found.offset + rows
         return max((end if stop is None else min(end, stop)) - max(first, self.found.offset), 0)
 
-    def _take(self, block: Block, reader: Reader) -> None:
+    def _append_block(self, block: Block, reader: Reader) -> None:
         """Check a block, and append its rows in the requested range to the spill."""
         first = self.found.offset + block.first_row
         start = max(self.request.choices.rows[0] - first, 0)
@@ -266,15 +266,15 @@ class Reading:
         if start > 0 or stop < block.X.shape[0]:
             block = block.take(np.arange(start, stop))
         numbers = np.arange(first + start, first + stop)
-        block = self._marked(block, reader)
+        block = self._replace_marks(block, reader)
         if self.request.choices.drop_missing:
-            kept = self._whole(block, reader)
+            kept = self._find_complete_rows(block, reader)
             if not len(kept):
                 return
             if len(kept) < len(numbers):
                 block, numbers = block.take(kept), numbers[kept]
-        block, holes = self._without_holes(block)
-        wide = self._wide(block)
+        block, holes = self._zero_missing(block)
+        wide = self._needs_float64(block)
         if not (wide or self.found.rounded):
             self.found.rounded = not fits(block.X)
         X = as_features(block.X, block.where, wide)
@@ -282,7 +282,7 @@ class Reading:
             X[holes] = np.nan
         y, weight, where = block.y, block.weight, block.where
         if self.spill is None:
-            self._begin(X, block, reader, wide)
+            self._begin_spill(X, block, reader, wide)
         assert self.spill is not None
         X, y = self._intake.admit(X, y, weight, reader, where)
         record = np.zeros(X.shape[0], RECORD)
@@ -292,9 +292,9 @@ class Reading:
         record["y"] = y
         self.spill.append(record, X)
         self.found.rows += X.shape[0]
-        self.found.nonzeros += _nonzeros(X, list(reader.categories))
+        self.found.nonzeros += _count_nonzeros(X, list(reader.categories))
 
-    def _marked(self, block: Block, reader: Reader) -> Block:
+    def _replace_marks(self, block: Block, reader: Reader) -> Block:
         """Return the block with NaN for numbers, and None for labels, that mark missing values.
 
         Text features that mark missing values have been recognised by the readers.
@@ -302,7 +302,11 @@ class Reading:
         missing, X = self.request.missing, block.X
         if not missing.marks:
             return block
-        y = None if block.y is None else _known(block.y, missing, self.request.choices.regression)
+        y = (
+            None
+            if block.y is None
+            else _replace_marked_labels(block.y, missing, self.request.choices.regression)
+        )
         if isinstance(X, csr_array):
             if missing.holes(X.data).any():
                 raise InputError(
@@ -317,10 +321,10 @@ class Reading:
         if not missing.allowed:
             row, c = np.argwhere(holes)[0].tolist()
             name = f" ({reader.names[c]!r})" if reader.names else ""
-            raise missing_value(f"{block.where(row)}, column {c + 1}{name}")
+            raise missing_value_error(f"{block.where(row)}, column {c + 1}{name}")
         return replace(block, X=np.where(holes, np.nan, X), y=y)
 
-    def _whole(self, block: Block, reader: Reader) -> NDArray[np.int64]:
+    def _find_complete_rows(self, block: Block, reader: Reader) -> NDArray[np.int64]:
         """Return the numbers of the rows without gaps; count the others, list the first."""
         if isinstance(block.X, csr_array):
             lacks = np.zeros((block.X.shape[0], 0), bool)
@@ -343,7 +347,7 @@ class Reading:
         found.dropped += int(np.count_nonzero(lacking))
         return np.flatnonzero(~lacking)
 
-    def _without_holes(self, block: Block) -> tuple[Block, NDArray[np.bool_] | None]:
+    def _zero_missing(self, block: Block) -> tuple[Block, NDArray[np.bool_] | None]:
         """Return the block with 0 for missing numbers, and a mask of them or None."""
         if not self.request.missing.allowed or issparse(block.X):
             return block, None
@@ -352,7 +356,7 @@ class Reading:
             return block, None
         return replace(block, X=np.where(holes, 0, block.X)), holes
 
-    def _wide(self, block: Block) -> bool:
+    def _needs_float64(self, block: Block) -> bool:
         """Whether the features of a block are kept as float64.
 
         Raises
@@ -376,14 +380,14 @@ class Reading:
             self.found.narrowed = column
         return False
 
-    def _begin(self, X: Features, block: Block, reader: Reader, wide: bool) -> None:
+    def _begin_spill(self, X: Features, block: Block, reader: Reader, wide: bool) -> None:
         sparse = isinstance(X, csr_array)
         size = 8 if wide else 4
         row_bytes = size * X.shape[1]
         if isinstance(X, csr_array):
             row_bytes = (4 + size) * len(X.data) // X.shape[0]
-        kinds, dates, truths = self._kinds_elsewhere(reader)
-        shape = Shape(
+        kinds, dates, truths = self._find_kinds_elsewhere(reader)
+        shape = BlockShape(
             sparse=sparse,
             width=None if sparse else X.shape[1],
             weighted=block.weight is not None,
@@ -391,7 +395,7 @@ class Reading:
             categorical=sorted({*reader.categories, *kinds}),
             dates={str(c): form for c, form in {**reader.dates, **dates}.items()},
             hashed={str(c): bits for c, bits in reader.hashed.items()},
-            bits=bucket_bits(self.request.expected_bytes),
+            bits=choose_bucket_bits(self.request.expected_bytes),
             rows_per_bucket=max(BUCKET_BYTES // (RECORD.itemsize + row_bytes), 1),
             wide=wide,
             left_out=reader.left_out,
@@ -402,7 +406,7 @@ class Reading:
         self.journal.write({"shape": shape.__dict__})
         self._prepare(shape, {})
 
-    def _kinds_elsewhere(self, reader: Reader) -> tuple[list[int], dict[int, str], list[int]]:
+    def _find_kinds_elsewhere(self, reader: Reader) -> tuple[list[int], dict[int, str], list[int]]:
         """Return text, date and truth value columns that are blank only in the first source.
 
         Later sources are opened, but not read, until the type of each blank column is known.
@@ -427,14 +431,14 @@ class Reading:
             truths += known & other.truths
         return categorical, dates, truths
 
-    def _prepare(self, shape: Shape, lengths: dict[int, list[int]]) -> None:
+    def _prepare(self, shape: BlockShape, lengths: dict[int, list[int]]) -> None:
         choices = self.request.choices
         order = Order(choices.seed, choices.shuffle, shape.bits, shape.rows_per_bucket)
         self.shape = shape
         self.spill = Spill(self.folder, order, shape.width, lengths, shape.wide)
-        self._intake = Intake(self.found, shape, self.request.like, choices)
+        self._intake = BlockChecker(self.found, shape, self.request.like, choices)
 
-    def _note_base(self, reader: Reader) -> None:
+    def _update_index_base(self, reader: Reader) -> None:
         if isinstance(reader, SvmlightReader):
             base, known = reader.index_base(), self.found.index_base
             # One file that is 0-based makes all of them so.
@@ -447,7 +451,7 @@ class Reading:
         if due or time.monotonic() - self._saved >= CHECKPOINT_SECONDS:
             self._save()
 
-    def _sizes(self) -> dict[int, int]:
+    def _count_categories(self) -> dict[int, int]:
         return {c: len(texts) for c, texts in self.found.categories.items()}
 
     def _save(self) -> None:
@@ -463,11 +467,11 @@ class Reading:
             "categories": {c: v[sizes.get(c, 0) :] for c, v in self.found.categories.items()},
         }
         self.journal.write({"found": fresh, "lengths": lengths})
-        self._written = len(self.found.labels), self._sizes()
+        self._written = len(self.found.labels), self._count_categories()
         self._listed = len(self.found.dropped_rows)
         self._saved = time.monotonic()
 
-    def _merge(self, line: dict[str, Any]) -> None:
+    def _restore(self, line: dict[str, Any]) -> None:
         known, new = self.found, dict(line["found"])
         known.labels += new.pop("labels")
         known.dropped_rows += new.pop("dropped_rows", [])
@@ -480,7 +484,7 @@ class Reading:
 
 
 @contextmanager
-def _blamed_on(name: str) -> Iterator[None]:
+def _name_source(name: str) -> Iterator[None]:
     """Add the name of the source to an error of the operating system that names no file."""
     try:
         yield
@@ -490,19 +494,19 @@ def _blamed_on(name: str) -> Iterator[None]:
         raise
 
 
-def _reading(name: str, blocks: Iterable[Block]) -> Iterator[Block]:
+def _read_blocks(name: str, blocks: Iterable[Block]) -> Iterator[Block]:
     """Yield the blocks of a source; errors of the operating system name it."""
-    with _blamed_on(name):
+    with _name_source(name):
         yield from blocks
 
 
-def _no_rows(error: NoRows) -> Iterator[Block]:
+def _raise_later(error: NoRows) -> Iterator[Block]:
     """Raise the error of an empty source when its first block is requested."""
     yield from ()
     raise error
 
 
-def _whole(opened: Callable[[], Reader]) -> _Open | None:
+def _read_small_source(opened: Callable[[], Reader]) -> _Open | None:
     """Return the reader of a small source and all its blocks; None if it cannot be read like this.
 
     A source without a result is read again in its turn, which reports its error in order.
@@ -516,16 +520,16 @@ def _whole(opened: Callable[[], Reader]) -> _Open | None:
         for block in reader.blocks():
             blocks.append(block)
             held += block.X.data.nbytes
-            if held > WHOLE_BYTES:
+            if held > MAX_WHOLE_BYTES:
                 return None
-    except OtherFile:
+    except FileChanged:
         raise
     except (InputError, OSError):
         return None
     return reader, blocks
 
 
-def _storable(block: Block, reader: Reader) -> Iterator[Block]:
+def _densify_categories(block: Block, reader: Reader) -> Iterator[Block]:
     """Yield the block; sparse rows with categories become dense, as their absent 0 is a code."""
     if not (isinstance(block.X, csr_array) and reader.categories):
         yield block
@@ -536,7 +540,7 @@ def _storable(block: Block, reader: Reader) -> Iterator[Block]:
         yield replace(part, X=csr_array(part.X).toarray(), first_row=block.first_row + at)
 
 
-def _known(y: NDArray[Any], missing: Missing, targets: bool) -> NDArray[Any]:
+def _replace_marked_labels(y: NDArray[Any], missing: Missing, targets: bool) -> NDArray[Any]:
     """Return labels with None, or targets with NaN, in place of marks of missing values.
 
     A numeric label is never a mark: -1 is a class far more often than a mark of a missing label.
@@ -551,7 +555,7 @@ def _known(y: NDArray[Any], missing: Missing, targets: bool) -> NDArray[Any]:
     return np.where(holes, np.nan, y) if holes.any() else y
 
 
-def _nonzeros(X: Features, categorical: list[int]) -> int:
+def _count_nonzeros(X: Features, categorical: list[int]) -> int:
     """Count the nonzeros that the rows will have once each category is a column of its own."""
     if isinstance(X, csr_array):
         return len(X.data)

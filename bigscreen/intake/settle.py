@@ -22,24 +22,30 @@ from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.choices import Choices
 from bigscreen.intake.needs import STORED_ROW_BYTES, check_disk, check_memory
-from bigscreen.intake.profile import MOST_COLUMNS, TableProfile, nearly_alike
+from bigscreen.intake.profile import MOST_COLUMNS, TableProfile, find_nearly_equal
 from bigscreen.intake.read_pass import Reading, Report
-from bigscreen.intake.source import FEW_LABELS, MAX_LABELS, known_codes, plain_truths, settle
+from bigscreen.intake.source import (
+    FEW_LABELS,
+    MAX_LABELS,
+    match_labels,
+    normalise_truths,
+    settle_labels,
+)
 from bigscreen.intake.spill import Journal
 from bigscreen.intake.write_pass import (
-    Spilled,
-    Survey,
+    RowCounts,
+    SpillReader,
     Transform,
-    arrange,
-    measure,
     measure_fill,
+    measure_moments,
+    write_datasets,
 )
 
 DENSE_WIDTH = 256
 DENSE_SHARE = 0.5
 """Store CSR if rows have more features than the first, and CSR takes less than this fraction."""
 
-NAMED = 5
+MAX_NAMED = 5
 """Name at most this many columns, labels or rows in a note."""
 
 _FILLS = {
@@ -74,7 +80,7 @@ class Ingested:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class StoreRequest:
     """Where and how the rows are stored; `ingest` documents the options.
 
     Attributes
@@ -104,12 +110,12 @@ class Wanted:
         return [self.path, beside] if self.choices.holdout else [self.path]
 
 
-class Build:
+class StoreBuilder:
     """Makes the datasets from a finished spill.
 
     Parameters
     ----------
-    wanted : Wanted
+    wanted : StoreRequest
     reading : Reading
         The first pass, finished.
     journal : Journal
@@ -117,7 +123,9 @@ class Build:
         Called with dicts of the phase and the number of rows done.
     """
 
-    def __init__(self, wanted: Wanted, reading: Reading, journal: Journal, report: Report) -> None:
+    def __init__(
+        self, wanted: StoreRequest, reading: Reading, journal: Journal, report: Report
+    ) -> None:
         assert reading.shape is not None and reading.spill is not None
         self.wanted, self.found, self.shape = wanted, reading.found, reading.shape
         self._spill, self._journal, self._report = reading.spill, journal, report
@@ -129,37 +137,37 @@ class Build:
         `anywhere`, or else `each`, maps the sorting over parts; `each` maps the transform.
         """
         wanted, found = self.wanted, self.found
-        labels, codes = self._labels()
+        labels, codes = self._settle_labels()
         first = found.first
-        count = self._held_out()
+        count = self._count_held_out()
         if found.dropped:
             holdout = Holdout.among(wanted.choices.seed, self._spill.numbers, count)
         else:
             holdout = Holdout.choose(wanted.choices.seed, first, first + found.rows, count)
-        survey = Survey.of(self._spill, holdout, len(found.labels))
+        survey = RowCounts.of(self._spill, holdout, len(found.labels))
         if wanted.like is None and labels and codes is not None:
             _check_labels(labels, codes, survey.labels[0])
-        n_raw = self._n_raw()
+        n_raw = self._count_raw_columns()
         ways = each, anywhere or each
-        spilled = Spilled(self._spill, holdout, n_raw, found.index_base or 0, *ways)
+        spilled = SpillReader(self._spill, holdout, n_raw, found.index_base or 0, *ways)
         finishing = next((line for line in self._journal.lines if "finishing" in line), None)
         seen = [] if finishing is None else finishing.get("profiles", [])
-        transform = self._transform(n_raw, labels)
+        transform = self._settle_transform(n_raw, labels)
         if finishing is None:
             self._check_disk(transform)
         if wanted.like is None:
-            self._fill(spilled, survey, transform)
-            self._scale(spilled, survey, transform)
+            self._settle_fill(spilled, survey, transform)
+            self._settle_scaling(spilled, survey, transform)
         self._note_counts(transform)
         sizes = survey.sizes.sum(axis=0).tolist()
         if finishing is None:
             writers = [
-                self._writer(path, rows, transform)
+                self._make_writer(path, rows, transform)
                 for path, rows in zip(wanted.paths, sizes, strict=False)
             ]
-            profiles = self._profiles(transform, len(writers))
-            progress = self._counter("write")
-            arrange(spilled, survey, transform, codes, writers, profiles, progress)
+            profiles = self._make_profiles(transform, len(writers))
+            progress = self._make_counter("write")
+            write_datasets(spilled, survey, transform, codes, writers, profiles, progress)
             seen = [profile.record(transform.recode) for profile in profiles]
             self._journal.write({"finishing": True, "profiles": seen})
         # The main dataset gets its name last: then everything is done.
@@ -170,19 +178,19 @@ class Build:
         dropped = found.dropped, found.dropped_rows
         return Ingested(made[0], made[1] if len(made) > 1 else None, self.notes, *dropped)
 
-    def _labels(self) -> tuple[list[Label] | None, NDArray[np.int32] | None]:
+    def _settle_labels(self) -> tuple[list[Label] | None, NDArray[np.int32] | None]:
         """Return the labels, and the code of each raw label; None, None if rows have targets."""
         wanted, like = self.wanted, self.wanted.like
         if wanted.choices.regression:
             return None, None
         if like is not None and like.labels:
-            return list(like.labels), known_codes(self.found.labels, like.labels, like.positive)
+            return list(like.labels), match_labels(self.found.labels, like.labels, like.positive)
         # Test rows of a one-class machine keep their own labels: the existing store has none.
         least = 2 if like is None and not wanted.choices.unlabelled else 0
         most = max(wanted.choices.max_kinds or 0, FEW_LABELS) if least else MAX_LABELS
-        return settle(self.found.labels, wanted.choices.positive, least, most)
+        return settle_labels(self.found.labels, wanted.choices.positive, least, most)
 
-    def _held_out(self) -> int:
+    def _count_held_out(self) -> int:
         wanted, rows = self.wanted.choices.holdout, self.found.rows
         count = round(wanted * rows) if wanted < 1 else int(wanted)
         if wanted and not 0 < count < rows:
@@ -192,7 +200,7 @@ class Build:
             )
         return count
 
-    def _n_raw(self) -> int:
+    def _count_raw_columns(self) -> int:
         like, n_raw = self.wanted.like, self.found.width - (self.found.index_base or 0)
         if like is None or like.n_raw is None:
             return n_raw
@@ -209,7 +217,7 @@ class Build:
             )
         return max(n_raw, like.n_raw)
 
-    def _transform(self, n_raw: int, labels: list[Label] | None) -> Transform:
+    def _settle_transform(self, n_raw: int, labels: list[Label] | None) -> Transform:
         """Settle columns, categories and layout; a scaling that must be measured comes later."""
         like, found, scale = self.wanted.like, self.found, self.wanted.choices.scale
         positive = labels[1] if labels and self.wanted.choices.positive is not None else None
@@ -240,20 +248,22 @@ class Build:
                 truths=self.shape.truths,
             )
             if by := divisor(scale):
-                _, factor = _of_all(preparation, None, np.full(len(preparation.numeric), 1 / by))
+                _, factor = _expand_to_features(
+                    preparation, None, np.full(len(preparation.numeric), 1 / by)
+                )
                 preparation = replace(preparation, scaling=scale, factor=factor)
         n_features = preparation.n_features or n_raw
-        self.planned = self._plan(preparation, n_features)
-        return Transform(preparation, recode, n_features, self._sparse(preparation, n_features))
+        self.planned = self._plan_bytes(preparation, n_features)
+        return Transform(preparation, recode, n_features, self._is_sparse(preparation, n_features))
 
-    def _plan(self, preparation: Preparation, n_features: int) -> dict[str, int]:
+    def _plan_bytes(self, preparation: Preparation, n_features: int) -> dict[str, int]:
         """Return the bytes of the features in the dense and in the sparse layout."""
         rows, values = self.found.rows, self.found.nonzeros
         if not self.shape.sparse:
             centred = preparation.fills(sparse=True) or self.wanted.choices.scale == "standard"
             if centred or (self.wanted.choices.scale == "minmax" and preparation.categories):
                 values = rows * (preparation.n_raw or n_features)  # centring leaves no zeros
-        size = 8 if self._wide(preparation) else 4
+        size = 8 if self._is_float64(preparation) else 4
         return {"dense": size * rows * n_features, "sparse": (4 + size) * (values + rows)}
 
     def _check_disk(self, transform: Transform) -> None:
@@ -267,7 +277,7 @@ class Build:
         kept = sum(file.stat().st_size for file in files if file.is_file())
         check_disk(parts, wanted.path.parent, kept)
 
-    def _sparse(self, preparation: Preparation, n_features: int) -> bool:
+    def _is_sparse(self, preparation: Preparation, n_features: int) -> bool:
         """Whether the datasets are stored as CSR."""
         wanted = self.wanted
         fills = preparation.fills(self.shape.sparse)
@@ -285,7 +295,7 @@ class Build:
         saves = self.planned["sparse"] < DENSE_SHARE * self.planned["dense"]
         return n_features > DENSE_WIDTH and saves
 
-    def _fill(self, spilled: Spilled, survey: Survey, transform: Transform) -> None:
+    def _settle_fill(self, spilled: SpillReader, survey: RowCounts, transform: Transform) -> None:
         """Compute the replacements of missing numbers, unless an earlier run has done so."""
         how, preparation = self.wanted.choices.impute, transform.preparation
         if how is None:
@@ -309,18 +319,20 @@ class Build:
         names, what = preparation.names, _FILLS[self.wanted.choices.impute or ""]
         missing, values = np.array(known["missing"]), known["values"]
         columns = np.flatnonzero(missing)
-        for k in columns[:NAMED].tolist():
+        for k in columns[:MAX_NAMED].tolist():
             c = int(preparation.numeric[k])
             name = repr(names[c]) if names else f"number {c + 1}"
             count = f"{missing[k]} missing value(s) of the column {name} count"
             self.notes.append(f"{count} as {what}, {values[k]:g}.")
-        if len(columns) > NAMED:
-            rest = int(missing[columns[NAMED:]].sum())
+        if len(columns) > MAX_NAMED:
+            rest = int(missing[columns[MAX_NAMED:]].sum())
             self.notes.append(
-                f"{rest} missing value(s) of {len(columns) - NAMED} more columns do, too."
+                f"{rest} missing value(s) of {len(columns) - MAX_NAMED} more columns do, too."
             )
 
-    def _scale(self, spilled: Spilled, survey: Survey, transform: Transform) -> None:
+    def _settle_scaling(
+        self, spilled: SpillReader, survey: RowCounts, transform: Transform
+    ) -> None:
         """Measure the scaling on the rows that are kept, unless an earlier run has done so."""
         scale = self.wanted.choices.scale
         if scale not in ("standard", "minmax"):
@@ -335,8 +347,8 @@ class Build:
         if known is None and not len(preparation.numeric):
             known = {"offset": None, "factor": None}
         if known is None:
-            moments = measure(spilled, survey, transform, self._counter("measure"))
-            offset, factor = _of_all(preparation, *moments.scaling(scale, shift))
+            moments = measure_moments(spilled, survey, transform, self._make_counter("measure"))
+            offset, factor = _expand_to_features(preparation, *moments.scaling(scale, shift))
             known = {
                 "offset": None if offset is None else offset.tolist(),
                 "factor": factor.tolist(),
@@ -356,7 +368,7 @@ class Build:
         if found.unlabelled:
             what = "target" if self.wanted.choices.regression else "label"
             self.notes.append(f"{found.unlabelled} row(s) have no {what}.")
-        if self._wide(transform.preparation):
+        if self._is_float64(transform.preparation):
             self.notes.append(
                 "features are stored as float64: some column is too far from 0 beside its spread "
                 "for float32, or beyond its range; with --scale standard float32 would do."
@@ -371,22 +383,22 @@ class Build:
         """Add notes on columns and rows left out, dates found, and labels that the model lacks."""
         found, like, shape = self.found, self.wanted.like, self.shape
         if shape.left_out:
-            some = _some([*map(repr, shape.left_out)])
+            some = _join_first([*map(repr, shape.left_out)])
             self.notes.append(
                 f"{len(shape.left_out)} column(s) that the store to be like does not have are left "
                 f"out: {some}."
             )
         if shape.index_names:
-            some = _some([*map(repr, shape.index_names)])
+            some = _join_first([*map(repr, shape.index_names)])
             self.notes.append(
                 f"the column(s) {some} hold the index of a data frame (names or numbers of its "
                 "rows) and are left out; --columns takes them as features."
             )
         if found.empty:
-            some = _some([self.wanted.extra["sources"][k] for k in found.empty])
+            some = _join_first([self.wanted.extra["sources"][k] for k in found.empty])
             self.notes.append(f"{len(found.empty)} source(s) hold no row and are skipped: {some}.")
         if found.dropped:
-            some = _some(found.dropped_rows, "; ")
+            some = _join_first(found.dropped_rows, "; ")
             self.notes.append(f"{found.dropped} row(s) lack something and are left out: {some}.")
         for c, form in shape.dates.items():
             if like is None and not form:
@@ -400,7 +412,7 @@ class Build:
                 "that are numbers speak of features (and targets) alone."
             )
         pair = (
-            nearly_alike(plain_truths(found.labels))
+            find_nearly_equal(normalise_truths(found.labels))
             if like is None and not self.wanted.choices.regression
             else None
         )
@@ -411,13 +423,13 @@ class Build:
             )
         if found.unknown:
             parts = (f"{found.labels[c]!r} ({rows})" for c, rows in sorted(found.unknown.items()))
-            known = ", ".join(map(str, (like and like.labels or [])[:NAMED]))
+            known = ", ".join(map(str, (like and like.labels or [])[:MAX_NAMED]))
             self.notes.append(
                 f"{sum(found.unknown.values())} row(s) have a label that is none of {known}, and "
-                f"are stored without one: {', '.join(list(parts)[:NAMED])}."
+                f"are stored without one: {', '.join(list(parts)[:MAX_NAMED])}."
             )
 
-    def _writer(self, path: Path, rows: int, transform: Transform) -> DatasetWriter:
+    def _make_writer(self, path: Path, rows: int, transform: Transform) -> DatasetWriter:
         planned = self.planned["sparse" if transform.sparse else "dense"]
         shard_rows, chunk_rows = row_grid(rows, planned // self.found.rows)
         return DatasetWriter(
@@ -430,13 +442,13 @@ class Build:
                 weights=self.shape.weighted,
                 shard_rows=shard_rows,
                 chunk_rows=chunk_rows,
-                wide=self._wide(transform.preparation),
+                wide=self._is_float64(transform.preparation),
             ),
             transform.preparation,
             extra={
                 **self.wanted.extra,
                 "index_base": self.found.index_base,
-                "rounded": self._rounded(transform.preparation),
+                "rounded": self._is_rounded(transform.preparation),
                 "bytes_planned": {
                     name: size * rows // self.found.rows for name, size in self.planned.items()
                 },
@@ -444,12 +456,12 @@ class Build:
             overwrite=self.wanted.overwrite,
         )
 
-    def _wide(self, preparation: Preparation) -> bool:
+    def _is_float64(self, preparation: Preparation) -> bool:
         # Scaled features are near 0 and of size 1: float32 holds them accurately.
         name = preparation.scaling if preparation.scaling != "none" else self.wanted.choices.scale
         return self.shape.wide and (name == "none" or name.startswith("divide"))
 
-    def _rounded(self, preparation: Preparation) -> bool:
+    def _is_rounded(self, preparation: Preparation) -> bool:
         """Whether float32 may have rounded a number of the source, or a value computed from one."""
         made = (preparation.fill, preparation.offset, preparation.factor)
         return self.found.rounded or any(values is not None for values in made)
@@ -460,15 +472,15 @@ class Build:
         path = self.wanted.paths[side]
         if not unfinished(path).exists():  # an earlier run has finished this dataset
             return Dataset.open(path)
-        return self._writer(path, rows, transform).finish(profile)
+        return self._make_writer(path, rows, transform).finish(profile)
 
-    def _profiles(self, transform: Transform, sides: int) -> list[TableProfile]:
+    def _make_profiles(self, transform: Transform, sides: int) -> list[TableProfile]:
         n_raw = transform.preparation.n_raw or 0
         if self.shape.sparse or not 0 < n_raw <= MOST_COLUMNS:
             return []
         return [TableProfile(transform.preparation) for _ in range(sides)]
 
-    def _counter(self, phase: str) -> Callable[[int], None]:
+    def _make_counter(self, phase: str) -> Callable[[int], None]:
         done = 0
 
         def count(rows: int) -> None:
@@ -479,12 +491,12 @@ class Build:
         return count
 
 
-def _some(names: list[str], mark: str = ", ") -> str:
+def _join_first(names: list[str], mark: str = ", ") -> str:
     """Return the first names as one text, with three dots if there are more."""
-    return mark.join([*names[:NAMED], "..."] if len(names) > NAMED else names)
+    return mark.join([*names[:MAX_NAMED], "..."] if len(names) > MAX_NAMED else names)
 
 
-def _of_all(
+def _expand_to_features(
     preparation: Preparation, offset: NDArray[Any] | None, factor: NDArray[Any]
 ) -> tuple[NDArray[Any] | None, NDArray[Any]]:
     """Return offset and factor of all features, given the values of the numeric columns."""

@@ -22,11 +22,11 @@ from bigscreen.intake.readers.base import Reader
 from bigscreen.intake.readers.categories import MAX_TEXT_BYTES
 from bigscreen.intake.readers.delimited import DelimitedReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
-from bigscreen.intake.readers.text import no_truth
+from bigscreen.intake.readers.text import not_a_truth_error
 
 Where = Callable[[int], str]
 
-_UNIT = re.compile(r"[^\w\s]?\s?-?\d[\d.,' ]*\s?(?:[^\W\d]{1,4}|[^\w\s])?[23²³]?")
+_NUMBER_WITH_UNIT = re.compile(r"[^\w\s]?\s?-?\d[\d.,' ]*\s?(?:[^\W\d]{1,4}|[^\w\s])?[23²³]?")
 """Matches a number with a currency or a unit: $1,200.50, 45.5 kg, 12%."""
 FEW_LABELS = 200
 """Refuse more distinct labels than this, unless `max_kinds` allows them."""
@@ -37,7 +37,7 @@ FEW_KINDS = 50
 
 
 @dataclass
-class Found:
+class ReadState:
     """State of the first pass after some rows: counts, labels and categories; the journal saves it.
 
     Attributes
@@ -98,7 +98,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Shape:
+class BlockShape:
     """Properties of the first block that all later blocks must share.
 
     `spread` holds the spread of each column, if rows are dense and float32: it tells for later
@@ -121,24 +121,24 @@ class Shape:
     truths: list[int] = field(default_factory=list)
 
 
-class Intake:
+class BlockChecker:
     """Checks blocks, and replaces labels and category codes of a reader by codes for all sources.
 
     Parameters
     ----------
-    found : Found
+    found : ReadState
         Updated: labels, categories and counts grow.
-    shape : Shape
+    shape : BlockShape
     like : Preparation or None
         Existing columns, categories and labels that the blocks must match.
     choices : Choices
     """
 
     def __init__(
-        self, found: Found, shape: Shape, like: Preparation | None, choices: Choices
+        self, found: ReadState, shape: BlockShape, like: Preparation | None, choices: Choices
     ) -> None:
         self.found, self.shape, self.like, self.choices = found, shape, like, choices
-        self._labels = RawLabels(found.labels)
+        self._labels = LabelEncoder(found.labels)
         self._codes = {
             c: {text: code for code, text in enumerate(texts)}
             for c, texts in found.categories.items()
@@ -165,16 +165,16 @@ class Intake:
         InputError
             Naming the row, if the block does not match earlier blocks or `like`.
         """
-        X = self._adopted(X, reader)
+        X = self._recode_blank_columns(X, reader)
         self._check(X, weight, reader, where)
         if reader.categories:
-            X = self._categories(X, reader)
-        y, missing = self._outcome(None if self.choices.unlabelled else y, X.shape[0], where)
+            X = self._recode_categories(X, reader)
+        y, missing = self._encode_labels(None if self.choices.unlabelled else y, X.shape[0], where)
         if not self.choices.unlabelled:
             self._check_missing(missing, where)
         return X, y
 
-    def _adopted(self, X: Features, reader: Reader) -> Features:
+    def _recode_blank_columns(self, X: Features, reader: Reader) -> Features:
         """Return X with columns recoded that are blank here and text in another source.
 
         Their values become the category `ABSENT`.
@@ -221,15 +221,15 @@ class Intake:
             )
         if like is None and (others := ({*shape.truths} ^ reader.truths) - reader.blank):
             raise InputError(
-                f"{where(0)}: the column {_named(min(others), reader)} holds truth values in one "
-                "source and numbers in another; write them alike, or name it as `categorical`."
+                f"{where(0)}: the column {_quote_name(min(others), reader)} holds truth values in "
+                "one source and numbers in another; write them alike, or name it as `categorical`."
             )
         if not isinstance(X, csr_array):
             for c in shape.truths if like is None else like.truths:
                 row = first_untrue(X[:, c])
                 if row is not None:
-                    place = f"{where(row)}, column {_named(c, reader)}"
-                    raise no_truth(f"{X[row, c]:.16g}", place)
+                    place = f"{where(row)}, column {_quote_name(c, reader)}"
+                    raise not_a_truth_error(f"{X[row, c]:.16g}", place)
         self.found.width = max(self.found.width, X.shape[1])
         if like is not None and like.n_raw is not None:
             self._check_width(X, like.n_raw, reader, where)
@@ -252,7 +252,7 @@ class Intake:
                 "store it shall be like."
             )
 
-    def _categories(self, X: Features, reader: Reader) -> Features:
+    def _recode_categories(self, X: Features, reader: Reader) -> Features:
         """Replace the category codes of the reader by the codes for all sources."""
         X = X.copy()
         for c, texts in reader.categories.items():
@@ -287,25 +287,25 @@ class Intake:
         hashed = str(c) in self.shape.hashed
         if self.like is not None or hashed or len(self.found.categories[c]) <= most:
             return
-        column = _named(c, reader)
+        column = _quote_name(c, reader)
         if isinstance(reader, DelimitedReader) and not reader.names:
             column = f"number {reader.columns.features[c]}"
         last = self.found.categories[c][-1]
-        unit = "write numbers without their units, " if _UNIT.fullmatch(last) else ""
+        unit = "write numbers without their units, " if _NUMBER_WITH_UNIT.fullmatch(last) else ""
         raise InputError(
             f"the column {column} {why} (such as {last[:40]!r}), and each would be a feature: "
             f"{unit}leave it out (`drop`) if it names rows or holds free text, allow more "
             "(`max_kinds`), or hash them (`hashed='COLUMN:BITS'`)."
         )
 
-    def _outcome(
+    def _encode_labels(
         self, y: NDArray[Any] | None, rows: int, where: Where
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the label code or the target of each row, and a mask of missing ones."""
         if not self.choices.regression:
             codes = self._labels.encode(y, rows, where)
             missing = codes < 0
-            self._note_unknown(codes)
+            self._count_unknown(codes)
             return codes, missing
         if y is not None and y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
@@ -324,14 +324,14 @@ class Intake:
                 f"store made like another{ask} may do without."
             )
 
-    def _note_unknown(self, codes: NDArray[Any]) -> None:
+    def _count_unknown(self, codes: NDArray[Any]) -> None:
         """Count labels that the existing store lacks: a model predicts such rows nevertheless."""
         like = self.like
         if like is None or not like.labels:
             return
         values = self._labels.values
         if len(values) > len(self._known):
-            fresh = known_codes(values[len(self._known) :], like.labels, like.positive)
+            fresh = match_labels(values[len(self._known) :], like.labels, like.positive)
             self._known = np.concatenate([self._known, fresh])
         rows = np.bincount(codes[codes >= 0], minlength=len(values))
         for code in np.flatnonzero((self._known < 0) & (rows > 0)).tolist():
@@ -342,11 +342,11 @@ MAX_LABELS = 65_536
 REST = "rest"
 
 
-def _named(c: int, reader: Reader) -> str:
+def _quote_name(c: int, reader: Reader) -> str:
     return repr(reader.names[c]) if reader.names else f"number {c}"
 
 
-class RawLabels:
+class LabelEncoder:
     """Gives labels codes in order of first appearance; the final codes are settled after all rows.
 
     Parameters
@@ -409,7 +409,7 @@ class RawLabels:
         return code
 
 
-def known_codes(values: list[Label], labels: list[Label], positive: Label | None) -> NDArray[Any]:
+def match_labels(values: list[Label], labels: list[Label], positive: Label | None) -> NDArray[Any]:
     """Return the code of each raw label in an earlier store, int32 (raw codes,); -1 if unknown.
 
     Parameters
@@ -433,7 +433,7 @@ def known_codes(values: list[Label], labels: list[Label], positive: Label | None
     return np.array([codes.get(value, -1) for value in values], np.int32)
 
 
-def plain_truths(values: Sequence[Label]) -> list[Label]:
+def normalise_truths(values: Sequence[Label]) -> list[Label]:
     """Return the labels with 1 and 0 for truth values, if all of them are truth values.
 
     Truth values are texts in CSV files, and a type of their own in Parquet and data frames.
@@ -443,20 +443,20 @@ def plain_truths(values: Sequence[Label]) -> list[Label]:
     return [*found] if len(found) == len(truths) else [*values]
 
 
-def settle(
+def settle_labels(
     values: list[Label], positive: Label | None, least: int = 2, most: int = MAX_LABELS
 ) -> tuple[list[Label], NDArray[np.int32]]:
     """Decide the labels of a new store, and the code of each raw label.
 
     Labels are sorted: as numbers if all are numbers, else as texts. If all are truth values, they
-    are 0 and 1: see `plain_truths`.
+    are 0 and 1: see `normalise_truths`.
 
     Raises
     ------
     InputError
         If there are fewer than `least` labels or more than `most`, or `positive` is not among them.
     """
-    values = plain_truths(values)
+    values = normalise_truths(values)
     if positive is None and len(values) > most:
         numbers = not any(isinstance(value, str) for value in values)
         some = ", ".join(repr(value) for value in values[:3])
@@ -476,11 +476,11 @@ def settle(
     if positive is None:
         codes = {label: code for code, label in enumerate(labels)}
         return labels, np.array([codes[str(v) if texts else v] for v in values], np.int32)
-    wanted = plain_truths([*values, plain_label(positive) or 0])[-1]
+    wanted = normalise_truths([*values, plain_label(positive) or 0])[-1]
     if wanted not in values:
         some = ", ".join(map(str, labels[:10]))
         raise InputError(
             f"no row has the label {positive!r} asked for as positive; there are {some}."
         )
     assert wanted is not None
-    return [REST, wanted], known_codes(values, [], wanted)
+    return [REST, wanted], match_labels(values, [], wanted)

@@ -36,7 +36,7 @@ MAX_BITS = 12
 FLUSHERS = 8
 
 
-def bucket_bits(expected_bytes: int) -> int:
+def choose_bucket_bits(expected_bytes: int) -> int:
     """Return b so that 2**b buckets of `expected_bytes` are about BUCKET_BYTES each.
 
     The estimate may be far off, because a compressed source does not tell its size: small buckets
@@ -109,14 +109,14 @@ class Spill:
         self._checked: set[int] = set()
         self._waiting: dict[int, list[tuple[NDArray[Any], NDArray[Any]]]] = defaultdict(list)
         folder.mkdir(parents=True, exist_ok=True)
-        self._cut()
+        self._truncate_files()
 
     def append(self, record: NDArray[np.void], X: Features) -> None:
         """Add rows to their buckets in memory; `flush` writes them to disk."""
         buckets = self.order.buckets(self.order.keys(record["row"]))
         present, counts = np.unique(buckets, return_counts=True)
         # Copied even if all rows go into one bucket: the caller may overwrite X.
-        by_bucket = np.argsort(_narrowest(buckets), kind="stable")
+        by_bucket = np.argsort(_as_narrow_integers(buckets), kind="stable")
         record, X = record.take(by_bucket), take(X, by_bucket)
         stop = 0
         for bucket, count in zip(present.tolist(), counts.tolist(), strict=True):
@@ -128,13 +128,13 @@ class Spill:
     def flush(self) -> dict[int, list[int]]:
         """Write the added rows durably; return the new lengths and checksums of their buckets."""
         with ThreadPoolExecutor(FLUSHERS) as pool:  # threads mostly wait for the disk
-            grown = dict(pool.map(self._flushed, self._waiting.items()))
+            grown = dict(pool.map(self._flush_bucket, self._waiting.items()))
         self.lengths.update(grown)
         self._waiting.clear()
         self.pending = 0
         return grown
 
-    def _flushed(
+    def _flush_bucket(
         self, waiting: tuple[int, list[tuple[NDArray[Any], NDArray[Any]]]]
     ) -> tuple[int, list[int]]:
         """Append rows to the files of a bucket; return its number, new lengths and checksums."""
@@ -143,9 +143,9 @@ class Spill:
         lengths, crcs = known[:2], known[2:]
         for i, file in enumerate(self.files(bucket)):
             own = [piece[i] for piece in pieces]
-            lengths[i] = _extend(file, lengths[i], own)
+            lengths[i] = _append_durably(file, lengths[i], own)
             if crcs:
-                crcs[i] = _summed(crcs[i], own)
+                crcs[i] = _extend_checksum(crcs[i], own)
         return bucket, [*lengths, *crcs]
 
     def files(self, bucket: int) -> tuple[Path, Path]:
@@ -162,7 +162,7 @@ class Spill:
 
     def records(self, bucket: int) -> Iterator[NDArray[np.void]]:
         """Yield the records of a bucket in source order, one array for each SLAB_BYTES."""
-        self._check(bucket)
+        self._verify_bucket(bucket)
         count = self.lengths[bucket][0] // RECORD.itemsize
         with open(self.files(bucket)[0], "rb") as file:
             for at in range(0, count, SLAB_BYTES // RECORD.itemsize):
@@ -188,7 +188,7 @@ class Spill:
         """
         chosen: list[SpilledRows] = []
         keys: list[NDArray[np.uint64]] = []
-        for rows in self._slabs(part.bucket, n_features, index_base):
+        for rows in self._read_slabs(part.bucket, n_features, index_base):
             of_rows = self.order.keys(rows.record["row"])
             inside = (of_rows >= np.uint64(part.low)) & (of_rows <= np.uint64(part.high))
             if not inside.all():
@@ -197,12 +197,12 @@ class Spill:
             chosen.append(rows)
             keys.append(of_rows)
         record = np.concatenate([rows.record for rows in chosen])
-        X = stack([rows.X for rows in chosen])
+        X = stack_rows([rows.X for rows in chosen])
         chosen.clear()
         return SpilledRows(record, X).take(np.argsort(np.concatenate(keys)))
 
-    def _slabs(self, bucket: int, n_features: int, index_base: int) -> Iterator[SpilledRows]:
-        self._check(bucket)
+    def _read_slabs(self, bucket: int, n_features: int, index_base: int) -> Iterator[SpilledRows]:
+        self._verify_bucket(bucket)
         of_records, of_values = self.lengths[bucket][:2]
         count = of_records // RECORD.itemsize
         per_slab = max(SLAB_BYTES * count // max(of_records + of_values, 1), 1)
@@ -221,7 +221,7 @@ class Spill:
                     X = csr(entries["value"].copy(), indices, indptr, n_features)
                 yield SpilledRows(record, X)
 
-    def _check(self, bucket: int) -> None:
+    def _verify_bucket(self, bucket: int) -> None:
         """Compare a bucket with its checksums before first use; raise InputError if it differs."""
         _, _, *crcs = self.lengths[bucket]
         if bucket in self._checked:
@@ -238,7 +238,7 @@ class Spill:
                 )
         self._checked.add(bucket)
 
-    def _cut(self) -> None:
+    def _truncate_files(self) -> None:
         """Cut the files to their valid lengths, and delete files without one."""
         known: dict[Path, int] = {}
         for bucket, lengths in self.lengths.items():
@@ -263,20 +263,20 @@ class Spill:
         return entries
 
 
-def _narrowest(buckets: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
+def _as_narrow_integers(buckets: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
     """Return bucket numbers as uint16 if they fit: numpy sorts that type by radix."""
     few = len(buckets) and int(buckets.max()) <= np.iinfo(np.uint16).max
     return buckets.astype(np.uint16 if few else np.int32)
 
 
-def stack(parts: list[Features]) -> Features:
+def stack_rows(parts: list[Features]) -> Features:
     """Return the rows of all parts as one array or CSR matrix."""
     if isinstance(parts[0], csr_array):
         return csr_stack(parts, parts[0].shape[1])
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _summed(crc: int, pieces: list[NDArray[Any]]) -> int:
+def _extend_checksum(crc: int, pieces: list[NDArray[Any]]) -> int:
     """Return the checksum of a file after `pieces` were appended, given the checksum before."""
     for piece in pieces:
         data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
@@ -284,7 +284,7 @@ def _summed(crc: int, pieces: list[NDArray[Any]]) -> int:
     return crc
 
 
-def _extend(path: Path, length: int, pieces: list[NDArray[Any]]) -> int:
+def _append_durably(path: Path, length: int, pieces: list[NDArray[Any]]) -> int:
     """Append pieces to a file with `length` valid bytes; return its new length once on disk."""
     with open(path, "ab", buffering=0) as file:
         # A flush that failed half way (a full disk) may have left bytes that are not counted.
@@ -357,7 +357,7 @@ class Journal:
         whole = text[: text.rfind(b"\n") + 1]
         self._file.truncate(len(whole))
         try:
-            lines = [self._line(line) for line in whole.splitlines()]
+            lines = [self._parse_line(line) for line in whole.splitlines()]
             changed = [key for key in job if lines and lines[0]["job"].get(key) != job[key]]
         except (Damaged, LookupError, AttributeError) as error:
             if not anew:
@@ -386,7 +386,7 @@ class Journal:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def _line(self, text: bytes) -> dict[str, Any]:
+    def _parse_line(self, text: bytes) -> dict[str, Any]:
         # Records of older versions have no checksum; after one with a checksum all have one.
         line = unseal(text, needed=self._last is not None)
         if line.pop("after", None) != self._last:

@@ -18,7 +18,7 @@ from bigscreen.data.preparation import Moments, Preparation
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.profile import TableProfile
-from bigscreen.intake.spill import Part, Spill, SpilledRows, stack
+from bigscreen.intake.spill import Part, Spill, SpilledRows, stack_rows
 
 _SLICE_BYTES = 8 << 20
 
@@ -43,22 +43,22 @@ class Transform:
     n_features: int
     sparse: bool
 
-    def cut(self, X: Features) -> Iterator[tuple[int, Features]]:
+    def slices(self, X: Features) -> Iterator[tuple[int, Features]]:
         """Yield slices of X, small when stored, and the number of the first row of each."""
         width = X.shape[1] if self.sparse else self.n_features
-        whole = (issparse(X) and self.sparse) or self._nothing(X)
+        whole = (issparse(X) and self.sparse) or self._is_identity(X)
         step = X.shape[0] if whole else max(_SLICE_BYTES // (8 * width), 1)
         for at in range(0, X.shape[0], max(step, 1)):
-            yield at, _rows_of(X, at, min(at + step, X.shape[0]))
+            yield at, _slice_rows(X, at, min(at + step, X.shape[0]))
 
-    def _nothing(self, X: Features) -> bool:
+    def _is_identity(self, X: Features) -> bool:
         """Whether rows are stored unchanged."""
         return not (issparse(X) or self.sparse or self.preparation.changes)
 
-    def made(self, X: Features) -> Features:
+    def apply(self, X: Features) -> Features:
         """Return the rows as they are stored, dense or CSR, of shape (rows, n_features)."""
         prep = self.preparation
-        if self._nothing(X):
+        if self._is_identity(X):
             return X
         if isinstance(X, csr_array):
             part = prep.expand(X)  # it stays sparse
@@ -72,7 +72,7 @@ class Transform:
 
 
 @dataclass
-class Survey:
+class RowCounts:
     """Rows of the spill by part and by label, counted for kept (first) and held-out rows.
 
     Attributes
@@ -88,7 +88,7 @@ class Survey:
     labels: NDArray[np.int64]
 
     @classmethod
-    def of(cls, spill: Spill, holdout: Holdout, n_labels: int) -> Survey:
+    def of(cls, spill: Spill, holdout: Holdout, n_labels: int) -> RowCounts:
         """Return the counts of a spill; only its records are read, not its values."""
         parts = spill.parts()
         sizes = np.zeros((len(parts), 2), np.int64)
@@ -106,7 +106,7 @@ class Survey:
                         labels[side] += np.bincount(of_side[of_side >= 0], minlength=n_labels)
         return cls(parts, sizes, labels)
 
-    def kept(self, spilled: Spilled) -> Iterator[tuple[SpilledRows | None, NDArray[np.int64]]]:
+    def kept(self, spilled: SpillReader) -> Iterator[tuple[SpilledRows | None, NDArray[np.int64]]]:
         """Yield the kept rows of each part (None if it has none), and its two row counts."""
         some = (part for part, sizes in zip(self.parts, self.sizes, strict=True) if sizes[0])
         read = iter(spilled.read(some))
@@ -115,7 +115,7 @@ class Survey:
 
 
 @dataclass
-class Spilled:
+class SpillReader:
     """A spill, and how its parts are sorted and split into kept rows and held-out rows.
 
     ``anywhere`` maps the sorting over parts, perhaps in other processes; ``each`` maps the
@@ -142,8 +142,8 @@ class Spilled:
         return [rows.take(np.flatnonzero(~held)), rows.take(np.flatnonzero(held))]
 
 
-def measure(
-    spilled: Spilled, survey: Survey, transform: Transform, report: Callable[[int], None]
+def measure_moments(
+    spilled: SpillReader, survey: RowCounts, transform: Transform, report: Callable[[int], None]
 ) -> Moments:
     """Return the moments of the numeric columns over the kept rows.
 
@@ -159,7 +159,7 @@ def measure(
                 X = rows.X
                 if issparse(X):
                     yield from spilled.each(
-                        transform.made, (piece for _, piece in transform.cut(X))
+                        transform.apply, (piece for _, piece in transform.slices(X))
                     )
                 else:
                     X = transform.preparation.filled(X)
@@ -167,7 +167,7 @@ def measure(
             report(int(sizes.sum()))
 
     # Always the same batches: the last digits of sums depend on which rows are added at once.
-    for batch in _batches(pieces(), max(_SLICE_BYTES // (8 * len(numeric)), 1)):
+    for batch in _rebatch(pieces(), max(_SLICE_BYTES // (8 * len(numeric)), 1)):
         moments.add(batch)
     return moments
 
@@ -184,7 +184,9 @@ class Fill:
     missing: NDArray[np.int64]
 
 
-def measure_fill(spilled: Spilled, survey: Survey, how: str, numeric: NDArray[np.int64]) -> Fill:
+def measure_fill(
+    spilled: SpillReader, survey: RowCounts, how: str, numeric: NDArray[np.int64]
+) -> Fill:
     """Return the replacements of missing numbers, computed from the kept rows.
 
     Parameters
@@ -208,7 +210,7 @@ def measure_fill(spilled: Spilled, survey: Survey, how: str, numeric: NDArray[np
             at += len(X)
     values = sums / np.maximum(counts, 1)
     if how in ("median", "most-frequent"):
-        of = np.median if how == "median" else _commonest
+        of = np.median if how == "median" else _find_most_frequent
         columns = (column[~np.isnan(column)] for column in np.concatenate(sample).T)
         values = np.array([of(column) if len(column) else 0.0 for column in columns])
     elif how == "zero":
@@ -216,13 +218,13 @@ def measure_fill(spilled: Spilled, survey: Survey, how: str, numeric: NDArray[np
     return Fill(values, rows - counts)
 
 
-def _commonest(values: NDArray[np.float64]) -> float:
+def _find_most_frequent(values: NDArray[np.float64]) -> float:
     """Return the value that occurs most often; the smallest if several do."""
     found, times = np.unique(values, return_counts=True)
     return float(found[np.argmax(times)])
 
 
-def _batches(pieces: Iterator[Features], size: int) -> Iterator[Features]:
+def _rebatch(pieces: Iterator[Features], size: int) -> Iterator[Features]:
     """Yield the rows of all pieces in batches of `size` rows."""
     waiting: list[Features] = []
     held = 0
@@ -230,20 +232,20 @@ def _batches(pieces: Iterator[Features], size: int) -> Iterator[Features]:
         at = 0
         while at < X.shape[0]:
             end = min(at + size - held, X.shape[0])
-            waiting.append(_rows_of(X, at, end))
+            waiting.append(_slice_rows(X, at, end))
             held, at = held + end - at, end
             if held == size:
-                yield stack(waiting)
+                yield stack_rows(waiting)
                 waiting, held = [], 0
     if waiting:
-        yield stack(waiting)
+        yield stack_rows(waiting)
 
 
-def _rows_of(X: Features, start: int, stop: int) -> Features:
+def _slice_rows(X: Features, start: int, stop: int) -> Features:
     return csr_slice(X, start, stop) if isinstance(X, csr_array) else X[start:stop]
 
 
-class _Target:
+class _ChunkFiller:
     """Collects rows into the chunks of a dataset; full chunks are written in the background."""
 
     def __init__(self, writer: DatasetWriter, pool: ThreadPoolExecutor) -> None:
@@ -263,7 +265,7 @@ class _Target:
         while at < X.shape[0]:
             start, stop = self.writer.chunk(self._next)
             end = min(at + stop - start - self._held, X.shape[0])
-            piece = _rows_of(X, at, end), y[at:end], weight[at:end], ids[at:end]
+            piece = _slice_rows(X, at, end), y[at:end], weight[at:end], ids[at:end]
             self._pieces.append(piece)
             self._held += end - at
             self.at += end - at
@@ -286,12 +288,12 @@ class _Target:
     def _store(self, k: int, pieces: list[Any]) -> None:
         Xs, ys, weights, ids = pieces
         weight = np.concatenate(weights) if self.writer.layout.has_weights else None
-        self.writer.write(k, stack(list(Xs)), np.concatenate(ys), weight, np.concatenate(ids))
+        self.writer.write(k, stack_rows(list(Xs)), np.concatenate(ys), weight, np.concatenate(ids))
 
 
-def arrange(
-    spilled: Spilled,
-    survey: Survey,
+def write_datasets(
+    spilled: SpillReader,
+    survey: RowCounts,
     transform: Transform,
     codes: NDArray[np.int32] | None,
     writers: list[DatasetWriter],
@@ -315,9 +317,9 @@ def arrange(
     if codes is not None:
         codes = np.append(codes, -1).astype(np.int32)  # so that a missing label, -1, stays -1
     with ThreadPoolExecutor(len(writers)) as pool, ThreadPoolExecutor(1) as aside:
-        targets = [_Target(writer, pool) for writer in writers]
+        targets = [_ChunkFiller(writer, pool) for writer in writers]
         summed: Future[None] | None = None
-        for firsts, sizes, rows_of in _rest(spilled, survey, targets, bool(profiles)):
+        for firsts, sizes, rows_of in _read_unwritten(spilled, survey, targets, bool(profiles)):
             for side, rows in enumerate(rows_of):
                 y = rows.record["y"]
                 if codes is not None:
@@ -326,7 +328,7 @@ def arrange(
                     summed.result()
                 if profiles and len(y):
                     summed = aside.submit(profiles[side].add, rows.X, y)
-                _store(rows, y, firsts[side], targets[side], transform, spilled.each)
+                _add_rows(rows, y, firsts[side], targets[side], transform, spilled.each)
             report(sum(sizes))
         if summed is not None:
             summed.result()
@@ -334,8 +336,8 @@ def arrange(
             target.finish()
 
 
-def _rest(
-    spilled: Spilled, survey: Survey, targets: list[_Target], every: bool
+def _read_unwritten(
+    spilled: SpillReader, survey: RowCounts, targets: list[_ChunkFiller], every: bool
 ) -> Iterator[tuple[list[int], list[int], list[SpilledRows]]]:
     """Yield for each part its first row number and row count in each dataset, and the rows.
 
@@ -353,17 +355,17 @@ def _rest(
         yield firsts, of_part, next(read)[:n] if is_wanted else []
 
 
-def _store(
+def _add_rows(
     rows: SpilledRows,
     y: NDArray[Any],
     first: int,
-    target: _Target,
+    target: _ChunkFiller,
     transform: Transform,
     each: Each,
 ) -> None:
     """Transform rows, and add them to a dataset from row number `first` on."""
-    cut = list(transform.cut(rows.X))
-    made = each(transform.made, (piece for _, piece in cut))
+    cut = list(transform.slices(rows.X))
+    made = each(transform.apply, (piece for _, piece in cut))
     for (at, _), X in zip(cut, made, strict=True):
         own = slice(at, at + X.shape[0])
         of_rows = y[own], rows.record["weight"][own], rows.record["row"][own]

@@ -315,7 +315,7 @@ def test_texts_of_a_column_are_bounded_in_all(tmp_path, monkeypatch):
 
 
 def test_wide_tables_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(dialect, "_MOST_COLUMNS", 101)
+    monkeypatch.setattr(dialect, "_MAX_COLUMNS", 101)
     (tmp_path / "a.csv").write_text((",".join(["1.5"] * 100) + "\n") * 3)
     assert open_source(tmp_path / "a.csv", header=False).n_features == 99
     (tmp_path / "b.csv").write_text((",".join(["1.5"] * 102) + "\n") * 3)

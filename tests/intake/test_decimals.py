@@ -11,7 +11,7 @@ from ingest_cases import in_source_order, take_small_steps
 from bigscreen.cli.commands import group
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
-from bigscreen.intake.readers.decimals import check_points, plainly, written_plainly
+from bigscreen.intake.readers.decimals import check_points, normalise_number, normalise_numbers
 
 GROUPERS = [" ", "'", "\u2019", "\u00a0", "\u2009", "\u202f"]
 WAYS = {",": [".", *GROUPERS], ".": [",", *GROUPERS]}
@@ -85,8 +85,8 @@ def test_what_is_no_such_number_is_said(tmp_path):
 @example(",", ",")
 def test_an_array_is_written_as_its_texts_are(text, decimal):
     texts = pyarrow.array([text])
-    assert written_plainly(texts, decimal).to_pylist() == [plainly(text, decimal)]
-    if decimal == "," and plainly(text, decimal) == text and "." in text:
+    assert normalise_numbers(texts, decimal).to_pylist() == [normalise_number(text, decimal)]
+    if decimal == "," and normalise_number(text, decimal) == text and "." in text:
         try:
             float(text)
         except ValueError:

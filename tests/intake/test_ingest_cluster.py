@@ -117,7 +117,7 @@ def test_a_reader_that_a_worker_is_sent_brings_along_what_it_needs(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table(numbers), tmp_path / "r.parquet", row_group_size=130)
     reader = open_source(tmp_path / "r.parquet", label="label")
     sent = cloudpickle.dumps(
-        (partial(base.tried, reader._read_whole), next(iter(reader.batches(0))))
+        (partial(base.try_parse, reader._read_whole), next(iter(reader.batches(0))))
     )
     done = subprocess.run([sys.executable, "-c", BESIDE], input=sent, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
@@ -157,14 +157,14 @@ def test_a_source_that_a_worker_does_not_see_and_one_that_has_changed(tmp_path, 
     source = tmp_path / "rows.csv"
     source.write_text("a,b,label\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(100)))
     reader = open_source(source)
-    piece = next(base.line_pieces(base.Source(source)))
+    piece = next(base.read_line_pieces(base.Source(source)))
     assert reader.anywhere
     os.utime(source, (1, 1))
     with pytest.raises(InputError, match=r"the worker tls.*rows.csv is not the file"):
-        list(fleet.each(partial(base.tried, reader._parsed_alone), [(piece, False)]))
+        list(fleet.each(partial(base.try_parse, reader._parse_alone), [(piece, False)]))
     source.unlink()
     with pytest.raises(InputError, match=r"the worker tls.*rows.csv cannot be read: No such file"):
-        list(fleet.each(partial(base.tried, reader._parsed_alone), [(piece, False)]))
+        list(fleet.each(partial(base.try_parse, reader._parse_alone), [(piece, False)]))
 
 
 def test_on_the_command_line(tmp_path):
@@ -190,8 +190,10 @@ def test_many_small_files(tmp_path, monkeypatch, fleet):
             gzip.compress(text.encode())
         )
     stores, seen = [], []
-    whole = read_pass._whole
-    monkeypatch.setattr(read_pass, "_whole", lambda opened: seen.append(opened) or whole(opened))
+    whole = read_pass._read_small_source
+    monkeypatch.setattr(
+        read_pass, "_read_small_source", lambda opened: seen.append(opened) or whole(opened)
+    )
     for where in ({"threads": 1}, {"threads": 3}, {"fleet": fleet}):
         ingest(folder, tmp_path / "s.store", overwrite=True, **where, **HOW, **TYPED)
         stores.append(files(tmp_path / "s.store"))

@@ -223,7 +223,7 @@ def test_two_processes_do_not_share_a_folder(tmp_path):
 
 def test_full_disk_is_said_and_then_gone_on_from(tmp_path, arrays, monkeypatch, small_steps):
     expected = ingest(arrays, tmp_path / "whole").store
-    real_extend, calls = spill_module._extend, []
+    real_extend, calls = spill_module._append_durably, []
 
     def extend(path, length, pieces):
         calls.append(path)
@@ -234,7 +234,7 @@ def test_full_disk_is_said_and_then_gone_on_from(tmp_path, arrays, monkeypatch, 
         return real_extend(path, length, pieces)
 
     with monkeypatch.context() as patch:
-        patch.setattr(spill_module, "_extend", extend)
+        patch.setattr(spill_module, "_append_durably", extend)
         with pytest.raises(InputError, match="disk of .* is full: make room"):
             ingest(arrays, tmp_path / "a")
     assert not (tmp_path / "a").exists()

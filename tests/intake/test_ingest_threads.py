@@ -133,10 +133,10 @@ def test_blocks_and_progress_do_not_depend_on_who_parses(
 
 
 def test_threads_within_the_memory() -> None:
-    assert needs.threads_within(needs.BASE_BYTES, 8) == 1
-    assert needs.threads_within(needs.BASE_BYTES + 2 * needs.THREAD_BYTES, 8) == 3
-    assert needs.threads_within(1 << 40, 8) == 8
-    assert needs.threads_within(1 << 40, None) >= 1
+    assert needs.count_threads(needs.BASE_BYTES, 8) == 1
+    assert needs.count_threads(needs.BASE_BYTES + 2 * needs.THREAD_BYTES, 8) == 3
+    assert needs.count_threads(1 << 40, 8) == 8
+    assert needs.count_threads(1 << 40, None) >= 1
 
 
 def test_a_damaged_gzip_file_is_named_however_many_threads(tmp_path: Path) -> None:

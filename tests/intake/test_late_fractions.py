@@ -81,7 +81,7 @@ def test_a_run_that_ends_while_it_reads_again_goes_on(tmp_path, monkeypatch):
     files = [csv(tmp_path / "a.csv", WHOLE), csv(tmp_path / "b.csv", FRACTIONS)]
     given = {"label": 3, "header": False}
     whole = ingest(files, tmp_path / "whole", **given).store
-    note_base, calls = Reading._note_base, []
+    note_base, calls = Reading._update_index_base, []
 
     def stopped(self, reader: Reader):
         note_base(self, reader)
@@ -90,7 +90,7 @@ def test_a_run_that_ends_while_it_reads_again_goes_on(tmp_path, monkeypatch):
             self._save()
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Reading, "_note_base", stopped)
+    monkeypatch.setattr(Reading, "_update_index_base", stopped)
     with pytest.raises(KeyboardInterrupt, match="kept"):
         ingest(files, tmp_path / "s", **given)
     assert calls[-1] and not calls[0]

@@ -12,7 +12,7 @@ from bigscreen.cli.commands import group
 from bigscreen.data.dataset import Dataset
 from bigscreen.intake import profile
 from bigscreen.intake.ingest import ingest
-from bigscreen.intake.profile import Copies
+from bigscreen.intake.profile import CopyCounter
 
 
 def mixed(path, n=900, seed=0):
@@ -133,11 +133,11 @@ def test_copies_are_counted_in_any_order(seed, rows, kinds):
     with pytest.MonkeyPatch.context() as patch:
         for most in (profile.KEPT, 60, 60):
             patch.setattr(profile, "KEPT", most)
-            copies = Copies()
+            copies = CopyCounter()
             for part in np.array_split(rng.permutation(chosen), 4):
                 copies.add(X[part], y[part])
-            shares.append(copies.share)
-            assert copies.exact == (most > 60 or len(np.unique(chosen)) <= 60)
+            shares.append(copies.fraction)
+            assert copies.is_exact == (most > 60 or len(np.unique(chosen)) <= 60)
     assert shares[0] == pytest.approx(wanted) and shares[1] == shares[2]
     assert abs(shares[1] - wanted) <= 0.4
 

@@ -133,7 +133,7 @@ def test_no_file(tmp_path, make):
 @pytest.mark.parametrize("make", [SvmlightReader, TableReader, ArffReader])
 def test_an_endless_line_does_not_fill_the_memory(write, monkeypatch, make):
     monkeypatch.setattr(base, "PIECE_BYTES", 1 << 16)
-    monkeypatch.setattr(base, "LONGEST_RECORD", 1 << 18)
+    monkeypatch.setattr(base, "MAX_RECORD_BYTES", 1 << 18)
     path = write("1 1:1 " * 100_000)
     with pytest.raises(InputError, match="data, line 1: the line or an unclosed quoted field"):
         read(make(path))

@@ -19,20 +19,20 @@ from bigscreen.intake.readers.base import (
     RowLines,
     Source,
     decode,
-    line_places,
-    text_pieces,
-    too_long,
+    name_lines,
+    read_pieces,
+    too_long_error,
 )
 from bigscreen.intake.readers.categories import (
     MAX_CATEGORIES,
     Categories,
     Kind,
-    kinds_like,
-    label_value,
+    kinds_of_store,
+    parse_label,
 )
-from bigscreen.intake.readers.columns import Asked, TableColumns
+from bigscreen.intake.readers.columns import ColumnOptions, ColumnRoles
 from bigscreen.intake.readers.delimited import DelimitedReader, check_weights
-from bigscreen.intake.readers.text import Layout, finite_number
+from bigscreen.intake.readers.text import TextLayout, parse_finite
 
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _ATTRIBUTE = re.compile(rf"@attribute\s+({_TEXT}|[^\s{{]+)\s*(.*)", re.IGNORECASE)
@@ -81,7 +81,7 @@ def read_header(path: str | Place) -> Header:
     start = first_line = 0
     known: set[str] = set()
     with Source(path) as source:
-        for line, after, raw in _lines(source):
+        for line, after, raw in _read_lines(source):
             text = decode(raw).strip()
             place = f"{path}, line {line}"
             if not text or text.startswith("%"):
@@ -89,12 +89,12 @@ def read_header(path: str | Place) -> Header:
             if first_line:
                 return Header(names, kinds, start, first_line, text.startswith("{"), "," in text)
             if match := _ATTRIBUTE.fullmatch(text):
-                name = _plain(match[1])
+                name = _unquote(match[1])
                 if name in known:
                     raise InputError(f"{place}: a second attribute is named {name!r}; rename one.")
                 known.add(name)
                 names.append(name)
-                kinds.append(_kind(match[2], place))
+                kinds.append(_parse_type(match[2], place))
             elif text.lower().startswith("@data"):
                 start, first_line = after, line + 1
             elif not text.lower().startswith("@relation"):
@@ -104,20 +104,20 @@ def read_header(path: str | Place) -> Header:
     raise kind(f"{path} has no {what}: check that it is a whole ARFF file.")
 
 
-def _lines(source: Source) -> Iterator[tuple[int, int, bytes]]:
+def _read_lines(source: Source) -> Iterator[tuple[int, int, bytes]]:
     """Yield the number of each line, the byte position after it, and its bytes."""
     rest, line, after = b"", 1, 0
-    for piece in text_pieces(source):
+    for piece in read_pieces(source):
         *whole, rest = (rest + piece).split(b"\n")
         for raw in whole:
             after += len(raw) + 1
             yield line, after, raw
             line += 1
-        if len(rest) > base.LONGEST_RECORD:
-            raise too_long(source.path, line)
+        if len(rest) > base.MAX_RECORD_BYTES:
+            raise too_long_error(source.path, line)
 
 
-def _plain(token: str) -> str:
+def _unquote(token: str) -> str:
     """Return a token without surrounding white space, quotes and escapes."""
     token = token.strip()
     if len(token) > 1 and token[0] in "'\"" and token[0] == token[-1]:
@@ -125,14 +125,14 @@ def _plain(token: str) -> str:
     return token
 
 
-def _kind(text: str, place: str) -> str | list[str]:
+def _parse_type(text: str, place: str) -> str | list[str]:
     if not text.startswith("{"):
         return text.lower().split()[0] if text else ""
     if not text.endswith("}"):
         raise InputError(f"{place}: the categories do not end with a brace on the same line.")
     if text.count(",") > MAX_CATEGORIES:
         raise InputError(f"{place}: more than {MAX_CATEGORIES} categories are declared.")
-    values = [_plain(match[1]) for match in _VALUE.finditer(text[1:-1].strip()) if match[0]]
+    values = [_unquote(match[1]) for match in _VALUE.finditer(text[1:-1].strip()) if match[0]]
     if len(set(values)) < len(values):
         raise InputError(f"{place}: a category is declared twice.")
     return values
@@ -145,9 +145,9 @@ class ArffReader(DelimitedReader):
     ----------
     path : str or Path
     **options
-        Fields of `Asked`, without `categorical`. A label of None is the last attribute. String
-        attributes must be dropped or hashed. Unless `like` is given, a nominal attribute has the
-        categories that the header declares; any other value is an error.
+        Fields of `ColumnOptions`, without `categorical`. A label of None is the last attribute.
+        String attributes must be dropped or hashed. Unless `like` is given, a nominal attribute
+        has the categories that the header declares; any other value is an error.
 
     Notes
     -----
@@ -156,11 +156,11 @@ class ArffReader(DelimitedReader):
     """
 
     def __init__(self, path: str | Place, **options: Any) -> None:
-        asked, header = Asked(**options), read_header(path)
+        asked, header = ColumnOptions(**options), read_header(path)
         count, names, like = len(header.names), header.names, asked.like
         if asked.label is None and (like is None or like.names is None):
             asked = replace(asked, label=count - 1)
-        chosen = TableColumns.choose(path, count, names, asked)
+        chosen = ColumnRoles.choose(path, count, names, asked)
         said = asked.kinds(path, count, names)
         kinds: dict[int, Kind] = {}
         for j, f in enumerate(chosen.features):
@@ -177,8 +177,8 @@ class ArffReader(DelimitedReader):
                     f"{declared or 'untyped'!r}; drop it."
                 )
         if like is not None:
-            kinds = kinds_like(like)
-        layout = Layout(
+            kinds = kinds_of_store(like)
+        layout = TextLayout(
             columns=count,
             names=names,
             delimiter="," if header.comma or count == 1 else " ",
@@ -208,10 +208,10 @@ class ArffReader(DelimitedReader):
         return self._sparse_blocks(skip_rows) if self.sparse else super().blocks(skip_rows, each)
 
     def _sparse_blocks(self, skip_rows: int) -> Iterator[Block]:
-        self._restart()
+        self._reset_encoders()
         rows = _SparseRows(0)
         with Source(self.path) as source:
-            for line, _, raw in _lines(source):
+            for line, _, raw in _read_lines(source):
                 text, self._progress = decode(raw).strip(), source.progress()
                 if line < self.layout.body_line or not text or text.startswith("%"):
                     continue
@@ -240,25 +240,25 @@ class ArffReader(DelimitedReader):
                     f"{place}: {rest[:40]!r} is not an attribute's number, ascending and "
                     f"less than {self.layout.columns}, and its value."
                 )
-            found[f] = _plain(entry[2])
+            found[f] = _unquote(entry[2])
             at, previous = entry.end(), f
         for f in sorted(found):
             if f in self._column_of:
                 rows.indices.append(self._column_of[f])
-                rows.data.append(self._number(f, found[f], place))
+                rows.data.append(self._parse_number(f, found[f], place))
         if self.columns.label is not None:
-            rows.y.append(label_value(found[self.columns.label], place))
+            rows.y.append(parse_label(found[self.columns.label], place))
         if self.columns.weight is not None:
-            rows.weights.append(finite_number(found[self.columns.weight], place))
+            rows.weights.append(parse_finite(found[self.columns.weight], place))
         rows.indptr.append(len(rows.indices))
         rows.lines.append(line)
         rows.size += len(text)
 
-    def _number(self, f: int, text: str, place: str) -> float:
+    def _parse_number(self, f: int, text: str, place: str) -> float:
         j = self._column_of[f]
         coder = self._coders.get(j)
         if not isinstance(coder, Categories):
-            return finite_number(text, f"{place}, attribute {f} ({self._names[f]!r})")
+            return parse_finite(text, f"{place}, attribute {f} ({self._names[f]!r})")
         code = coder.code(text, place)
         self.unseen[j] += code < 0
         return code
@@ -282,7 +282,7 @@ class _SparseRows:
 
     def block(self, reader: ArffReader) -> Block:
         """Return the collected rows as a block."""
-        where = line_places(reader.path, RowLines(np.array(self.lines, np.int64)))
+        where = name_lines(reader.path, RowLines(np.array(self.lines, np.int64)))
         arrays = np.array(self.data), np.array(self.indices, np.int32), np.array(self.indptr)
         X = csr_array(arrays, shape=(len(self.lines), reader.n_features))
         y = weight = None

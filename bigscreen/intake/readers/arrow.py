@@ -14,26 +14,26 @@ from numpy.typing import NDArray
 from bigscreen.data.missing import Missing
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
-from bigscreen.intake.readers.base import Block, row_places, tried
+from bigscreen.intake.readers.base import Block, name_rows, try_parse
 from bigscreen.intake.readers.categories import (
     BLANK,
-    NONE,
+    NO_MISSING,
     TEXT,
     TRUTH,
     Kind,
-    kinds_like,
-    labels_of,
-    numbers_of,
+    kinds_of_store,
+    parse_labels,
+    parse_numbers,
 )
 from bigscreen.intake.readers.columns import (
-    Asked,
-    TableColumns,
-    found_kind,
-    index_columns,
-    kinds_columns,
+    ColumnOptions,
+    ColumnRoles,
+    detect_kind,
+    find_category_columns,
+    find_index_columns,
 )
 from bigscreen.intake.readers.delimited import check_weights
-from bigscreen.intake.readers.text import finite_number, missing_value
+from bigscreen.intake.readers.text import missing_value_error, parse_finite
 from bigscreen.intake.readers.typed import TypedReader
 
 _DAY_US = 86_400_000_000
@@ -52,7 +52,7 @@ class ArrowReader(TypedReader):
     n_rows : int or None
         Number of rows, if it is known.
     **options
-        Fields of `Asked`.
+        Fields of `ColumnOptions`.
 
     Raises
     ------
@@ -61,11 +61,11 @@ class ArrowReader(TypedReader):
     """
 
     _done = 0
-    _typed_later: frozenset[str] = frozenset()
+    _late_types: frozenset[str] = frozenset()
     """Columns without a value in the first rows, whose type is known from later rows."""
 
     def __init__(self, name: str, schema: Any, n_rows: int | None, **options: Any) -> None:
-        asked = Asked(**options)
+        asked = ColumnOptions(**options)
         self._name, self.n_rows = name, n_rows
         self._names = names = list(schema.names)
         twice = [column for column, times in Counter(names).items() if times > 1]
@@ -74,13 +74,15 @@ class ArrowReader(TypedReader):
         types = [schema.field(f).type for f in range(len(names))]
         said = asked.kinds(name, len(names), names)
         metadata = (schema.metadata or {}).get(b"pandas")
-        index = index_columns(names, metadata, lambda f: pyarrow.types.is_integer(types[f]))
+        index = find_index_columns(names, metadata, lambda f: pyarrow.types.is_integer(types[f]))
         index = [f for f in index if f not in said]
-        chosen = TableColumns.choose(name, len(names), names, asked, index)
+        chosen = ColumnRoles.choose(name, len(names), names, asked, index)
         if asked.like is not None:
-            kinds = kinds_like(asked.like)
+            kinds = kinds_of_store(asked.like)
         else:
-            kinds = self._found_kinds(chosen, types, said, asked.missing, kinds_columns(metadata))
+            kinds = self._detect_kinds(
+                chosen, types, said, asked.missing, find_category_columns(metadata)
+            )
         super().__init__(chosen, names, kinds, asked.missing)
         for j, f in enumerate(chosen.features):
             if pyarrow.types.is_null(types[f]) and not asked.missing.allowed:
@@ -95,9 +97,9 @@ class ArrowReader(TypedReader):
                     "are known as categories; drop it."
                 )
 
-    def _found_kinds(
+    def _detect_kinds(
         self,
-        chosen: TableColumns,
+        chosen: ColumnRoles,
         types: list[Any],
         said: Mapping[int, Kind],
         missing: Missing,
@@ -128,10 +130,10 @@ class ArrowReader(TypedReader):
                 texts[j] = self._names[f]
         first = self.first_rows([*texts.values()]) if texts else {}
         for j, column in texts.items():
-            places = partial(_place, self._name, 0, column)
-            kind = found_kind(first[column], places, missing, "convert the column to numbers")
+            places = partial(_name_place, self._name, 0, column)
+            kind = detect_kind(first[column], places, missing, "convert the column to numbers")
             if kind is not None:
-                kinds[j] = TEXT if kind == BLANK and column in self._typed_later else kind
+                kinds[j] = TEXT if kind == BLANK and column in self._late_types else kind
         return kinds
 
     def first_rows(self, names: list[str]) -> Any:
@@ -141,24 +143,24 @@ class ArrowReader(TypedReader):
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
         """Yield record batches from row number `skip_rows` on, each with its first row number.
 
-        Instead of a batch, anything may be yielded that `parts` turns into batches.
+        Instead of a batch, anything may be yielded that `split_batch` turns into batches.
         """
         raise NotImplementedError
 
-    def parts(self, first: int, batch: Any) -> Iterator[tuple[int, Any]]:
+    def split_batch(self, first: int, batch: Any) -> Iterator[tuple[int, Any]]:
         """Yield the record batches of one item of `batches`, each with its first row number."""
         yield first, batch
 
-    def beside(self, first: int, rows: int) -> tuple[Any, Any]:
+    def separate_labels(self, first: int, rows: int) -> tuple[Any, Any]:
         """Return labels and weights that are not columns of the table, of given rows; or None."""
         return None, None
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
-        self._restart()
-        for item, read in each(partial(tried, self._read_whole), self.batches(skip_rows)):
+        self._reset_encoders()
+        for item, read in each(partial(try_parse, self._read_whole), self.batches(skip_rows)):
             for block, texts in self._read(item) if read is None else read:
-                self._set_codes(block.X, texts)
+                self._encode_texts(block.X, texts)
                 self._done = block.first_row + block.X.shape[0]
                 yield block
 
@@ -186,81 +188,81 @@ class ArrowReader(TypedReader):
         return list(self._read(item))
 
     def _read(self, item: tuple[int, Any]) -> Iterator[_Converted]:
-        for first, batch in self.parts(*item):
-            yield self._converted(first, batch)
+        for first, batch in self.split_batch(*item):
+            yield self._convert(first, batch)
 
-    def _converted(self, first: int, batch: Any) -> _Converted:
+    def _convert(self, first: int, batch: Any) -> _Converted:
         """Return a batch as a block, and the texts of its categories, whose codes come later."""
         texts = {}
-        where = row_places(self._name, first)
+        where = name_rows(self._name, first)
 
         def column(f: int, may_lack: bool) -> Any:
             values = batch.column(self._names[f])
             if values.null_count and not may_lack:
                 row = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
-                raise missing_value(_place(self._name, first, self._names[f], row))
+                raise missing_value_error(_name_place(self._name, first, self._names[f], row))
             return values
 
         X = np.empty((len(batch), len(self.columns.features)))
         for j, f in enumerate(self.columns.features):
             values = column(f, self._missing.allowed)
             if j in self._dates:
-                X[:, j] = self._days(j, values, where)
+                X[:, j] = self._to_days(j, values, where)
             elif j in self._coders:
                 values = self._as_texts(values) if j in self.hashed else values
                 texts[j] = self._coders[j].tokens(values, where)
             else:
-                X[:, j] = self._column_numbers(values, first, f, self._missing, self._kinds.get(j))
-        y, weight = self.beside(first, len(batch))
+                X[:, j] = self._parse_column(values, first, f, self._missing, self._kinds.get(j))
+        y, weight = self.separate_labels(first, len(batch))
         if self.columns.label is not None:
             values = column(self.columns.label, True)
             if self._is_text(values.type):
-                y = labels_of(values, where)
+                y = parse_labels(values, where)
             elif self._is_number(values.type):
                 y = self._numbers(values)
             else:
                 y = np.array(values.to_pylist(), object)
         if self.columns.weight is not None:
-            weight = self._weights(column(self.columns.weight, False), first)
+            weight = self._parse_weights(column(self.columns.weight, False), first)
         return Block(X, y, weight, first, where), texts
 
-    def _weights(self, values: Any, first: int) -> NDArray[np.float64]:
+    def _parse_weights(self, values: Any, first: int) -> NDArray[np.float64]:
         """Return the weights of rows from number ``first`` on; truth values are refused."""
         f = self.columns.weight
         assert f is not None
-        places = partial(_place, self._name, first, self._names[f])
+        places = partial(_name_place, self._name, first, self._names[f])
         if pyarrow.types.is_boolean(values.type):
-            finite_number(str(values[0]), places(0))
-        weight = self._column_numbers(values, first, f, NONE)
+            parse_finite(str(values[0]), places(0))
+        weight = self._parse_column(values, first, f, NO_MISSING)
         if not (fine := np.isfinite(weight)).all():
             row = int(np.argmin(fine))
-            finite_number(str(weight[row]), places(row))
+            parse_finite(str(weight[row]), places(row))
         return check_weights(weight, places)
 
     def _as_texts(self, values: Any) -> Any:
         is_text = self._is_text(values.type)
-        return values if is_text else self._plain(values).cast(pyarrow.utf8())
+        return values if is_text else self._decode_dictionary(values).cast(pyarrow.utf8())
 
-    def _plain(self, values: Any) -> Any:
+    def _decode_dictionary(self, values: Any) -> Any:
         dictionary = pyarrow.types.is_dictionary(values.type)
         return values.dictionary_decode() if dictionary else values
 
-    def _column_numbers(
+    def _parse_column(
         self, values: Any, first: int, f: int, missing: Missing, kind: Kind | None = None
     ) -> NDArray[np.float64]:
         """Return numbers, even if they are texts; ``first`` is the first row number, for errors."""
         if not self._is_text(values.type):
             return self._numbers(values)
-        places = partial(_place, self._name, first, self._names[f])
-        return numbers_of(values, places, missing, None, kind)
+        places = partial(_name_place, self._name, first, self._names[f])
+        return parse_numbers(values, places, missing, None, kind)
 
     def _numbers(self, values: Any) -> NDArray[np.float64]:
-        cast = self._plain(values).cast(pyarrow.float64(), safe=False)
+        cast = self._decode_dictionary(values).cast(pyarrow.float64(), safe=False)
         return np.asarray(cast.to_numpy(zero_copy_only=False))
 
-    def _days(self, j: int, values: Any, where: Any) -> NDArray[np.float64]:
+    def _to_days(self, j: int, values: Any, where: Any) -> NDArray[np.float64]:
         """Return dates and times, or texts of them, as days since 1970; NaN if they are missing."""
-        values = self._plain(values)
+        values = self._decode_dictionary(values)
         if self._is_text(values.type):
             return self._dates[j].encode(values, where)
         types = pyarrow.types
@@ -277,5 +279,5 @@ class ArrowReader(TypedReader):
         return self._numbers(values.cast(pyarrow.int64())) / _DAY_US
 
 
-def _place(name: str, first: int, column: str, i: int) -> str:
+def _name_place(name: str, first: int, column: str, i: int) -> str:
     return f"{name}, row {first + i}, column {column!r}"

@@ -24,10 +24,10 @@ from bigscreen.fleet.protocol import Each
 PIECE_BYTES = 8 << 20
 """Read this many uncompressed bytes at a time; a text reader parses one piece in memory at once."""
 
-WHOLE_BYTES = 4 * PIECE_BYTES
+MAX_WHOLE_BYTES = 4 * PIECE_BYTES
 """Read a file or row group as one piece, in any process, if its numbers take at most this."""
 
-LONGEST_RECORD = 128 << 20
+MAX_RECORD_BYTES = 128 << 20
 """Refuse a line longer than this, so that memory stays bounded for any file."""
 
 COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
@@ -40,15 +40,15 @@ _COMPRESSIONS = {
 }
 """Compression of a file, by its first bytes."""
 
-_OPENERS: dict[str | None, Callable[[BinaryIO], Any]] = {"xz": lzma.LZMAFile}
+_DECOMPRESSORS: dict[str | None, Callable[[BinaryIO], Any]] = {"xz": lzma.LZMAFile}
 """Decompressors for formats that pyarrow lacks, or reads at half the speed."""
-_DAMAGED: tuple[type[Exception], ...] = (EOFError, OSError, lzma.LZMAError)
+_DAMAGE_ERRORS: tuple[type[Exception], ...] = (EOFError, OSError, lzma.LZMAError)
 with suppress(ImportError):
     igzip = importlib.import_module("isal.igzip")
-    _OPENERS["gzip"] = lambda raw: igzip.IGzipFile(fileobj=raw, mode="rb")
-    _DAMAGED = (*_DAMAGED, importlib.import_module("isal.isal_zlib").error)
+    _DECOMPRESSORS["gzip"] = lambda raw: igzip.IGzipFile(fileobj=raw, mode="rb")
+    _DAMAGE_ERRORS = (*_DAMAGE_ERRORS, importlib.import_module("isal.isal_zlib").error)
 
-_UNPACKED_BYTES = 1 << 16
+_DECOMPRESS_BYTES = 1 << 16
 """Decompress this many bytes at a time: errors locate damage to within this size."""
 
 
@@ -83,11 +83,11 @@ class Block:
         """Return the given rows as a block; `first_row` is not changed."""
         y = None if self.y is None else self.y[rows]
         weight = None if self.weight is None else self.weight[rows]
-        where = partial(_picked, self.where, rows)
+        where = partial(_name_picked, self.where, rows)
         return Block(take(self.X, rows), y, weight, self.first_row, where)
 
 
-def _picked(where: Callable[[int], str], rows: NDArray[np.int64], i: int) -> str:
+def _name_picked(where: Callable[[int], str], rows: NDArray[np.int64], i: int) -> str:
     return where(int(rows[i]))
 
 
@@ -110,7 +110,7 @@ class Reader:
         Hash of data in memory, equal for equal content. None if equal content cannot be
         recognised: such an ingest cannot be resumed.
     left_out, index_names : list of str
-        See `TableColumns`.
+        See `ColumnRoles`.
     categories : dict of int to list of str
         Categories of each categorical feature, in code order. New ones are appended while
         reading, unless the categories were given or declared.
@@ -151,26 +151,26 @@ class Reader:
         raise NotImplementedError
 
 
-def tried(parse: Callable[[Any], Any], item: Any) -> tuple[Any, Any]:
+def try_parse(parse: Callable[[Any], Any], item: Any) -> tuple[Any, Any]:
     """Return an item and its parsed form; None if parsing fails (it is repeated in order)."""
     try:
         return item, parse(item)
-    except OtherFile:
+    except FileChanged:
         raise
     except InputError:
         return item, None
 
 
-def row_places(name: str, first: int) -> Callable[[int], str]:
+def name_rows(name: str, first: int) -> Callable[[int], str]:
     """Return a function that names the i-th row from row number `first` on, for `Block.where`."""
-    return partial(_row_place, f"{name}, row" if name else "row", first)
+    return partial(_name_row, f"{name}, row" if name else "row", first)
 
 
-def _row_place(row: str, first: int, i: int) -> str:
+def _name_row(row: str, first: int, i: int) -> str:
     return f"{row} {first + i}"
 
 
-def base_name(path: str | Place) -> str:
+def strip_compression_suffix(path: str | Place) -> str:
     """Return the lower-case name of a file without the suffix of its compression."""
     name = as_path(path).name.lower()
     for suffix in COMPRESSION_SUFFIXES:
@@ -212,8 +212,8 @@ class Source:
         self._kind = next((k for magic, k in _COMPRESSIONS.items() if head.startswith(magic)), None)
         self.compressed = self._kind is not None
         self._file: Any = self._raw
-        if self._kind in _OPENERS:
-            self._file = _OPENERS[self._kind](self._raw)
+        if self._kind in _DECOMPRESSORS:
+            self._file = _DECOMPRESSORS[self._kind](self._raw)
         elif self._kind is not None:
             import pyarrow  # imported here, as data in memory does not need it
 
@@ -227,10 +227,10 @@ class Source:
         parts: list[bytes] = []
         missing = size
         while missing > 0:
-            step = min(missing, _UNPACKED_BYTES) if self.compressed else missing
+            step = min(missing, _DECOMPRESS_BYTES) if self.compressed else missing
             try:
                 part = self._take(step)
-            except _DAMAGED as error:
+            except _DAMAGE_ERRORS as error:
                 if (
                     getattr(error, "errno", None) is not None
                 ):  # an error of the disk, not of the content
@@ -267,7 +267,7 @@ class Source:
         self.close()
 
 
-def text_pieces(source: Source) -> Iterator[bytes]:
+def read_pieces(source: Source) -> Iterator[bytes]:
     """Yield the text of a file in pieces of about PIECE_BYTES; the last line gets a newline.
 
     A piece may end within a line. A byte order mark is dropped. Carriage returns are line ends
@@ -283,19 +283,19 @@ def text_pieces(source: Source) -> Iterator[bytes]:
     while piece := source.read(PIECE_BYTES):
         if not last:
             returns = _ends_in_returns(piece, source)
-            piece = piece.removeprefix(_BYTE_ORDER)
+            piece = piece.removeprefix(_BYTE_ORDER_MARK)
         if returns:
             piece = piece.replace(b"\r", b"\n")
         blank = blank and not piece.strip()
         last = piece
         yield piece
     if blank:
-        raise _blank(source)
+        raise _empty_file_error(source)
     if not last.endswith(b"\n"):
         yield b"\n"
 
 
-_BYTE_ORDER = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def _ends_in_returns(head: bytes, source: Source) -> bool:
@@ -305,11 +305,11 @@ def _ends_in_returns(head: bytes, source: Source) -> bool:
     return b"\r" in head and b"\n" not in head
 
 
-def _blank(source: Source) -> InputError:
+def _empty_file_error(source: Source) -> InputError:
     return NoRows(f"{source.path} is empty: give a file with at least one row.")
 
 
-class OtherFile(InputError):
+class FileChanged(InputError):
     """Raised if a file has been replaced or changed since it was opened."""
 
 
@@ -350,18 +350,18 @@ class Span:
                 begin = text.find(b"\n") + 1 if before else 0
                 if before and begin in (0, len(text)):
                     return b"", 0
-                last = b"" if text.endswith(b"\n") else file.readline(LONGEST_RECORD + 1)
+                last = b"" if text.endswith(b"\n") else file.readline(MAX_RECORD_BYTES + 1)
         except OSError as error:
             reason = error.strerror or "there is no such file"
             raise InputError(f"{self.path} cannot be read: {reason}.") from None
-        if len(last) > LONGEST_RECORD:
+        if len(last) > MAX_RECORD_BYTES:
             cut = text.rfind(b"\n") + 1
             return text[begin:cut], len(text) - cut + len(last)
         end = b"" if (last or text).endswith(b"\n") else b"\n"
         return b"".join([memoryview(text)[begin:], last, end]), 0
 
 
-def state_of(path: Place) -> tuple[int, int | str]:
+def file_state(path: Place) -> tuple[int, int | str]:
     """Return the size of a file, and its modification time or version."""
     if isinstance(path, RemotePath):
         return path.size(), path.mark()
@@ -372,12 +372,12 @@ def state_of(path: Place) -> tuple[int, int | str]:
 def check_state(path: Place, state: tuple[int, int | str]) -> None:
     """Raise OtherFile if a file has changed, or cannot be read any more."""
     try:
-        found = state_of(path)
+        found = file_state(path)
     except OSError as error:
         reason = error.strerror or "there is no such file"
-        raise OtherFile(f"{path} cannot be read: {reason}.") from None
+        raise FileChanged(f"{path} cannot be read: {reason}.") from None
     if found != state:
-        raise OtherFile(
+        raise FileChanged(
             f"{path} is not the file that was begun with (its size or its time differs): leave it "
             "as it is while it is read, the same for every worker."
         )
@@ -395,26 +395,26 @@ class Piece(NamedTuple):
         return (self.text, self.begun) if isinstance(self.text, bytes) else self.text.read()
 
 
-def line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
-    """Yield the text of a file from byte `skip` on, cut at line ends; see `text_pieces`.
+def read_line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
+    """Yield the text of a file from byte `skip` on, cut at line ends; see `read_pieces`.
 
     The pieces of an uncompressed file are spans, which any process can read. Next to a line that
     is longer than a piece there are pieces without text. A record may continue in the next piece.
     """
     if source.compressed:
-        yield from _unpacked(source, skip)
+        yield from _read_sequentially(source, skip)
         return
     head = source.read(PIECE_BYTES)
     if _ends_in_returns(head, source):
         with Source(source.path) as again:
-            yield from _unpacked(again, skip)
+            yield from _read_sequentially(again, skip)
         return
-    at = first = skip + len(_BYTE_ORDER) * head.startswith(_BYTE_ORDER)
-    head = head.removeprefix(_BYTE_ORDER)
+    at = first = skip + len(_BYTE_ORDER_MARK) * head.startswith(_BYTE_ORDER_MARK)
+    head = head.removeprefix(_BYTE_ORDER_MARK)
     while not head.strip():
         if not (head := source.read(PIECE_BYTES)):
-            raise _blank(source)
-    state, total = state_of(source.path), source.total
+            raise _empty_file_error(source)
+    state, total = file_state(source.path), source.total
     while at < total:
         stop = min(at + PIECE_BYTES, total)
         span = Span(source.path.absolute(), at, stop, state, at == first)
@@ -422,17 +422,17 @@ def line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
         at = stop
 
 
-def _unpacked(source: Source, skip: int) -> Iterator[Piece]:
+def _read_sequentially(source: Source, skip: int) -> Iterator[Piece]:
     """Yield the text of a file as it is decompressed, one piece after the other."""
     begun = b""
-    for piece in _ahead(text_pieces(source)):
+    for piece in _read_ahead(read_pieces(source)):
         piece, skip = piece[skip:], max(skip - len(piece), 0)
         cut = piece.rfind(b"\n") + 1
         text, begun = (begun + piece[:cut], piece[cut:]) if cut else (b"", begun + piece)
         yield Piece(text, len(begun), source.progress())
 
 
-def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
+def _read_ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """Yield the pieces; a thread decompresses the next piece while the caller uses this one."""
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, pieces, None)
@@ -441,12 +441,12 @@ def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
             yield piece
 
 
-def line_places(path: Place, lines: RowLines) -> Callable[[int], str]:
+def name_lines(path: Place, lines: RowLines) -> Callable[[int], str]:
     """Return a function that names the line of the i-th row, for `Block.where`."""
-    return partial(_line_place, path, lines)
+    return partial(_name_line, path, lines)
 
 
-def _line_place(path: Place, lines: RowLines, i: int) -> str:
+def _name_line(path: Place, lines: RowLines, i: int) -> str:
     return f"{path}, line {lines[i]}"
 
 
@@ -468,11 +468,11 @@ class RowLines:
         return RowLines(self.numbers[rows:], self.before) if rows else self
 
 
-def too_long(path: Place, line: int) -> InputError:
-    """Return the error for a line that is longer than LONGEST_RECORD."""
+def too_long_error(path: Place, line: int) -> InputError:
+    """Return the error for a line that is longer than MAX_RECORD_BYTES."""
     return InputError(
         f"{path}, line {line}: the line or an unclosed quoted field in it is longer than "
-        f"{LONGEST_RECORD >> 20} MiB; check the file's format and its quotes."
+        f"{MAX_RECORD_BYTES >> 20} MiB; check the file's format and its quotes."
     )
 
 

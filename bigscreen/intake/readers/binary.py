@@ -23,9 +23,9 @@ from bigscreen.intake.readers.base import (
     Block,
     Reader,
     Source,
-    row_places,
+    name_rows,
 )
-from bigscreen.intake.readers.hdf5_parts import check_whole
+from bigscreen.intake.readers.hdf5_parts import check_complete
 
 X_NAMES = ("X", "x", "data", "features")
 Y_NAMES = ("y", "Y", "label", "labels", "target", "targets")
@@ -88,7 +88,7 @@ class ArrayRows:
         return self._array[start:stop]
 
 
-def npy_rows(stream: BinaryIO, path: Path, size: int, memory: int) -> StreamRows | ArrayRows:
+def open_npy_rows(stream: BinaryIO, path: Path, size: int, memory: int) -> StreamRows | ArrayRows:
     """Return the rows of the NPY array at the start of `stream`, which has `size` bytes.
 
     Raises
@@ -136,24 +136,26 @@ def open_npy(
             "label's column, or label none."
         )
 
-    def matrix() -> Matrix:
+    def matrix() -> OpenMatrix:
         files: list[Any] = []
-        X, y = rows_in(path, files, memory), None
+        X, y = open_npy_file(path, files, memory), None
         if labels_file is not None and label is None:
-            y = rows_in(Path(labels_file), files, memory)
-        return Matrix(X, y, None, str(path), str(labels_file), False, path.stat().st_size, files)
+            y = open_npy_file(Path(labels_file), files, memory)
+        return OpenMatrix(
+            X, y, None, str(path), str(labels_file), False, path.stat().st_size, files
+        )
 
     return MatrixReader(matrix, label, weight)
 
 
-def rows_in(file: Path, files: list[Any], memory: int | None) -> StreamRows | ArrayRows:
+def open_npy_file(file: Path, files: list[Any], memory: int | None) -> StreamRows | ArrayRows:
     """Open an NPY file, append it to `files`, and return its rows."""
     check_regular(file)
     try:
         files.append(open(file, "rb"))  # noqa: SIM115 (the reader of the rows closes it)
     except OSError as error:
         raise InputError(f"{file} cannot be opened: {reason_of(error)}.") from None
-    return npy_rows(files[-1], file, file.stat().st_size, allowed_memory(memory))
+    return open_npy_rows(files[-1], file, file.stat().st_size, allowed_memory(memory))
 
 
 def open_hdf5(
@@ -189,11 +191,11 @@ def open_hdf5(
             file.visititems(note)
     except OSError as error:
         raise InputError(f"{path} is not a readable HDF5 file ({reason_of(error)}).") from None
-    x_name = _dataset(path, shapes, h5_x, X_NAMES, "X", lambda shape: len(shape) > 1)
+    x_name = _choose_dataset(path, shapes, h5_x, X_NAMES, "X", lambda shape: len(shape) > 1)
     y_name = None
     if label is None:
         rows = shapes[x_name][0] if shapes[x_name] else 0
-        y_name = _dataset(
+        y_name = _choose_dataset(
             path, shapes, h5_y, Y_NAMES, "y", lambda shape: shape in ((rows,), (rows, 1))
         )
 
@@ -208,23 +210,23 @@ def open_hdf5(
     # The cache holds two chunks, so that consecutive rows decompress no chunk twice.
     largest = max(1 << 20, chunks[x_name], chunks.get(y_name or "", 0))
 
-    def matrix() -> Matrix:
+    def matrix() -> OpenMatrix:
         file = h5py.File(path, "r", rdcc_nbytes=2 * largest)
         try:
             for name in filter(None, (x_name, y_name)):
-                check_whole(path, file[name])
+                check_complete(path, file[name])
         except BaseException:
             file.close()
             raise
         X = file[x_name]
         y = None if y_name is None else ArrayRows(file[y_name])
         place, y_place = f"{path}:{x_name}", f"{path}:{y_name}"
-        return Matrix(ArrayRows(X), y, None, place, y_place, False, int(X.nbytes), [file])
+        return OpenMatrix(ArrayRows(X), y, None, place, y_place, False, int(X.nbytes), [file])
 
     return MatrixReader(matrix, label, weight)
 
 
-def _dataset(
+def _choose_dataset(
     path: Path,
     shapes: dict[str, tuple[int, ...]],
     asked: str | None,
@@ -234,22 +236,23 @@ def _dataset(
 ) -> str:
     if asked is not None:
         if asked.strip("/") not in shapes:
-            raise InputError(f"{path} has no dataset {asked}: {_listing(shapes)}.")
+            raise InputError(f"{path} has no dataset {asked}: {_list_datasets(shapes)}.")
         return asked.strip("/")
     named = [name for name in shapes if name.rsplit("/", 1)[-1] in usual]
     found = named or [name for name, shape in shapes.items() if fits(shape)]
     if len(found) != 1:
         raise InputError(
-            f"{path}: which dataset is {what} is not clear; say it by its path: {_listing(shapes)}."
+            f"{path}: which dataset is {what} is not clear; say it by its path: "
+            f"{_list_datasets(shapes)}."
         )
     return found[0]
 
 
-def _listing(shapes: dict[str, tuple[int, ...]]) -> str:
+def _list_datasets(shapes: dict[str, tuple[int, ...]]) -> str:
     return "it holds " + (", ".join(f"{n} {s}" for n, s in list(shapes.items())[:20]) or "none")
 
 
-def idx_rows(path: Path) -> StreamRows:
+def open_idx_rows(path: Path) -> StreamRows:
     """Return the rows of an IDX file (the format of MNIST), plain or compressed."""
     source = Source(path)
     head = source.read(4)
@@ -268,7 +271,7 @@ def idx_rows(path: Path) -> StreamRows:
     return rows
 
 
-def idx_labels_file(path: Path) -> Path | None:
+def find_idx_labels(path: Path) -> Path | None:
     """Return the labels file whose name corresponds to an images file, or None if there is none."""
     name = path.name.replace("images", "labels").replace("idx3", "idx1")
     stem = name
@@ -284,18 +287,18 @@ def open_idx(
     """Open an IDX file of images, one row each; labels: `labels_file` or in the same folder."""
     labels = None
     if label is None:
-        labels = Path(labels_file) if labels_file else idx_labels_file(path)
+        labels = Path(labels_file) if labels_file else find_idx_labels(path)
         if labels is None:
             raise InputError(
                 f"{path} has no labels file beside it: name one (`labels_file`), or say label none."
             )
 
-    def matrix() -> Matrix:
-        X = idx_rows(path)
-        y = None if labels is None else idx_rows(labels)
+    def matrix() -> OpenMatrix:
+        X = open_idx_rows(path)
+        y = None if labels is None else open_idx_rows(labels)
         size = X.shape[0] * X.row_bytes
         files = [rows.stream for rows in (X, y) if rows is not None]
-        return Matrix(X, y, None, str(path), str(labels), False, size, files)
+        return OpenMatrix(X, y, None, str(path), str(labels), False, size, files)
 
     return MatrixReader(matrix, label)
 
@@ -315,7 +318,7 @@ class RowSource(Protocol):
 
 
 @dataclass
-class Matrix:
+class OpenMatrix:
     """Open matrix of a `MatrixReader`: rows, labels, weights, and the files to close.
 
     Attributes
@@ -368,13 +371,13 @@ class MatrixReader(Reader):
 
     def __init__(
         self,
-        matrix: Callable[[], Matrix],
+        matrix: Callable[[], OpenMatrix],
         label: Column | Literal[False] | None = None,
         weight: Column | None = None,
     ) -> None:
         super().__init__()
         self._open, opened = matrix, matrix()
-        self._opened: Matrix | None = opened
+        self._opened: OpenMatrix | None = opened
         shape = opened.X.shape
         place = opened.name or "the array"
         if len(shape) < 2 or shape[0] < 1:
@@ -385,13 +388,15 @@ class MatrixReader(Reader):
         self.n_rows = shape[0]
         width = math.prod(shape[1:])
         for part in (opened.X, opened.y, opened.weight):
-            if part is not None and opened.name and part.row_bytes > base.LONGEST_RECORD:
+            if part is not None and opened.name and part.row_bytes > base.MAX_RECORD_BYTES:
                 raise InputError(
                     f"{place}: one row of the shape {part.shape} takes {in_units(part.row_bytes)}, "
-                    f"and at most {in_units(base.LONGEST_RECORD)} are taken; check its shape."
+                    f"and at most {in_units(base.MAX_RECORD_BYTES)} are taken; check its shape."
                 )
-        self._label = None if label is None or label is False else _position(place, width, label)
-        self._weight = None if weight is None else _position(place, width, weight)
+        self._label = (
+            None if label is None or label is False else _parse_position(place, width, label)
+        )
+        self._weight = None if weight is None else _parse_position(place, width, weight)
         self._without_labels = label is False
         within = [c for c in (self._label, self._weight) if c is not None]
         if within and self.sparse:
@@ -423,31 +428,33 @@ class MatrixReader(Reader):
             for file in matrix.files:
                 file.close()
 
-    def _blocks(self, matrix: Matrix, skip_rows: int) -> Iterator[Block]:
+    def _blocks(self, matrix: OpenMatrix, skip_rows: int) -> Iterator[Block]:
         beside = sum(part.row_bytes for part in (matrix.y, matrix.weight) if part is not None)
         step = max(PIECE_BYTES * self.n_rows // max(self._size + beside * self.n_rows, 1), 1)
         for start in range(skip_rows, self.n_rows, step):
             stop = min(start + step, self.n_rows)
             X = matrix.X.read(start, stop)
-            where = row_places(matrix.name, start)
+            where = name_rows(matrix.name, start)
             y = weight = None
             if not issparse(X):
-                X = numeric(X.reshape(stop - start, -1), where)
+                X = as_floats(X.reshape(stop - start, -1), where)
             if self._label is not None:
                 y = X[:, self._label]
             elif matrix.y is not None and not self._without_labels:
-                y = _flat(matrix.y.read(start, stop))
+                y = _flatten(matrix.y.read(start, stop))
             if self._weight is not None:
                 weight = X[:, self._weight].astype(np.float64)
             elif matrix.weight is not None:
-                weight = numeric(_flat(matrix.weight.read(start, stop)), where).astype(np.float64)
+                weight = as_floats(_flatten(matrix.weight.read(start, stop)), where).astype(
+                    np.float64
+                )
             if len(self._features) < X.shape[1]:
                 X = X[:, self._features]
             self._done = stop
             yield Block(X, y, weight, start, where)
 
 
-def _position(place: str, width: int, column: Any) -> int:
+def _parse_position(place: str, width: int, column: Any) -> int:
     try:
         at = int(column)
     except ValueError:
@@ -459,11 +466,11 @@ def _position(place: str, width: int, column: Any) -> int:
     return at % width
 
 
-def _flat(values: Any) -> NDArray[Any]:
+def _flatten(values: Any) -> NDArray[Any]:
     return np.asarray(values).reshape(-1)
 
 
-def numeric(values: NDArray[Any], where: Callable[[int], str]) -> NDArray[Any]:
+def as_floats(values: NDArray[Any], where: Callable[[int], str]) -> NDArray[Any]:
     """Return values as float32 if it holds their type exactly (8 and 16 bits), else as float64."""
     values = np.asarray(values)
     if values.dtype in (np.float32, np.float64):

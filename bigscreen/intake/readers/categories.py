@@ -23,11 +23,11 @@ from bigscreen.data.texts import (
 )
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import decode
-from bigscreen.intake.readers.decimals import check_points, plainly, written_plainly
-from bigscreen.intake.readers.text import finite_number, missing_value, no_truth
+from bigscreen.intake.readers.decimals import check_points, normalise_number, normalise_numbers
+from bigscreen.intake.readers.text import missing_value_error, not_a_truth_error, parse_finite
 from bigscreen.numerics.rows import njit
 
-NONE = Missing()
+NO_MISSING = Missing()
 """Missing values are errors, and only the usual texts ("", "NA", ...) mark them."""
 
 _FIRST_ROWS = 64
@@ -110,7 +110,7 @@ class Categories:
         self,
         known: list[str] | None = None,
         closed: bool = False,
-        missing: Missing = NONE,
+        missing: Missing = NO_MISSING,
     ) -> None:
         self.names: list[str] = list(known or [])
         self.unseen = 0
@@ -151,7 +151,7 @@ class Categories:
             return
         if bare in self._missing:
             if not self._missing.allowed:
-                raise missing_value(found.place(code))
+                raise missing_value_error(found.place(code))
         elif self._closed:
             raise InputError(
                 f"{found.place(code)}: {bare[:40]!r} is not one of the column's declared "
@@ -184,7 +184,7 @@ class Hashed:
         If it allows missing texts, they are hashed as `ABSENT`.
     """
 
-    def __init__(self, bits: int, missing: Missing = NONE) -> None:
+    def __init__(self, bits: int, missing: Missing = NO_MISSING) -> None:
         self.names, self.unseen = bucket_names(bits), 0
         self._bits, self._missing = bits, missing
 
@@ -197,15 +197,15 @@ class Hashed:
         if pyarrow.types.is_dictionary(column.type):  # hash each distinct text once
             found = Tokens.of(column, places)
             return self.tokens(found.array, found.place)[found.codes]
-        texts = plain_texts(column).cast(pyarrow.large_utf8())
-        holes = holes_in(texts, self._missing)
+        texts = trim_texts(column).cast(pyarrow.large_utf8())
+        holes = find_missing(texts, self._missing)
         if holes.any() and not self._missing.allowed:
-            raise missing_value(places(int(np.argmax(holes))))
-        texts = _hashed_texts(texts)
+            raise missing_value_error(places(int(np.argmax(holes))))
+        texts = _normalise_for_hash(texts)
         _, bounds, content = texts.buffers()
         bounds = np.frombuffer(bounds, np.int64)[texts.offset : texts.offset + len(texts) + 1]
         codes = np.empty(len(texts), np.int32)
-        _hash(np.frombuffer(content or b"", np.uint8), bounds, (1 << self._bits) - 1, codes)
+        _hash_texts(np.frombuffer(content or b"", np.uint8), bounds, (1 << self._bits) - 1, codes)
         codes[holes] = hashed_name(ABSENT, self._bits)
         return codes
 
@@ -214,7 +214,7 @@ _HASHED_AS_IS = r"^(?:0|-?[1-9][0-9]*|[^+\-.0-9TtFf].*|)$"
 """Matches texts that `hashed_text` does not change, which are most texts."""
 
 
-def _hashed_texts(texts: Any) -> Any:
+def _normalise_for_hash(texts: Any) -> Any:
     """Return `hashed_text` of each text of an Arrow array; null stays null."""
     as_is = pyarrow.compute.match_substring_regex(texts, _HASHED_AS_IS)
     others = pyarrow.compute.if_else(as_is, None, texts).dictionary_encode()
@@ -223,7 +223,7 @@ def _hashed_texts(texts: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _hash(
+def _hash_texts(
     buf: NDArray[np.uint8], bounds: NDArray[np.int64], mask: int, codes: NDArray[np.int32]
 ) -> None:
     """Write the hash (see `hashed_name`) of each text between `bounds` of `buf` to `codes`."""
@@ -235,7 +235,7 @@ def _hash(
         codes[r] = np.int32(h & np.uint64(mask))
 
 
-def holes_in(texts: Any, missing: Missing, numbers: bool = True) -> NDArray[np.bool_]:
+def find_missing(texts: Any, missing: Missing, numbers: bool = True) -> NDArray[np.bool_]:
     """Return a mask of missing values among trimmed texts; ``numbers``: numeric marks count."""
     marks = (mark for mark in missing.marks if numbers or exact_number(mark) is None)
     known = pyarrow.array([*MISSING, *marks], texts.type)
@@ -259,7 +259,7 @@ class Dates:
         If it allows missing dates, they are NaN.
     """
 
-    def __init__(self, form: str, missing: Missing = NONE) -> None:
+    def __init__(self, form: str, missing: Missing = NO_MISSING) -> None:
         self._form, self._missing = form, missing
 
     def encode(self, column: Any, places: Callable[[int], str]) -> NDArray[np.float64]:
@@ -271,7 +271,7 @@ class Dates:
     def _value(self, text: str, found: Tokens, code: int) -> float:
         if text == ABSENT or text in self._missing:
             if not self._missing.allowed:
-                raise missing_value(found.place(code))
+                raise missing_value_error(found.place(code))
             return float("nan")
         try:
             return days(text, self._form)
@@ -298,7 +298,7 @@ BLANK = Kind("blank")
 """All values are missing in the first rows."""
 
 
-def kinds_like(like: Preparation) -> dict[int, Kind]:
+def kinds_of_store(like: Preparation) -> dict[int, Kind]:
     """Return the types of the features of an earlier store."""
     out = dict.fromkeys(like.truths, TRUTH)
     out |= {j: Kind("categorical", [*texts]) for j, texts in like.categories.items()}
@@ -306,18 +306,18 @@ def kinds_like(like: Preparation) -> dict[int, Kind]:
     return out | {j: Kind("date", form) for j, form in like.dates.items()}
 
 
-def label_value(text: str, place: str) -> float | str | None:
+def parse_label(text: str, place: str) -> float | str | None:
     """Return a label: a float if the text is a number, None if it is missing, else the text."""
     text = text.strip()
     if text in MISSING or text == ABSENT:
         return None
     number = exact_number(text)
     if number is not None and not np.isfinite(number):
-        return finite_number(text, f"{place}: the label")
+        return parse_finite(text, f"{place}: the label")
     return text if number is None else number
 
 
-def labels_of(column: Any, places: Callable[[int], str]) -> NDArray[Any]:
+def parse_labels(column: Any, places: Callable[[int], str]) -> NDArray[Any]:
     """Return labels; numbers become floats, so that 1, +1 and 1.0 are one label.
 
     Parameters
@@ -332,31 +332,31 @@ def labels_of(column: Any, places: Callable[[int], str]) -> NDArray[Any]:
         float64 if all labels are numbers. Missing labels are None.
     """
     coded = pyarrow.types.is_dictionary(column.type)
-    numbers = None if coded else as_numbers(column)
+    numbers = None if coded else try_numbers(column)
     if numbers is not None:
         values: NDArray[Any] = numbers.to_numpy(zero_copy_only=False)
         holes = numbers.is_null().to_numpy(zero_copy_only=False)
         if not (fine := np.isfinite(values) | holes).all():
             row = int(np.argmin(fine))
-            finite_number(str(values[row]), f"{places(row)}: the label")
+            parse_finite(str(values[row]), f"{places(row)}: the label")
         return np.where(holes, np.array(None), values.astype(object)) if holes.any() else values
     found = Tokens.of(column, places)
     values = np.empty(len(found.texts), object)
     for code, text in enumerate(found.texts):
-        values[code] = label_value(text, found.place(code))
+        values[code] = parse_label(text, found.place(code))
     if all(isinstance(value, float) for value in values):
         values = values.astype(float)
     return values[found.codes]
 
 
-def plain_texts(column: Any) -> Any:
+def trim_texts(column: Any) -> Any:
     """Return an Arrow array as texts without surrounding blanks."""
     if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
         column = column.cast(pyarrow.large_utf8())
     return pyarrow.compute.utf8_trim_whitespace(column)
 
 
-def as_numbers(column: Any) -> Any:
+def try_numbers(column: Any) -> Any:
     """Return an Arrow array as float64, or None if it contains a text that is not a number."""
     try:
         if pyarrow.types.is_large_binary(column.type):
@@ -368,7 +368,7 @@ def as_numbers(column: Any) -> Any:
         return None
 
 
-def numbers_of(
+def parse_numbers(
     column: Any,
     places: Callable[[int], str],
     missing: Missing,
@@ -386,14 +386,14 @@ def numbers_of(
     """
     if pyarrow.types.is_dictionary(column.type):
         found = Tokens.of(column, places)
-        return numbers_of(found.array, found.place, missing, decimal, kind)[found.codes]
-    texts = plain_texts(column)
-    holes = holes_in(
+        return parse_numbers(found.array, found.place, missing, decimal, kind)[found.codes]
+    texts = trim_texts(column)
+    holes = find_missing(
         texts, missing, numbers=False
     )  # numeric marks are recognised in the first pass
     if holes.any():
         if not missing.allowed:
-            raise missing_value(places(int(np.argmax(holes))))
+            raise missing_value_error(places(int(np.argmax(holes))))
         texts = pyarrow.compute.if_else(pyarrow.array(~holes), texts, None)
     check_points(texts, decimal, places)
     if kind == TRUTH:
@@ -401,15 +401,15 @@ def numbers_of(
         for word, digit in (("true", "1"), ("false", "0")):
             is_word = pyarrow.compute.equal(lower, word)
             texts = pyarrow.compute.if_else(is_word, pyarrow.scalar(digit, texts.type), texts)
-    numbers = as_numbers(written_plainly(texts, decimal))
+    numbers = try_numbers(normalise_numbers(texts, decimal))
     out = np.full(len(texts), np.nan)
     if numbers is not None:
         out = numbers.to_numpy(zero_copy_only=False)
     if not np.isfinite(out[~holes]).all():
         out = np.full(len(texts), np.nan)
         for row in np.flatnonzero(~holes).tolist():
-            text = plainly(texts[row].as_py(), decimal)
+            text = normalise_number(texts[row].as_py(), decimal)
             if kind == TRUTH and exact_number(text) is None:
-                raise no_truth(text, places(row))
-            out[row] = finite_number(text, places(row))
+                raise not_a_truth_error(text, places(row))
+            out[row] = parse_finite(text, places(row))
     return out

@@ -16,7 +16,7 @@ from bigscreen.errors import InputError, NoRows, in_units, reason_of
 from bigscreen.files.remote import Place, RemotePath, as_path
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.intake.readers.arrow import ArrowReader
-from bigscreen.intake.readers.base import PIECE_BYTES, WHOLE_BYTES, check_state, state_of
+from bigscreen.intake.readers.base import MAX_WHOLE_BYTES, PIECE_BYTES, check_state, file_state
 
 MAX_GROUP_BYTES = 256 << 20
 """Never read a row group as one piece if its numbers take more bytes than this."""
@@ -45,9 +45,9 @@ class ColumnarReader(ArrowReader):
     def __init__(self, path: str | Place, *, memory: int | None = None, **options: Any) -> None:
         self.path = as_path(path)
         most = allowed_memory(memory)
-        with self._readable():
-            self._state = state_of(self.path)
-            fragment = self._opened([])
+        with self._report_damage():
+            self._state = file_state(self.path)
+            fragment = self._open_fragment([])
             schema, self._groups = fragment.physical_schema, self._group_rows(fragment, most // 4)
             rows = sum(self._groups)
         # Reading texts as dictionaries copies each distinct text only once.
@@ -55,21 +55,21 @@ class ColumnarReader(ArrowReader):
         if rows == 0:
             raise NoRows(f"{path} has no row.")
         super().__init__(str(path), schema, rows, **options)
-        self._whole_bytes = min(max(most // 128, WHOLE_BYTES), MAX_GROUP_BYTES)
+        self._whole_bytes = min(max(most // 128, MAX_WHOLE_BYTES), MAX_GROUP_BYTES)
         self.anywhere = all(map(self._is_piece, range(len(self._groups))))
 
     @cached_property
     def _fragment(self) -> Any:
-        return self._opened(self._text_names)
+        return self._open_fragment(self._text_names)
 
-    def _opened(self, text_names: list[str]) -> Any:
+    def _open_fragment(self, text_names: list[str]) -> Any:
         """Return the file as a pyarrow dataset fragment, with text columns as dictionaries."""
-        path, kind = self.path.absolute(), self._kind_of_file(text_names)
+        path, kind = self.path.absolute(), self._file_format(text_names)
         if isinstance(path, RemotePath):
             return kind.make_fragment(path.open())
         return kind.make_fragment(str(path), filesystem=pyarrow.fs.LocalFileSystem())
 
-    def _kind_of_file(self, text_names: list[str]) -> Any:
+    def _file_format(self, text_names: list[str]) -> Any:
         return pyarrow.dataset.ParquetFileFormat(dictionary_columns=text_names)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class ColumnarReader(ArrowReader):
         return {key: value for key, value in self.__dict__.items() if key != "_fragment"}
 
     @contextmanager
-    def _readable(self) -> Iterator[None]:
+    def _report_damage(self) -> Iterator[None]:
         """Turn any error that a damaged file causes into InputError."""
         try:
             yield
@@ -115,7 +115,7 @@ class ColumnarReader(ArrowReader):
 
     def first_rows(self, names: list[str]) -> Any:
         """See `ArrowReader.first_rows`."""
-        with self._readable():
+        with self._report_damage():
             for batch in self._read_group(0, names):
                 return batch
         raise InputError(
@@ -134,7 +134,7 @@ class ColumnarReader(ArrowReader):
         )
 
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
-        """Yield small row groups by number, for `parts`, and large row groups as batches."""
+        """Yield small row groups by number, for `split_batch`, and large row groups as batches."""
         first = 0
         for g, rows in enumerate(self._groups):
             skip = max(skip_rows - first, 0)
@@ -143,11 +143,11 @@ class ColumnarReader(ArrowReader):
                 if self._is_piece(g):
                     yield first, of_group
                 else:
-                    yield from self.parts(first, of_group)
+                    yield from self.split_batch(first, of_group)
             first += rows
 
-    def parts(self, first: int, batch: Any) -> Iterator[tuple[int, Any]]:
-        """See `ArrowReader.parts`."""
+    def split_batch(self, first: int, batch: Any) -> Iterator[tuple[int, Any]]:
+        """See `ArrowReader.split_batch`."""
         if not isinstance(batch, tuple):
             yield first, batch
             return
@@ -156,7 +156,7 @@ class ColumnarReader(ArrowReader):
         wanted = [f for f in (self.columns.label, self.columns.weight) if f is not None]
         names = [self._names[f] for f in [*wanted, *self.columns.features]]
         check_state(self.path.absolute(), self._state)
-        with self._readable():
+        with self._report_damage():
             for found in self._read_group(group, names):
                 skip = min(max(skip_rows - given, 0), len(found))
                 if skip < len(found):
@@ -178,7 +178,7 @@ class FeatherReader(ColumnarReader):
 
     format = "Feather"
 
-    def _kind_of_file(self, text_names: list[str]) -> Any:
+    def _file_format(self, text_names: list[str]) -> Any:
         return pyarrow.dataset.IpcFileFormat()
 
     def _group_rows(self, fragment: Any, most: int) -> list[int]:

@@ -17,16 +17,16 @@ from bigscreen.errors import InputError
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers.categories import (
     BLANK,
-    NONE,
+    NO_MISSING,
     TEXT,
     TRUTH,
     Kind,
     Tokens,
-    as_numbers,
     check_texts,
-    plain_texts,
+    trim_texts,
+    try_numbers,
 )
-from bigscreen.intake.readers.decimals import GROUPERS, written_plainly
+from bigscreen.intake.readers.decimals import THOUSANDS_SEPARATORS, normalise_numbers
 
 LABEL_NAMES = ("label", "class", "target", "y")
 
@@ -34,7 +34,7 @@ Column = str | int
 
 
 @dataclass(frozen=True)
-class Asked:
+class ColumnOptions:
     """Options that name columns of a table, by name or by position.
 
     Attributes
@@ -69,7 +69,7 @@ class Asked:
     dates: Mapping[Column, str] = field(default_factory=dict)
     hashed: Mapping[Column, int] = field(default_factory=dict)
     like: Preparation | None = None
-    missing: Missing = NONE
+    missing: Missing = NO_MISSING
 
     @property
     def names(self) -> list[str]:
@@ -101,7 +101,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class TableColumns:
+class ColumnRoles:
     """Positions of the label, the weight and the features among the columns of a file.
 
     Attributes
@@ -125,9 +125,9 @@ class TableColumns:
         path: str | Place,
         count: int,
         names: list[str] | None,
-        asked: Asked,
+        asked: ColumnOptions,
         index: Sequence[int] = (),
-    ) -> TableColumns:
+    ) -> ColumnRoles:
         """Return the roles of the columns, given the options.
 
         Features are the requested columns (default: all) that have no other role and are not
@@ -149,13 +149,13 @@ class TableColumns:
             _check_names(path, names, known)
             features = [names.index(name) for name in known]
             others = [f for f in range(count) if f not in {*features, *dropped, weight_at}]
-            at = _label_at(path, count, names, label, others, index)
+            at = _find_label(path, count, names, label, others, index)
             index = [f for f in others if f in index and f != at]
             left_out = [names[f] for f in others if f != at and f not in index]
             _check_label(path, at, [*features, *dropped, weight_at])
             index_names = [names[f] for f in index]
-            return TableColumns(at, weight_at, features, left_out, index_names)
-        at = _label_at(path, count, names, label, range(count), index)
+            return ColumnRoles(at, weight_at, features, left_out, index_names)
+        at = _find_label(path, count, names, label, range(count), index)
         out = [at, weight_at, *dropped]
         kept = [find_column(path, count, names, column) for column in asked.columns]
         index = [f for f in index if f not in {*kept, *out}]
@@ -168,10 +168,10 @@ class TableColumns:
             )
         _check_label(path, at, out[1:])
         index_names = [names[f] for f in index] if names else []
-        return TableColumns(at, weight_at, features, index_names=index_names)
+        return ColumnRoles(at, weight_at, features, index_names=index_names)
 
 
-def _label_at(
+def _find_label(
     path: str | Place,
     count: int,
     names: list[str] | None,
@@ -227,19 +227,19 @@ _WRITTEN_INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__")
 """Matches names that pandas, pyarrow and dask give to an index without a name."""
 
 _GROUPED = re.compile(
-    rf"[+-]?(?:\d+(?:,\d+)+(?:\.\d*)?|\d{{1,3}}(?:[{GROUPERS}]\d{{3}})+(?:[.,]\d*)?)"
+    rf"[+-]?(?:\d+(?:,\d+)+(?:\.\d*)?|\d{{1,3}}(?:[{THOUSANDS_SEPARATORS}]\d{{3}})+(?:[.,]\d*)?)"
 )
 """Matches a number with a comma or with thousands separators: 1,200.5 and 1 234 567,8."""
 
 _SIGN = r"[%\u2030$\u20ac\u00a3\u00a5\u20b9\u00a2]"
-_NUMBER = rf"[+-]?\d(?:[\d.,{GROUPERS}]*\d)?"
+_NUMBER = rf"[+-]?\d(?:[\d.,{THOUSANDS_SEPARATORS}]*\d)?"
 _WITH_UNIT = re.compile(
     rf"{_SIGN}\s?{_NUMBER}|{_NUMBER}\s?{_SIGN}|([A-Z]{{3}})\s{_NUMBER}|{_NUMBER}\s([^\W\d_]{{1,4}})"
 )
 """Matches a number with a unit: $5, 5 %, EUR 10 and 10 kg, but not 4wd."""
 
 
-def found_kind(
+def detect_kind(
     column: Any,
     places: Callable[[int], str],
     missing: Missing,
@@ -274,8 +274,8 @@ def found_kind(
     if pyarrow.types.is_dictionary(column.type):
         coded = Tokens.of(column, places)
         column, places = coded.array, coded.place
-    column = written_plainly(plain_texts(column).fill_null(""), decimal)
-    if as_numbers(column) is not None and not missing.numbers:
+    column = normalise_numbers(trim_texts(column).fill_null(""), decimal)
+    if try_numbers(column) is not None and not missing.numbers:
         return None
     found = Tokens.of(column, places)
     numbers = [text for text in found.texts if exact_number(text) is not None]
@@ -315,7 +315,7 @@ def found_kind(
     return TEXT
 
 
-def index_columns(
+def find_index_columns(
     names: Sequence[str] | None,
     metadata: bytes | None = None,
     is_whole: Callable[[int], bool] = lambda _: False,
@@ -337,7 +337,7 @@ def index_columns(
     """
     if names is None:
         return []
-    declared = _declared_index(metadata)
+    declared = _read_index_names(metadata)
     found = [f for f, name in enumerate(names) if name in declared or _WRITTEN_INDEX.match(name)]
     for f, name in enumerate(names):
         unnamed = f < n_blank or name in ("", f"Unnamed: {f}")
@@ -347,9 +347,9 @@ def index_columns(
     return sorted({*found})
 
 
-def kinds_columns(metadata: bytes | None) -> set[str]:
+def find_category_columns(metadata: bytes | None) -> set[str]:
     """Return the names of columns of type `category`, by the JSON metadata of pandas."""
-    columns = _pandas_record(metadata).get("columns") or ()
+    columns = _read_pandas_metadata(metadata).get("columns") or ()
     return {
         str(column.get("field_name"))
         for column in columns
@@ -357,14 +357,14 @@ def kinds_columns(metadata: bytes | None) -> set[str]:
     }
 
 
-def _declared_index(metadata: bytes | None) -> set[str]:
+def _read_index_names(metadata: bytes | None) -> set[str]:
     """Return the names of the index columns, by the JSON metadata of pandas."""
-    columns = _pandas_record(metadata).get("index_columns") or ()
+    columns = _read_pandas_metadata(metadata).get("index_columns") or ()
     # An index of consecutive numbers is a mapping in the metadata, and has no column.
     return {name for name in columns if isinstance(name, str)}
 
 
-def _pandas_record(metadata: bytes | None) -> dict[str, Any]:
+def _read_pandas_metadata(metadata: bytes | None) -> dict[str, Any]:
     """Return the JSON metadata that pandas adds to a table; empty if it is invalid."""
     try:
         record = json.loads(metadata or b"{}")

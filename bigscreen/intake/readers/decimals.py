@@ -12,9 +12,9 @@ import pyarrow.compute
 
 from bigscreen.errors import InputError
 
-MARKS = (",", ".")
+DECIMAL_MARKS = (",", ".")
 
-GROUPERS = " '\u2019\u00a0\u2009\u202f"
+THOUSANDS_SEPARATORS = " '\u2019\u00a0\u2009\u202f"
 """Thousands separators in addition to commas and points: blanks of any width, apostrophes."""
 
 _WITH_POINT = r"^[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?$"
@@ -27,31 +27,35 @@ def check_decimal(decimal: str | None) -> None:
     ------
     InputError
     """
-    if decimal not in (None, *MARKS):
+    if decimal not in (None, *DECIMAL_MARKS):
         raise InputError(f"{decimal!r} is no decimal mark: give a point or a comma.")
 
 
-def _written(decimal: str) -> str:
+def _number_pattern(decimal: str) -> str:
     """Return a pattern of numbers with this decimal mark, with or without thousands separators."""
-    other = MARKS[decimal == ","]
-    whole = rf"(?:[0-9]{{1,3}}(?:[{other}{GROUPERS}][0-9]{{3}})+|[0-9]+)"
+    other = DECIMAL_MARKS[decimal == ","]
+    whole = rf"(?:[0-9]{{1,3}}(?:[{other}{THOUSANDS_SEPARATORS}][0-9]{{3}})+|[0-9]+)"
     return rf"[+-]?(?:{whole}(?:\{decimal}[0-9]*)?|\{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?"
 
 
-def plainly(text: str, decimal: str | None) -> str:
+def normalise_number(text: str, decimal: str | None) -> str:
     """Return a number with a decimal point and no thousands separators; other texts unchanged."""
-    if decimal is None or not re.fullmatch(_written(decimal), text):
+    if decimal is None or not re.fullmatch(_number_pattern(decimal), text):
         return text
-    return re.sub(rf"[{MARKS[decimal == ',']}{GROUPERS}]", "", text).replace(decimal, ".")
+    return re.sub(rf"[{DECIMAL_MARKS[decimal == ',']}{THOUSANDS_SEPARATORS}]", "", text).replace(
+        decimal, "."
+    )
 
 
-def written_plainly(texts: Any, decimal: str | None) -> Any:
-    """Return an Arrow array of texts in which `plainly` was applied to each text."""
+def normalise_numbers(texts: Any, decimal: str | None) -> Any:
+    """Return an Arrow array of texts in which `normalise_number` was applied to each text."""
     if decimal is None:
         return texts
     compute = pyarrow.compute
-    number = compute.match_substring_regex(texts, f"^{_written(decimal)}$")
-    plain = compute.replace_substring_regex(texts, f"[{MARKS[decimal == ',']}{GROUPERS}]", "")
+    number = compute.match_substring_regex(texts, f"^{_number_pattern(decimal)}$")
+    plain = compute.replace_substring_regex(
+        texts, f"[{DECIMAL_MARKS[decimal == ',']}{THOUSANDS_SEPARATORS}]", ""
+    )
     if decimal == ",":
         plain = compute.replace_substring(plain, ",", ".")
     return compute.if_else(number, plain, texts)
@@ -67,7 +71,7 @@ def check_points(texts: Any, decimal: str | None, places: Callable[[int], str]) 
     if decimal != ",":
         return
     compute = pyarrow.compute
-    number = compute.match_substring_regex(texts, f"^{_written(decimal)}$")
+    number = compute.match_substring_regex(texts, f"^{_number_pattern(decimal)}$")
     wrong = compute.and_not(compute.match_substring_regex(texts, _WITH_POINT), number)
     if compute.any(wrong).as_py():
         row = int(np.argmax(wrong.fill_null(False).to_numpy(zero_copy_only=False)))

@@ -22,29 +22,29 @@ from bigscreen.intake.readers.base import (
     Piece,
     RowLines,
     Source,
-    line_pieces,
-    line_places,
-    tried,
+    name_lines,
+    read_line_pieces,
+    try_parse,
 )
 from bigscreen.intake.readers.categories import (
-    NONE,
+    NO_MISSING,
     TRUTH,
     Kind,
-    labels_of,
-    numbers_of,
-    plain_texts,
+    parse_labels,
+    parse_numbers,
+    trim_texts,
 )
-from bigscreen.intake.readers.columns import TableColumns
-from bigscreen.intake.readers.decimals import check_points, written_plainly
+from bigscreen.intake.readers.columns import ColumnRoles
+from bigscreen.intake.readers.decimals import check_points, normalise_numbers
 from bigscreen.intake.readers.text import (
     Fields,
-    Layout,
-    NotOfType,
-    Reached,
+    FilePosition,
     Records,
-    missing_value,
+    TextLayout,
+    WrongType,
+    missing_value_error,
     read_fields,
-    whole_records,
+    split_records,
 )
 from bigscreen.intake.readers.typed import TypedReader
 
@@ -55,8 +55,8 @@ class DelimitedReader(TypedReader):
     Parameters
     ----------
     path : str or Path
-    layout : Layout
-    columns : TableColumns
+    layout : TextLayout
+    columns : ColumnRoles
     kinds, missing, closed
         See `TypedReader`.
     texts_label : bool
@@ -66,10 +66,10 @@ class DelimitedReader(TypedReader):
     def __init__(
         self,
         path: str | Place,
-        layout: Layout,
-        columns: TableColumns,
+        layout: TextLayout,
+        columns: ColumnRoles,
         kinds: Mapping[int, Kind],
-        missing: Missing = NONE,
+        missing: Missing = NO_MISSING,
         texts_label: bool = False,
         closed: bool = False,
     ) -> None:
@@ -96,22 +96,22 @@ class DelimitedReader(TypedReader):
         InputError
             Naming file, line and column, for the first invalid field.
         """
-        self._restart()
+        self._reset_encoders()
         self._progress = 0, 0
-        row, reached = 0, Reached(self.path, self.layout)
+        row, reached = 0, FilePosition(self.path, self.layout)
         with Source(self.path) as source:
-            pieces = line_pieces(source, self.layout.body_start)
+            pieces = read_line_pieces(source, self.layout.body_start)
             items = ((piece, row < skip_rows) for piece in pieces)
-            for (piece, _), parsed in each(partial(tried, self._parsed_alone), items):
+            for (piece, _), parsed in each(partial(try_parse, self._parse_alone), items):
                 self._progress = piece.progress
                 if reached.rest or parsed is None:
                     text, begun = piece.read()
                     skip = max(skip_rows - row, 0)
-                    parsed = self._parsed(reached.rest + text, begun, reached.line, skip)
+                    parsed = self._parse(reached.rest + text, begun, reached.line, skip)
                 else:
-                    parsed.move(reached.line)
+                    parsed.shift_lines(reached.line)
                 reached.take(parsed.rest, parsed.line, parsed.begun)
-                block = self._block(parsed, row)
+                block = self._make_block(parsed, row)
                 row += len(parsed.lines)
                 if block is not None:
                     yield block
@@ -119,27 +119,27 @@ class DelimitedReader(TypedReader):
         if row == 0:
             raise NoRows(f"{self.path} has no row after its header.")
 
-    def _parsed_alone(self, item: tuple[Piece, bool]) -> Parsed | None:
+    def _parse_alone(self, item: tuple[Piece, bool]) -> ParsedRows | None:
         """Parse a piece as if a record began at its start, in line 0; None if rows are skipped.
 
         A piece that does not begin with a record, has an error, or has rows to skip is parsed
         again, after all earlier pieces.
         """
         piece, skip = item
-        return None if skip else self._parsed(*piece.read(), 0, 0)
+        return None if skip else self._parse(*piece.read(), 0, 0)
 
-    def _parsed(self, text: bytes, begun: int, line: int, skip: int) -> Parsed:
+    def _parse(self, text: bytes, begun: int, line: int, skip: int) -> ParsedRows:
         """Parse a text that begins with a record; of the first `skip` rows only categories."""
-        found = whole_records(self.path, self.layout, text, line)
-        out = Parsed(RowLines(np.empty(0, np.int64)), found.rest, found.next_line, begun)
+        found = split_records(self.path, self.layout, text, line)
+        out = ParsedRows(RowLines(np.empty(0, np.int64)), found.rest, found.next_line, begun)
         if found.is_blank:
             return out
-        with suppress(NotOfType):
+        with suppress(WrongType):
             if not skip:
-                return self._filled(out, found, 0, plain=True)
-        return self._filled(out, found, skip, plain=False)
+                return self._parse_records(out, found, 0, plain=True)
+        return self._parse_records(out, found, skip, plain=False)
 
-    def _filled(self, out: Parsed, found: Records, skip: int, plain: bool) -> Parsed:
+    def _parse_records(self, out: ParsedRows, found: Records, skip: int, plain: bool) -> ParsedRows:
         """Parse records; with ``plain`` pyarrow parses the numbers.
 
         Raises
@@ -147,18 +147,18 @@ class DelimitedReader(TypedReader):
         NotOfType
             With ``plain``, if pyarrow does not read some number.
         """
-        fields = self._read(found, plain)
+        fields = self._read_columns(found, plain)
         out.lines, out.skipped = fields.lines, min(skip, len(fields.lines))
         for j, coder in self._coders.items():
             column, places = self._column(fields, self.columns.features[j])
             if j in self.hashed:
-                column = written_plainly(plain_texts(column), self.layout.decimal)
+                column = normalise_numbers(trim_texts(column), self.layout.decimal)
             out.codes[j] = coder.tokens(column, places)
         if out.skipped < len(fields.lines):
-            self._fill(out, fields.after(skip), plain)
+            self._parse_columns(out, fields.after(skip), plain)
         return out
 
-    def _read(self, found: Records, plain: bool) -> Fields:
+    def _read_columns(self, found: Records, plain: bool) -> Fields:
         """Read the needed columns; number columns as float64 if `plain`, else as texts."""
         columns, number = self.columns, pyarrow.float64() if plain else pyarrow.utf8()
         types = dict.fromkeys(columns.features, number)
@@ -178,7 +178,7 @@ class DelimitedReader(TypedReader):
     def _column(self, fields: Fields, f: int) -> tuple[Any, Callable[[int], str]]:
         return fields.column(f), fields.places(f)
 
-    def _fill(self, out: Parsed, fields: Fields, plain: bool) -> None:
+    def _parse_columns(self, out: ParsedRows, fields: Fields, plain: bool) -> None:
         """Parse features, labels and weights; category codes depend on earlier rows."""
         features = self.columns.features
         out.X = X = np.empty((len(fields.lines), len(features)))
@@ -186,48 +186,50 @@ class DelimitedReader(TypedReader):
             if j in self._dates:
                 X[:, j] = self._dates[j].encode(*self._column(fields, f))
             elif j not in self._coders:
-                X[:, j] = self._numbers(fields, f, self._missing, plain, self._kinds.get(j))
+                X[:, j] = self._parse_numbers(fields, f, self._missing, plain, self._kinds.get(j))
         if self.columns.label is not None:
             column, places = self._column(fields, self.columns.label)
             if not pyarrow.types.is_floating(column.type):
-                column = plain_texts(column)
+                column = trim_texts(column)
                 check_points(column, self.layout.decimal, places)
-                column = written_plainly(column, self.layout.decimal)
-            out.labels = labels_of(column, places)
+                column = normalise_numbers(column, self.layout.decimal)
+            out.labels = parse_labels(column, places)
         if self.columns.weight is not None:
             f = self.columns.weight
-            out.weight = check_weights(self._numbers(fields, f, NONE, plain), fields.places(f))
+            out.weight = check_weights(
+                self._parse_numbers(fields, f, NO_MISSING, plain), fields.places(f)
+            )
 
-    def _numbers(
+    def _parse_numbers(
         self, fields: Fields, f: int, missing: Missing, plain: bool, kind: Kind | None = None
     ) -> NDArray[np.float64]:
         """Return the numbers of a column, which pyarrow has parsed if `plain`."""
         column, places = self._column(fields, f)
         if not plain:
-            return numbers_of(column, places, missing, self.layout.decimal, kind)
+            return parse_numbers(column, places, missing, self.layout.decimal, kind)
         numbers = column.cast(pyarrow.float64())
         values: NDArray[np.float64] = numbers.to_numpy(zero_copy_only=False)
         if column.null_count and not missing.allowed:
-            raise missing_value(places(int(np.argmax(column.is_null().to_numpy(False)))))
+            raise missing_value_error(places(int(np.argmax(column.is_null().to_numpy(False)))))
         if np.count_nonzero(~np.isfinite(values)) > column.null_count:
-            raise NotOfType  # parsed again as text, for the error
+            raise WrongType  # parsed again as text, for the error
         return values
 
-    def _block(self, parsed: Parsed, row: int) -> Block | None:
+    def _make_block(self, parsed: ParsedRows, row: int) -> Block | None:
         """Return parsed rows as a block, with category codes; `row` is the first row number.
 
         Return None if all rows are skipped.
         """
         skip, X = parsed.skipped, parsed.X
-        self._set_codes(X, parsed.codes, skip)
+        self._encode_texts(X, parsed.codes, skip)
         if X is None:
             return None
-        where = line_places(self.path, parsed.lines.after(skip))
+        where = name_lines(self.path, parsed.lines.after(skip))
         return Block(X, parsed.labels, parsed.weight, row + skip, where)
 
 
 @dataclass
-class Parsed:
+class ParsedRows:
     """Rows of a delimited file, parsed except for category codes, which need earlier rows.
 
     Attributes
@@ -260,7 +262,7 @@ class Parsed:
     labels: NDArray[Any] | None = None
     weight: NDArray[np.float64] | None = None
 
-    def move(self, lines: int) -> None:
+    def shift_lines(self, lines: int) -> None:
         """Add `lines` to all line numbers: the text begins this many lines later."""
         self.lines.before += lines
         self.line += lines

@@ -10,13 +10,13 @@ from typing import Any
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place, RemotePath, as_path
 from bigscreen.intake.readers.arff import ArffReader
-from bigscreen.intake.readers.base import Reader, Source, base_name
+from bigscreen.intake.readers.base import Reader, Source, strip_compression_suffix
 from bigscreen.intake.readers.binary import open_hdf5, open_idx, open_npy
 from bigscreen.intake.readers.columnar import ColumnarReader, FeatherReader
 from bigscreen.intake.readers.columns import LABEL_NAMES
 from bigscreen.intake.readers.frames import FrameReader, is_frame
 from bigscreen.intake.readers.npz import open_npz
-from bigscreen.intake.readers.python import python_reader
+from bigscreen.intake.readers.python import open_data
 from bigscreen.intake.readers.svmlight import SvmlightReader
 from bigscreen.intake.readers.table import TableReader
 
@@ -37,10 +37,10 @@ _FORMATS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "Parquet": (ColumnarReader, (*_FRAME, "memory")),
     "Feather": (FeatherReader, (*_FRAME, "memory")),
 }
-_HERE = ("HDF5", "NPY", "NPZ", "IDX")
+_LOCAL_FORMATS = ("HDF5", "NPY", "NPZ", "IDX")
 _ALWAYS_GIVEN = ("zero_based", "like", "memory", "missing")
 
-_NAMES = {
+_SUFFIXES = {
     "svmlight": (".svm", ".libsvm", ".svmlight"),
     "table": (".csv", ".tsv"),
     "ARFF": (".arff",),
@@ -60,7 +60,7 @@ _MAGIC = {
     b"\x00\x00": "IDX",
 }
 _ENTRY = re.compile(rb"\d+:[^\s:]+$")
-_HEAD = 1 << 16
+_HEAD_BYTES = 1 << 16
 
 
 def is_path(source: Any) -> bool:
@@ -99,21 +99,21 @@ def open_source(source: Any, **options: Any) -> Reader:
     if not is_path(source):
         parts = source if isinstance(source, tuple) else (source,)
         if 1 <= len(parts) <= 3 and is_frame(parts[0]):
-            _refuse(given, _FRAME, "a data frame")
+            _refuse_options(given, _FRAME, "a data frame")
             if unsaid:
                 given["label"] = False
             return FrameReader(*parts, **{key: given[key] for key in _FRAME if key in given})
-        _refuse(given, (), "data given as arrays")
-        return python_reader(source)
+        _refuse_options(given, (), "data given as arrays")
+        return open_data(source)
     path = as_path(source)
-    kind = detect(path)
-    if isinstance(path, RemotePath) and kind in _HERE:
+    kind = detect_format(path)
+    if isinstance(path, RemotePath) and kind in _LOCAL_FORMATS:
         raise InputError(
             f"{path}: a file of format {kind} is read in any order, and so from a disk of this "
             "machine: copy it here first."
         )
     opener, known = _FORMATS[kind]
-    _refuse(given, known, f"{path}, a file of format {kind},")
+    _refuse_options(given, known, f"{path}, a file of format {kind},")
     if unsaid and "label" in known:
         given["label"] = False
     arguments = {key: value for key, value in given.items() if key in known}
@@ -129,13 +129,13 @@ def open_source(source: Any, **options: Any) -> Reader:
     return reader
 
 
-def _refuse(given: dict[str, Any], known: tuple[str, ...], place: str) -> None:
+def _refuse_options(given: dict[str, Any], known: tuple[str, ...], place: str) -> None:
     for key in given:
         if key not in known and key not in _ALWAYS_GIVEN:
             raise InputError(f"{place} cannot be read with the option {key}: leave it out.")
 
 
-def detect(path: Place) -> str:
+def detect_format(path: Place) -> str:
     """Return the format of a file: by its first bytes, then by its name, then by its lines.
 
     Raises
@@ -144,15 +144,15 @@ def detect(path: Place) -> str:
         If the file does not exist, or its format is unknown.
     """
     with Source(path) as source:
-        head = source.read(_HEAD)
+        head = source.read(_HEAD_BYTES)
         compressed = source.compressed
     kind = next((k for magic, k in _MAGIC.items() if head.startswith(magic)), None)
     if kind not in (None, "IDX") and compressed:
         raise InputError(f"{path}: a compressed {kind} file cannot be read; decompress it first.")
     if kind is not None:
         return kind
-    name = base_name(path)
-    kind = next((k for k, suffixes in _NAMES.items() if name.endswith(suffixes)), None)
+    name = strip_compression_suffix(path)
+    kind = next((k for k, suffixes in _SUFFIXES.items() if name.endswith(suffixes)), None)
     if kind is None and b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{path}: this format is not known; convert it to CSV, svmlight or HDF5.")
     return kind or ("svmlight" if _looks_svmlight(head) else "table")

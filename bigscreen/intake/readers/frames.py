@@ -35,7 +35,7 @@ def _is_dask(X: Any) -> bool:
     return hasattr(X, "npartitions") and hasattr(X, "partitions") and hasattr(X, "columns")
 
 
-def _plain_columns(frame: Any) -> Any:
+def _mixed_as_texts(frame: Any) -> Any:
     """Return a pandas frame with columns of mixed texts and numbers converted to texts.
 
     The frame then means what a CSV file of these texts means.
@@ -68,7 +68,7 @@ class FrameReader(ArrowReader):
         if _is_dask(frame):
             parts = (frame.partitions[k] for k in range(frame.npartitions))
             self._parts = [part.compute for part in parts]
-        tables = (table for table in map(self._table, self._parts) if table.num_rows)
+        tables = (table for table in map(self._to_arrow, self._parts) if table.num_rows)
         first = next(tables, None)
         if first is None:
             raise NoRows(f"the {kind} has no row.")
@@ -85,10 +85,10 @@ class FrameReader(ArrowReader):
             schema = pyarrow.schema(fields, schema.metadata)
         if schema != first.schema:
             named = zip(schema, first.schema, strict=True)
-            self._typed_later = frozenset(a.name for a, b in named if a.type != b.type)
+            self._late_types = frozenset(a.name for a, b in named if a.type != b.type)
             first = first.cast(schema)
         rows = None if len(self._parts) > 1 else first.num_rows
-        self._beside = [None if part is None else np.asarray(part) for part in (y, weights)]
+        self._separate = [None if part is None else np.asarray(part) for part in (y, weights)]
         if y is not None:
             options = {"label": False, **options}
         self._first = first.slice(0, FIRST)
@@ -96,14 +96,14 @@ class FrameReader(ArrowReader):
         del self._first
         self._size = first.nbytes if rows is not None else 0
 
-    def _table(self, part: Callable[[], Any]) -> Any:
+    def _to_arrow(self, part: Callable[[], Any]) -> Any:
         frame = part()
         try:
             if _is_pandas(frame):
                 try:
                     return pyarrow.Table.from_pandas(frame, preserve_index=False)
                 except (pyarrow.ArrowException, TypeError, ValueError):
-                    frame = _plain_columns(frame)
+                    frame = _mixed_as_texts(frame)
                 return pyarrow.Table.from_pandas(frame, preserve_index=False)
             return pyarrow.table(frame)
         except (pyarrow.ArrowException, TypeError, ValueError) as error:
@@ -125,7 +125,7 @@ class FrameReader(ArrowReader):
         """See `ArrowReader.batches`."""
         step, first = max(PIECE_BYTES // (8 * len(self._names)), 1), 0
         for part in self._parts:
-            table = self._table(part)
+            table = self._to_arrow(part)
             if list(table.schema.names) != self._names:
                 raise InputError(f"{self._name}, row {first}: a partition has other columns.")
             for batch in table.to_batches(max_chunksize=step):
@@ -133,11 +133,11 @@ class FrameReader(ArrowReader):
                     skip = max(skip_rows - first, 0)
                     yield first + skip, batch.slice(skip)
                 first += len(batch)
-        for what, values in zip(("labels", "weights"), self._beside, strict=True):
+        for what, values in zip(("labels", "weights"), self._separate, strict=True):
             if values is not None and len(values) != first:
                 raise InputError(f"{self._name} has {first} rows and {len(values)} {what}.")
 
-    def beside(self, first: int, rows: int) -> tuple[Any, Any]:
-        """See `ArrowReader.beside`."""
-        y, weight = (None if v is None else v[first : first + rows] for v in self._beside)
+    def separate_labels(self, first: int, rows: int) -> tuple[Any, Any]:
+        """See `ArrowReader.separate_labels`."""
+        y, weight = (None if v is None else v[first : first + rows] for v in self._separate)
         return y, None if weight is None else np.asarray(weight, np.float64)

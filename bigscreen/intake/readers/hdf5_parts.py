@@ -13,7 +13,7 @@ _SAME_FILE = "."
 """Name by which a virtual dataset refers to its own file."""
 
 
-def check_whole(path: Path, dataset: Any) -> None:
+def check_complete(path: Path, dataset: Any) -> None:
     """Refuse a dataset with values that were never written, or that lie outside its folder.
 
     HDF5 silently returns the fill value, 0, for values that were never written, and for rows of a
@@ -69,9 +69,9 @@ def _check_parts(
     covered = h5py.h5s.create_simple(dataset.shape)
     covered.select_none()
     for part in dataset.virtual_sources():
-        _cover(covered, part.vspace)
+        _add_covered(covered, part.vspace)
         name = f"{place} is a virtual dataset, and its part {part.file_name}:{part.dset_name}"
-        found = path if part.file_name == _SAME_FILE else _found(path.parent, part.file_name)
+        found = path if part.file_name == _SAME_FILE else _find_part(path.parent, part.file_name)
         if found is None:
             raise InputError(f"{name} is missing, so its rows would be read as 0: fetch it, too.")
         try:
@@ -88,7 +88,7 @@ def _check_parts(
                     f"{name} lies outside the folder {folder}: put it there, or copy all rows into "
                     "one file (h5repack does)."
                 )
-            if not _holds(source, part):
+            if not _holds_part(source, part):
                 raise InputError(
                     f"{name} has the shape {source.shape}, which is too small: the rows that it "
                     "lacks would be read as 0."
@@ -102,7 +102,7 @@ def _check_parts(
         )
 
 
-def _cover(covered: Any, space: Any) -> None:
+def _add_covered(covered: Any, space: Any) -> None:
     """Add the values of one part to the covered values (overlapping parts count once)."""
     import h5py
 
@@ -113,7 +113,7 @@ def _cover(covered: Any, space: Any) -> None:
         covered.select_hyperslab(start, count, stride, block, op=h5py.h5s.SELECT_OR)
 
 
-def _holds(source: Any, part: Any) -> bool:
+def _holds_part(source: Any, part: Any) -> bool:
     """Whether a dataset has all values that a virtual dataset maps."""
     import h5py
 
@@ -124,7 +124,7 @@ def _holds(source: Any, part: Any) -> bool:
     return len(last) == source.ndim and all(map(int.__lt__, last, source.shape))
 
 
-def _found(folder: Path, name: str) -> Path | None:
+def _find_part(folder: Path, name: str) -> Path | None:
     """Return the file that HDF5 opens for the name of a virtual part; None if there is none."""
     places = [folder / name, folder / os.path.basename(name), Path(name)]
     return next((place for place in places if place.is_file()), None)

@@ -19,13 +19,13 @@ from bigscreen.intake.readers.binary import (
     Y_NAMES,
     ArrayRows,
     Column,
-    Matrix,
     MatrixReader,
+    OpenMatrix,
     RowSource,
     StreamRows,
-    npy_rows,
-    numeric,
-    rows_in,
+    as_floats,
+    open_npy_file,
+    open_npy_rows,
 )
 
 
@@ -50,27 +50,27 @@ def open_npz(
         raise InputError(
             f"{path} holds a sparse matrix and no labels: give a labels file (.npy), or label none."
         )
-    x_key = "data" if sparse else _choose(path, keys, X_NAMES, "X")
+    x_key = "data" if sparse else _choose_array(path, keys, X_NAMES, "X")
     beside = label is None and labels_file is None
-    y_key = _choose(path, keys, Y_NAMES, "y") if beside else None
+    y_key = _choose_array(path, keys, Y_NAMES, "y") if beside else None
 
-    def matrix() -> Matrix:
+    def matrix() -> OpenMatrix:
         archive = zipfile.ZipFile(path)
         files: list[Any] = [archive]
 
         def rows(key: str) -> StreamRows | ArrayRows:
             info = archive.getinfo(key + ".npy")
             stream: Any = io.BufferedReader(archive.open(info))
-            return npy_rows(stream, path, info.file_size, allowed_memory(memory))
+            return open_npy_rows(stream, path, info.file_size, allowed_memory(memory))
 
         size = archive.getinfo(x_key + ".npy").file_size
         y, y_name = None if y_key is None else rows(y_key), path
         if labels_file is not None and label is None:
-            y, y_name = rows_in(Path(labels_file), files, memory), Path(labels_file)
+            y, y_name = open_npy_file(Path(labels_file), files, memory), Path(labels_file)
         X: RowSource = (
-            rows(x_key) if not sparse else _csr_rows(path, keys, rows, allowed_memory(memory))
+            rows(x_key) if not sparse else _open_csr_rows(path, keys, rows, allowed_memory(memory))
         )
-        return Matrix(X, y, None, str(path), str(y_name), sparse, size, files)
+        return OpenMatrix(X, y, None, str(path), str(y_name), sparse, size, files)
 
     return MatrixReader(matrix, label, weight)
 
@@ -115,12 +115,12 @@ class CsrRows:
                 f"{self._path}, rows {start} to {stop - 1}: the file is damaged, as a column is "
                 f"outside 0 to {self.shape[1] - 1}."
             )
-        data = numeric(self._data.read(first, last), lambda _: f"{self._path}, row {start}")
+        data = as_floats(self._data.read(first, last), lambda _: f"{self._path}, row {start}")
         indptr = self._indptr[start : stop + 1] - first
         return csr_array((data, indices, indptr), shape=(stop - start, self.shape[1]))
 
 
-def _csr_rows(
+def _open_csr_rows(
     path: Path, keys: Sequence[str], rows: Callable[[str], RowSource], memory: int
 ) -> CsrRows:
     """Return the rows of a CSR matrix that `scipy.sparse.save_npz` has written.
@@ -154,7 +154,7 @@ def _csr_rows(
     return CsrRows(path, (n, d), begin, rows("indices"), rows("data"))
 
 
-def _choose(path: Path, keys: Sequence[str], usual: Sequence[str], what: str) -> str:
+def _choose_array(path: Path, keys: Sequence[str], usual: Sequence[str], what: str) -> str:
     found = [key for key in keys if key in usual]
     if len(found) != 1:
         raise InputError(

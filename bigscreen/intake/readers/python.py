@@ -13,8 +13,8 @@ from scipy.sparse import csr_array, issparse
 
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
-from bigscreen.intake.readers.base import Block, Reader, row_places
-from bigscreen.intake.readers.binary import ArrayRows, Matrix, MatrixReader
+from bigscreen.intake.readers.base import Block, Reader, name_rows
+from bigscreen.intake.readers.binary import ArrayRows, MatrixReader, OpenMatrix
 
 
 class ArrayReader(MatrixReader):
@@ -36,7 +36,9 @@ class ArrayReader(MatrixReader):
         self._arrays = parts
         y_rows, weight_rows = (None if p is None else ArrayRows(p) for p in (y, weight))
         size = sum(int(part.nbytes) for part in parts)
-        super().__init__(lambda: Matrix(ArrayRows(X), y_rows, weight_rows, "", "y", sparse, size))
+        super().__init__(
+            lambda: OpenMatrix(ArrayRows(X), y_rows, weight_rows, "", "y", sparse, size)
+        )
 
     @property
     def identity(self) -> str:  # type: ignore[override]
@@ -97,7 +99,7 @@ class BlocksReader(Reader):
             for block in ArrayReader(X, *beside).blocks(max(skip_rows - first, 0)):
                 at = first + block.first_row
                 self._done += block.X.data.nbytes
-                yield replace(block, first_row=at, where=row_places("", at))
+                yield replace(block, first_row=at, where=name_rows("", at))
 
 
 class DaskReader(BlocksReader):
@@ -118,7 +120,7 @@ class DaskReader(BlocksReader):
             raise InputError(f"the dask array has {X.ndim} dimensions; X needs rows and columns.")
         super().__init__(())
         self._X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
-        self._beside = [self._aligned(part) for part in (y, weight)]
+        self._beside = [self._align(part) for part in (y, weight)]
         self.n_features = int(X.shape[1])
         self._size = 0 if math.isnan(X.nbytes) else int(X.nbytes)
         parts = [X, *(part for part in (y, weight) if part is not None)]
@@ -128,7 +130,7 @@ class DaskReader(BlocksReader):
             for part in parts
         )
 
-    def _aligned(self, part: Any) -> Any:
+    def _align(self, part: Any) -> Any:
         if part is None or not hasattr(part, "dask"):
             return None if part is None else np.asarray(part).reshape(-1)
         chunks = self._X.chunks[0]
@@ -150,16 +152,16 @@ class DaskReader(BlocksReader):
                 first += count
                 continue
             X = self._X.blocks[i].compute()
-            yield first, (X, *(self._part(part, i, first, X.shape[0]) for part in self._beside))
+            yield first, (X, *(self._block_of(part, i, first, X.shape[0]) for part in self._beside))
             first += X.shape[0]
 
-    def _part(self, part: Any, i: int, first: int, rows: int) -> Any:
+    def _block_of(self, part: Any, i: int, first: int, rows: int) -> Any:
         if part is None:
             return None
         return part.blocks[i].compute() if hasattr(part, "dask") else part[first : first + rows]
 
 
-def python_reader(source: Any) -> Reader:
+def open_data(source: Any) -> Reader:
     """Return the reader for X, (X, y), (X, y, weight), or an iterable of these.
 
     Raises

@@ -24,16 +24,16 @@ from bigscreen.intake.readers.base import (
     RowLines,
     Source,
     decode,
-    line_pieces,
-    line_places,
-    too_long,
-    tried,
+    name_lines,
+    read_line_pieces,
+    too_long_error,
+    try_parse,
 )
-from bigscreen.intake.readers.categories import as_numbers, labels_of
-from bigscreen.intake.readers.text import finite_number
+from bigscreen.intake.readers.categories import parse_labels, try_numbers
+from bigscreen.intake.readers.text import parse_finite
 from bigscreen.numerics.rows import njit
 
-LARGEST_INDEX = 2**31 - 1
+MAX_INDEX = 2**31 - 1
 
 _TOKEN = re.compile(rb"\S+")
 _INDEX = re.compile(r"-?\d{1,18}", re.ASCII)
@@ -42,19 +42,19 @@ _POSITION, _LINE, _ROW, _ENTRIES, _LOWEST, _HIGHEST = range(6)
 
 
 @njit(cache=True, nogil=True)
-def _blank(byte: int) -> bool:
+def _is_blank(byte: int) -> bool:
     """Whether a byte is white space within a line, as for bytes.split()."""
     return byte == 32 or (byte >= 9 and byte <= 13 and byte != 10)
 
 
 @njit(cache=True, nogil=True)
-def _ends(byte: int) -> bool:
+def _ends_token(byte: int) -> bool:
     """Whether a byte ends a token: white space, line end or comment."""
-    return _blank(byte) or byte == 10 or byte == 35
+    return _is_blank(byte) or byte == 10 or byte == 35
 
 
-class Lines(NamedTuple):
-    """Output of `_parse`: concatenated texts of labels and of values, line numbers, CSR indices.
+class LineArrays(NamedTuple):
+    """Output of `_parse_lines`: texts of labels and values, concatenated; line numbers; indices.
 
     Attributes
     ----------
@@ -77,12 +77,12 @@ class Lines(NamedTuple):
 
 
 @njit(cache=True, nogil=True)
-def _copied(
+def _copy_token(
     buf: NDArray[np.uint8], i: int, out: NDArray[np.uint8], ends: NDArray[np.int64], k: int
 ) -> int:
     """Copy the token at `i` to `out` as its k-th text; return the position after the token."""
     to = ends[k]
-    while not _ends(buf[i]):
+    while not _ends_token(buf[i]):
         out[to] = buf[i]
         to += 1
         i += 1
@@ -91,7 +91,9 @@ def _copied(
 
 
 @njit(cache=True, nogil=True)
-def _parse(buf: NDArray[np.uint8], state: NDArray[np.int64], smallest: int, out: Lines) -> bool:
+def _parse_lines(
+    buf: NDArray[np.uint8], state: NDArray[np.int64], smallest: int, out: LineArrays
+) -> bool:
     """Parse lines until the end (return True) or an invalid line (return False, at its start).
 
     `state` holds the position, line number, row, entries, and the smallest and largest index.
@@ -104,21 +106,21 @@ def _parse(buf: NDArray[np.uint8], state: NDArray[np.int64], smallest: int, out:
     while i < n:
         begin = i
         first_entry = entries
-        while _blank(buf[i]):
+        while _is_blank(buf[i]):
             i += 1
         if buf[i] != 10 and buf[i] != 35:
-            stop = _copied(buf, i, labels, label_ends, row)
+            stop = _copy_token(buf, i, labels, label_ends, row)
             for k in range(i, stop):
                 plain = plain and buf[k] != 58 and buf[k] != 44
             i = stop
             previous = smallest - 1
             while plain:
-                while _blank(buf[i]):
+                while _is_blank(buf[i]):
                     i += 1
                 if buf[i] == 10 or buf[i] == 35:
                     break
                 if buf[i] == 113 and buf[i + 1] == 105 and buf[i + 2] == 100 and buf[i + 3] == 58:
-                    while not _ends(buf[i]):
+                    while not _ends_token(buf[i]):
                         i += 1
                     continue
                 index: Any = np.int64(0)
@@ -126,10 +128,10 @@ def _parse(buf: NDArray[np.uint8], state: NDArray[np.int64], smallest: int, out:
                 while buf[i] >= 48 and buf[i] <= 57 and i < start + 11:
                     index = index * 10 + buf[i] - 48
                     i += 1
-                if buf[i] != 58 or i == start or index <= previous or index > LARGEST_INDEX:
+                if buf[i] != 58 or i == start or index <= previous or index > MAX_INDEX:
                     plain = False
                     break
-                i = _copied(buf, i + 1, values, value_ends, entries)
+                i = _copy_token(buf, i + 1, values, value_ends, entries)
                 indices[entries] = index
                 entries += 1
                 previous = index
@@ -152,13 +154,13 @@ def _parse(buf: NDArray[np.uint8], state: NDArray[np.int64], smallest: int, out:
     return plain
 
 
-def _texts(content: NDArray[np.uint8], ends: NDArray[np.int64], kind: Any) -> Any:
+def _as_arrow_texts(content: NDArray[np.uint8], ends: NDArray[np.int64], kind: Any) -> Any:
     """Return concatenated texts as an Arrow array."""
     buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(content)]
     return pyarrow.Array.from_buffers(kind, len(ends) - 1, buffers)
 
 
-class Parsed(NamedTuple):
+class ParsedLines(NamedTuple):
     """Lines of an svmlight file, parsed without knowing the lines before.
 
     Attributes
@@ -217,7 +219,7 @@ class SvmlightReader(Reader):
             self._progress, self.anywhere = source.progress(), not source.compressed
 
     def _restart(self) -> None:
-        self.min_index, self.max_index = LARGEST_INDEX + 1, -1
+        self.min_index, self.max_index = MAX_INDEX + 1, -1
 
     def index_base(self) -> int:
         """Return the index of the first column, 0 or 1; with "auto" valid after the last row."""
@@ -240,34 +242,34 @@ class SvmlightReader(Reader):
         self._restart()
         first_row, line = 0, 1
         with Source(self.path) as source:
-            parse = partial(tried, partial(self._parsed, line=0))
-            for piece, parsed in each(parse, line_pieces(source)):
+            parse = partial(try_parse, partial(self._parse_piece, line=0))
+            for piece, parsed in each(parse, read_line_pieces(source)):
                 self._progress = piece.progress
                 if parsed is None:
-                    parsed = self._parsed(piece, line)
+                    parsed = self._parse_piece(piece, line)
                 else:
                     parsed.lines.before += line
                 line += parsed.text_lines
                 rows = len(parsed.lines)
                 if rows:
-                    block = self._block(parsed, first_row)
+                    block = self._make_block(parsed, first_row)
                     if first_row + rows > skip_rows:
                         skip = max(skip_rows - first_row, 0)
                         rest = block.take(np.arange(skip, rows)) if skip else block
                         yield replace(rest, first_row=first_row + skip)
                     first_row += rows
-                if parsed.begun > base.LONGEST_RECORD:
-                    raise too_long(self.path, line)
+                if parsed.begun > base.MAX_RECORD_BYTES:
+                    raise too_long_error(self.path, line)
         if first_row == 0:
             raise NoRows(f"{self.path} holds no row: there are only comments in it.")
         self.n_features = max(self.max_index + 1 - self.index_base(), 0)
 
-    def _parsed(self, piece: Piece, line: int) -> Parsed:
+    def _parse_piece(self, piece: Piece, line: int) -> ParsedLines:
         """Parse lines without knowing the lines before; the first has number `line`."""
         text, begun = piece.read()
         buf = np.frombuffer(text, np.uint8)
         most_rows, most_entries = text.count(b"\n"), text.count(b":")
-        out = Lines(
+        out = LineArrays(
             labels=np.empty(len(text), np.uint8),
             label_ends=np.zeros(most_rows + 1, np.int64),
             values=np.empty(len(text), np.uint8),
@@ -277,50 +279,50 @@ class SvmlightReader(Reader):
             indices=np.empty(most_entries, np.int32),
         )
         smallest = 1 if self.zero_based is False else 0
-        state = np.array([0, line, 0, 0, LARGEST_INDEX + 1, -1], np.int64)
-        if not _parse(buf, state, smallest, out):
-            self._say_what_is_wrong(text, state, smallest)
+        state = np.array([0, line, 0, 0, MAX_INDEX + 1, -1], np.int64)
+        if not _parse_lines(buf, state, smallest, out):
+            self._raise_error(text, state, smallest)
         rows, entries = int(state[_ROW]), int(state[_ENTRIES])
         lines, indptr = RowLines(out.lines[:rows]), out.indptr[: rows + 1]
-        values = self._values(out, entries, lines)
-        labels = _texts(out.labels, out.label_ends[: rows + 1], pyarrow.large_binary())
-        return Parsed(
+        values = self._parse_values(out, entries, lines)
+        labels = _as_arrow_texts(out.labels, out.label_ends[: rows + 1], pyarrow.large_binary())
+        return ParsedLines(
             lines=lines,
             text_lines=most_rows,
             begun=begun,
             arrays=(values, out.indices[:entries], indptr),
-            labels=labels_of(labels, line_places(self.path, lines)),
+            labels=parse_labels(labels, name_lines(self.path, lines)),
             lowest=int(state[_LOWEST]),
             highest=int(state[_HIGHEST]),
         )
 
-    def _values(self, out: Lines, entries: int, lines: RowLines) -> NDArray[np.float64]:
+    def _parse_values(self, out: LineArrays, entries: int, lines: RowLines) -> NDArray[np.float64]:
         """Return the values of all entries; raise InputError for one that is not finite."""
         texts = out.values, out.value_ends[: entries + 1]
-        numbers = as_numbers(_texts(*texts, pyarrow.large_utf8()))  # (numbers are ASCII)
+        numbers = try_numbers(_as_arrow_texts(*texts, pyarrow.large_utf8()))  # (numbers are ASCII)
         if numbers is not None:
             values: NDArray[np.float64] = numbers.to_numpy(zero_copy_only=False)
             if np.isfinite(values).all():
                 return values
         values = np.empty(entries)
-        for k, text in enumerate(_texts(*texts, pyarrow.large_binary()).to_pylist()):
+        for k, text in enumerate(_as_arrow_texts(*texts, pyarrow.large_binary()).to_pylist()):
             try:
-                values[k] = finite_number(decode(text), "")
+                values[k] = parse_finite(decode(text), "")
             except InputError:
                 row = int(np.searchsorted(out.indptr[: len(lines) + 1], k, side="right")) - 1
                 place = f"{self.path}, line {lines[row]}, index {out.indices[k]}"
-                finite_number(decode(text), place)
+                parse_finite(decode(text), place)
         return values
 
-    def _block(self, parsed: Parsed, first_row: int) -> Block:
+    def _make_block(self, parsed: ParsedLines, first_row: int) -> Block:
         """Return parsed rows as a block, as wide as the largest index so far."""
         self.min_index = min(self.min_index, parsed.lowest)
         self.max_index = max(self.max_index, parsed.highest)
         X = csr_array(parsed.arrays, shape=(len(parsed.lines), self.max_index + 1))
-        where = line_places(self.path, parsed.lines)
+        where = name_lines(self.path, parsed.lines)
         return Block(X, parsed.labels, None, first_row, where)
 
-    def _say_what_is_wrong(self, text: bytes, state: NDArray[np.int64], smallest: int) -> NoReturn:
+    def _raise_error(self, text: bytes, state: NDArray[np.int64], smallest: int) -> NoReturn:
         """Raise InputError that explains why the line at `state` is not svmlight."""
         begin, line = int(state[0]), int(state[1])
         stop = text.index(b"\n", begin)
@@ -344,13 +346,13 @@ class SvmlightReader(Reader):
             index = int(index_text)
             if index == 0 and smallest == 1:
                 raise InputError(f"{place}: index 0 in a 1-based file; read it as 0-based.")
-            if index < 0 or index > LARGEST_INDEX:
-                raise InputError(f"{place}: index {index} is outside 0 to {LARGEST_INDEX}.")
+            if index < 0 or index > MAX_INDEX:
+                raise InputError(f"{place}: index {index} is outside 0 to {MAX_INDEX}.")
             if index <= previous:
                 raise InputError(
                     f"{place}: index {index} follows index {previous}; the indices of a row must "
                     "ascend without duplicates."
                 )
-            finite_number(value_text, f"{place}, index {index}")
+            parse_finite(value_text, f"{place}, index {index}")
             previous = index
         raise InputError(f"{place}: {token[:40]!r} is not index:value.")

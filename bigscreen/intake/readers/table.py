@@ -20,27 +20,27 @@ from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import (
     Source,
     decode,
-    text_pieces,
-    too_long,
+    read_pieces,
+    too_long_error,
 )
 from bigscreen.intake.readers.categories import (
     BLANK,
-    NONE,
+    NO_MISSING,
     Kind,
-    as_numbers,
-    kinds_like,
-    plain_texts,
+    kinds_of_store,
+    trim_texts,
+    try_numbers,
 )
 from bigscreen.intake.readers.columns import (
     LABEL_NAMES,
-    Asked,
-    TableColumns,
-    found_kind,
-    index_columns,
+    ColumnOptions,
+    ColumnRoles,
+    detect_kind,
+    find_index_columns,
 )
-from bigscreen.intake.readers.decimals import check_decimal, plainly
+from bigscreen.intake.readers.decimals import check_decimal, normalise_number
 from bigscreen.intake.readers.delimited import DelimitedReader
-from bigscreen.intake.readers.text import LOOK_BYTES, Fields, Layout, first_fields
+from bigscreen.intake.readers.text import TYPE_SAMPLE_BYTES, Fields, TextLayout, read_first_fields
 
 if TYPE_CHECKING:
     import _csv
@@ -64,11 +64,11 @@ class TableReader(DelimitedReader):
     delimiter : str, optional
         One character; " " is any run of spaces and tabs. Default: detected from the first lines.
     header : bool, optional
-        Whether the first row holds names. Default: detected; see `find_layout`.
+        Whether the first row holds names. Default: detected; see `detect_layout`.
     decimal : {".", ","}, optional
-        See `Layout`.
+        See `TextLayout`.
     **options
-        Fields of `Asked`.
+        Fields of `ColumnOptions`.
 
     Notes
     -----
@@ -86,35 +86,37 @@ class TableReader(DelimitedReader):
         **options: Any,
     ) -> None:
         check_decimal(decimal)
-        asked = Asked(**options)
+        asked = ColumnOptions(**options)
         like, missing = asked.like, asked.missing
         known = (like.names if like is not None else None) or ()
-        layout = find_layout(path, delimiter, header, asked.names, missing, decimal, known)
+        layout = detect_layout(path, delimiter, header, asked.names, missing, decimal, known)
         count, names = layout.columns, layout.names
         fields: Fields | None = None
         if like is None or layout.n_blank or (names and names[0] == "Unnamed: 0"):
             with Source(path) as source:
-                fields = first_fields(source, layout, LOOK_BYTES)
+                fields = read_first_fields(source, layout, TYPE_SAMPLE_BYTES)
         said = asked.kinds(path, count, names)
-        index = index_columns(names, None, partial(_is_whole, fields), layout.n_blank)
+        index = find_index_columns(
+            names, None, partial(_holds_whole_numbers, fields), layout.n_blank
+        )
         index = [f for f in index if f not in said]
-        chosen = TableColumns.choose(path, count, names, asked, index)
+        chosen = ColumnRoles.choose(path, count, names, asked, index)
         if like is not None:
-            super().__init__(path, layout, chosen, kinds_like(like), missing)
+            super().__init__(path, layout, chosen, kinds_of_store(like), missing)
             return
         texts_label = False
         if fields is not None and chosen.label is not None:
-            texts_label = as_numbers(plain_texts(fields.column(chosen.label))) is None
-        kinds = _found_kinds(fields, chosen, said, missing)
+            texts_label = try_numbers(trim_texts(fields.column(chosen.label))) is None
+        kinds = _detect_kinds(fields, chosen, said, missing)
         if BLANK in kinds.values():  # look at more rows
             with Source(path) as source:
-                fields = first_fields(source, layout)
-            kinds = _found_kinds(fields, chosen, said, missing)
+                fields = read_first_fields(source, layout)
+            kinds = _detect_kinds(fields, chosen, said, missing)
         super().__init__(path, layout, chosen, kinds, missing, texts_label)
 
 
-def _found_kinds(
-    fields: Fields | None, chosen: TableColumns, said: Mapping[int, Kind], missing: Missing
+def _detect_kinds(
+    fields: Fields | None, chosen: ColumnRoles, said: Mapping[int, Kind], missing: Missing
 ) -> dict[int, Kind]:
     """Return the types of the features that do not hold numbers."""
     kinds: dict[int, Kind] = {}
@@ -122,15 +124,15 @@ def _found_kinds(
         kind = said.get(f)
         if kind is None and fields is not None:
             decimal = fields.layout.decimal
-            kind = found_kind(fields.column(f), fields.places(f), missing, _SAY_DECIMAL, decimal)
+            kind = detect_kind(fields.column(f), fields.places(f), missing, _SAY_DECIMAL, decimal)
         if kind is not None:
             kinds[j] = kind
     return kinds
 
 
-def _is_whole(fields: Fields | None, f: int) -> bool:
+def _holds_whole_numbers(fields: Fields | None, f: int) -> bool:
     """Whether a column holds only whole numbers in the first rows of a file."""
-    numbers = None if fields is None else as_numbers(plain_texts(fields.column(f)))
+    numbers = None if fields is None else try_numbers(trim_texts(fields.column(f)))
     if numbers is None:
         return False
     values = numbers.to_numpy(zero_copy_only=False)
@@ -139,19 +141,19 @@ def _is_whole(fields: Fields | None, f: int) -> bool:
 
 _SAMPLE_ROWS = 100
 _SAMPLE_BYTES = 1 << 20
-_MOST_COLUMNS = 1 << 22
+_MAX_COLUMNS = 1 << 22
 _DELIMITERS = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar"}
 
 
-def find_layout(
+def detect_layout(
     path: str | Place,
     delimiter: str | None = None,
     header: bool | None = None,
     names_asked: Iterable[str] = (),
-    missing: Missing = NONE,
+    missing: Missing = NO_MISSING,
     decimal: str | None = None,
     known_names: Sequence[str] = (),
-) -> Layout:
+) -> TextLayout:
     """Detect delimiter, header and column names of a text table.
 
     Parameters
@@ -168,7 +170,7 @@ def find_layout(
     missing : Missing
         Missing values are ignored when the header is detected.
     decimal : {".", ","}, optional
-        See `Layout`.
+        See `TextLayout`.
     known_names : sequence of str
         Column names of an earlier store; a first row that has all of them is a header.
 
@@ -179,7 +181,7 @@ def find_layout(
         repeated.
     """
     _check_delimiter(delimiter)
-    lines = _first_lines(path)
+    lines = _read_first_lines(path)
     first = 0
     if lines and (told := _EXCEL.fullmatch(lines[0])):
         first, delimiter = 1, delimiter or told[1].decode()
@@ -188,20 +190,20 @@ def find_layout(
     body = [decode(line) for line in lines[first:]]
     if not body:
         raise NoRows(f"{path} has no row among its first lines: check that it is a table.")
-    if max(map(body[0].count, delimiter or (*_DELIMITERS, " "))) >= _MOST_COLUMNS:
+    if max(map(body[0].count, delimiter or (*_DELIMITERS, " "))) >= _MAX_COLUMNS:
         raise InputError(
-            f"{path}, line {first + 1}: the line has {_MOST_COLUMNS} columns or more; check its "
+            f"{path}, line {first + 1}: the line has {_MAX_COLUMNS} columns or more; check its "
             "format, or write so wide rows as svmlight or HDF5."
         )
-    delimiter = delimiter or _find_delimiter(path, body)
-    rows = _split(body, delimiter)
+    delimiter = delimiter or _detect_delimiter(path, body)
+    rows = _split_rows(body, delimiter)
     if not rows:
         raise InputError(f"{path} does not look like a table; check its format and its line ends.")
     columns = Counter(map(len, rows)).most_common(1)[0][0]
     comments = [line for line in lines[:first] if line.startswith(b"#")]
     names = None
     if comments and header is not False:
-        names = _names_in_comment(decode(comments[-1]), delimiter, columns, header)
+        names = _parse_comment_header(decode(comments[-1]), delimiter, columns, header)
     if names is None and header is None and len(rows[0]) == 1 < columns:
         raise InputError(
             f"{path}, line {first + 1}: {rows[0][0][:40]!r} stands alone where rows have {columns} "
@@ -217,15 +219,15 @@ def find_layout(
                 f"{path}, line {first + 1}: the header has {len(names)} names and the rows have "
                 f"{columns} fields; mend it, or say that there is no header."
             )
-        reader = _reader(body, delimiter)
+        reader = _csv_reader(body, delimiter)
         next(reader)
         header_lines = reader.line_num
         _check_single_header(path, names, reader, first)
         first += header_lines
     n_blank = 0 if names is None else next((k for k, name in enumerate(names) if name), columns)
-    names = names and _distinct(path, names)
+    names = names and _make_distinct(path, names)
     start = sum(len(line) + 1 for line in lines[:first])
-    return Layout(columns, names, delimiter, False, start, first + 1, decimal, n_blank)
+    return TextLayout(columns, names, delimiter, False, start, first + 1, decimal, n_blank)
 
 
 def _check_delimiter(delimiter: str | None) -> None:
@@ -239,16 +241,16 @@ def _check_delimiter(delimiter: str | None) -> None:
         raise InputError(f"{delimiter!r} is no delimiter: give one character, such as ',' or ';'.")
 
 
-def _names_in_comment(
+def _parse_comment_header(
     comment: str, delimiter: str, columns: int, header: bool | None
 ) -> list[str] | None:
     """Return the names in a comment line before the rows; None if it is not a header."""
-    fields = (_split([comment.lstrip("# \t")], delimiter) or [[]])[0]
+    fields = (_split_rows([comment.lstrip("# \t")], delimiter) or [[]])[0]
     words = [field for field in fields if exact_number(field) is None]
     return fields if len(fields) == columns and (header or words == fields) else None
 
 
-def _distinct(path: str | Place, names: list[str]) -> list[str]:
+def _make_distinct(path: str | Place, names: list[str]) -> list[str]:
     """Return the names, several empty ones replaced by "column K"; refuse equal names."""
     if names.count("") > 1:
         names = [name or f"column {k + 1}" for k, name in enumerate(names)]
@@ -258,40 +260,40 @@ def _distinct(path: str | Place, names: list[str]) -> list[str]:
     return names
 
 
-def _first_lines(path: str | Place) -> list[bytes]:
+def _read_first_lines(path: str | Place) -> list[bytes]:
     head = b""
     with Source(path) as source:
-        for piece in text_pieces(source):
+        for piece in read_pieces(source):
             head += piece
             if head.count(b"\n") > 1:
                 break
-            if len(head) > base.LONGEST_RECORD:
-                raise too_long(source.path, 1)
+            if len(head) > base.MAX_RECORD_BYTES:
+                raise too_long_error(source.path, 1)
     if head.count(b"\n", 0, _SAMPLE_BYTES) > 1:
         head = head[:_SAMPLE_BYTES]
     return head.split(b"\n")[:-1]
 
 
-def _reader(lines: list[str], delimiter: str) -> _csv.Reader:
+def _csv_reader(lines: list[str], delimiter: str) -> _csv.Reader:
     if delimiter == " ":
         lines = [line.replace("\t", " ").strip() for line in lines]
     return csv.reader((line + "\n" for line in lines), delimiter=delimiter, skipinitialspace=True)
 
 
-def _split(lines: list[str], delimiter: str) -> list[list[str]]:
+def _split_rows(lines: list[str], delimiter: str) -> list[list[str]]:
     """Return the first rows as lists of fields; empty if csv cannot read them (an open quote)."""
     try:
-        rows = [row for row in islice(_reader(lines, delimiter), _SAMPLE_ROWS) if row]
+        rows = [row for row in islice(_csv_reader(lines, delimiter), _SAMPLE_ROWS) if row]
     except csv.Error:
         return []
     return [[field.strip() for field in row] for row in rows]
 
 
-def _find_delimiter(path: str | Place, lines: list[str]) -> str:
+def _detect_delimiter(path: str | Place, lines: list[str]) -> str:
     """Return the delimiter that gives most lines the same number of fields, more than one."""
     found = {}
     for delimiter in (*_DELIMITERS, " "):
-        rows = _split(lines, delimiter)
+        rows = _split_rows(lines, delimiter)
         if not rows:
             continue
         columns, times = Counter(map(len, rows)).most_common(1)[0]
@@ -372,7 +374,8 @@ def _is_header(
         return all(texts) or (counts and any(texts))
     columns = [[row[c] for row in rest if c < len(row)] for c in range(len(head))]
     known = [
-        [plainly(value, decimal) for value in column if value not in missing] for column in columns
+        [normalise_number(value, decimal) for value in column if value not in missing]
+        for column in columns
     ]
     numeric = [bool(column) and all(map(_is_amount, column)) for column in known]
     fresh = [name not in column for name, column in zip(head, columns, strict=True)]
@@ -380,10 +383,10 @@ def _is_header(
         if not numbers or counts:
             return True
         doubt = f"{numbers[0]!r} is no name, yet text stands where numbers follow"
-    elif numbers and _names_label(head, texts, fresh) and len({*numbers}) == len(numbers):
+    elif numbers and _has_label_name(head, texts, fresh) and len({*numbers}) == len(numbers):
         return True
     elif counts and len(numbers) > 1:
-        if (told := _counts_columns(rows, texts, known)) is not None:
+        if (told := _is_numbered_header(rows, texts, known)) is not None:
             return told
         doubt = f"{', '.join(numbers[:3])} may be names or numbers"
     elif not any(numeric) and all(fresh):
@@ -396,14 +399,14 @@ def _is_header(
     )
 
 
-def _names_label(head: list[str], texts: list[bool], fresh: list[bool]) -> bool:
+def _has_label_name(head: list[str], texts: list[bool], fresh: list[bool]) -> bool:
     """Whether the first row holds a usual label name that its column does not repeat."""
     usual = {*LABEL_NAMES} - {"y"}  # "y" is often a label value, as is "n"
     cells = zip(head, texts, fresh, strict=True)
     return any(text and new and name.lower() in usual for name, text, new in cells)
 
 
-def _counts_columns(
+def _is_numbered_header(
     rows: list[list[str]], texts: list[bool], known: list[list[str]]
 ) -> bool | None:
     """Whether a first row of 0, 1, 2 and perhaps texts names columns; None if ambiguous."""

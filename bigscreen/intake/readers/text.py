@@ -18,12 +18,12 @@ from bigscreen.data.texts import exact_number
 from bigscreen.errors import InputError, reason_of
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
-from bigscreen.intake.readers.base import RowLines, Source, decode, line_pieces, too_long
+from bigscreen.intake.readers.base import RowLines, Source, decode, read_line_pieces, too_long_error
 
 NEWLINE, RETURN, SPACE, QUOTE = b'\n\r "'
 
 
-def missing_value(place: str) -> InputError:
+def missing_value_error(place: str) -> InputError:
     """Return the error for a missing value if missing values are not allowed."""
     return InputError(
         f"{place}: the value is missing; fill it in, say what stands for such values "
@@ -31,7 +31,7 @@ def missing_value(place: str) -> InputError:
     )
 
 
-def no_truth(text: str, place: str) -> InputError:
+def not_a_truth_error(text: str, place: str) -> InputError:
     """Return the error for a value in a truth value column that is neither true nor false."""
     return InputError(
         f"{place}: {text[:40]!r} stands among truth values and is neither true nor false; correct "
@@ -39,19 +39,19 @@ def no_truth(text: str, place: str) -> InputError:
     )
 
 
-def finite_number(text: str, place: str) -> float:
+def parse_finite(text: str, place: str) -> float:
     """Return the finite number that `text` holds, or raise InputError naming `place`."""
     value = exact_number(text)
     if value is not None and np.isfinite(value):
         return value
     if text in MISSING and value is None:
-        raise missing_value(place)
+        raise missing_value_error(place)
     kind = "a number" if value is None else "a finite number"
     raise InputError(f"{place}: {text[:40]!r} is not {kind}; correct it or remove the row.")
 
 
 @dataclass(frozen=True)
-class Layout:
+class TextLayout:
     """Layout of a delimited text file: columns, names, delimiter, and where its rows begin.
 
     Attributes
@@ -118,10 +118,10 @@ class Records(NamedTuple):
         if rows == self.next_line - self.line:
             return np.arange(self.line, self.next_line)
         ends = np.flatnonzero(np.frombuffer(self.text, np.uint8) == NEWLINE)
-        return self.line + _not_blank(self.text, ends, np.arange(len(ends)))
+        return self.line + _drop_blank_lines(self.text, ends, np.arange(len(ends)))
 
 
-def whole_records(path: Place, layout: Layout, text: bytes, line: int) -> Records:
+def split_records(path: Place, layout: TextLayout, text: bytes, line: int) -> Records:
     """Split lines into complete records; the first line, number `line`, begins a record.
 
     Raises
@@ -129,26 +129,28 @@ def whole_records(path: Place, layout: Layout, text: bytes, line: int) -> Record
     InputError
         If text follows a closing quote.
     """
-    text = _plain_csv(text, layout)
+    text = _to_csv(text, layout)
     if b'"' not in text:
         return Records(text, line, b"", line + text.count(b"\n"))
-    quotes = _alternating_quotes(text, layout)
+    quotes = _find_quotes(text, layout)
     if quotes is None and layout.delimiter != " ":
-        text = _without_blanks_at_quotes(text, layout)
-        quotes = _alternating_quotes(text, layout)
+        text = _strip_blanks_at_quotes(text, layout)
+        quotes = _find_quotes(text, layout)
     ends = np.flatnonzero(np.frombuffer(text, np.uint8) == NEWLINE)
     if quotes is not None:
         ends_record = np.searchsorted(quotes, ends) % 2 == 0
     else:
-        ends_record = _ends_by_fields(path, layout, text, line)
+        ends_record = _find_record_ends(path, layout, text, line)
     at = np.flatnonzero(ends_record)
     next_line = int(at[-1]) + 1 if len(at) else 0
     cut = int(ends[next_line - 1]) + 1 if next_line else 0
-    begins = _not_blank(text, ends, np.concatenate([[0], at[:-1] + 1])[: len(at)])
+    begins = _drop_blank_lines(text, ends, np.concatenate([[0], at[:-1] + 1])[: len(at)])
     return Records(text[:cut], line, text[cut:], next_line + line, begins + line)
 
 
-def _not_blank(text: bytes, ends: NDArray[np.int64], lines: NDArray[np.int64]) -> NDArray[np.int64]:
+def _drop_blank_lines(
+    text: bytes, ends: NDArray[np.int64], lines: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Return the given lines that are not empty."""
     buf = np.frombuffer(text, np.uint8)
     begins = np.concatenate([[0], ends + 1])[lines]
@@ -157,7 +159,7 @@ def _not_blank(text: bytes, ends: NDArray[np.int64], lines: NDArray[np.int64]) -
     return np.asarray(lines[holds], np.int64)
 
 
-def _alternating_quotes(text: bytes, layout: Layout) -> NDArray[np.int64] | None:
+def _find_quotes(text: bytes, layout: TextLayout) -> NDArray[np.int64] | None:
     """Return the positions of all quotes if they alternately open and close fields, else None.
 
     A doubled quote within a field counts as one that closes and one that opens.
@@ -174,7 +176,7 @@ def _alternating_quotes(text: bytes, layout: Layout) -> NDArray[np.int64] | None
     return quotes if opens.all() and closes.all() else None
 
 
-def _without_blanks_at_quotes(text: bytes, layout: Layout) -> bytes:
+def _strip_blanks_at_quotes(text: bytes, layout: TextLayout) -> bytes:
     """Return the text without blanks between delimiters and quoted fields."""
     mark = re.escape(layout.delimiter.encode())
     blanks = rb"[ \t]*" if layout.delimiter != "\t" else b" *"
@@ -182,7 +184,7 @@ def _without_blanks_at_quotes(text: bytes, layout: Layout) -> bytes:
     return re.sub(field, rb"\1\2", text)
 
 
-def _ends_by_fields(path: Place, layout: Layout, text: bytes, line: int) -> NDArray[np.bool_]:
+def _find_record_ends(path: Place, layout: TextLayout, text: bytes, line: int) -> NDArray[np.bool_]:
     """Return for each line whether a record ends there, if unquoted fields contain quotes.
 
     Raises
@@ -219,7 +221,7 @@ _ARFF_FIELD = re.compile(
 )
 
 
-def _plain_csv(text: bytes, layout: Layout) -> bytes:
+def _to_csv(text: bytes, layout: TextLayout) -> bytes:
     """Return lines as CSV in UTF-8, with quotes directly behind delimiters."""
     text = _as_utf8(text)
     if b"\r" in text and text.count(b"\r") != text.count(b"\r\n"):
@@ -227,9 +229,9 @@ def _plain_csv(text: bytes, layout: Layout) -> bytes:
     if layout.arff:
         text = _ARFF_COMMENT.sub(b"", text) if b"%" in text else text
         if b"'" in text or b'"' in text:
-            text = _ARFF_FIELD.sub(_requoted, text)
+            text = _ARFF_FIELD.sub(_requote, text)
     if layout.delimiter == " ":
-        return _single_blanks(text)
+        return _collapse_blanks(text)
     return text
 
 
@@ -243,14 +245,14 @@ def _as_utf8(text: bytes) -> bytes:
     return text
 
 
-def _requoted(match: re.Match[bytes]) -> bytes:
+def _requote(match: re.Match[bytes]) -> bytes:
     """Return a quoted ARFF field with the quotes of CSV."""
     content = match[2] if match[2] is not None else match[3]
     content = re.sub(rb"\\(.)", rb"\1", content).replace(b'"', b'""')
     return b'%b"%b"' % (match[1], content)
 
 
-def _single_blanks(text: bytes) -> bytes:
+def _collapse_blanks(text: bytes) -> bytes:
     """Return lines with one space for each run of spaces and tabs, and no spaces at the ends."""
     if b'"' in text:
         return _BLANKS.sub(lambda m: m[1] or (b"\n" if m[2] else b" "), text).lstrip(b" ")
@@ -268,7 +270,7 @@ class Fields:
     Attributes
     ----------
     path : Place
-    layout : Layout
+    layout : TextLayout
     table : pyarrow.Table
         Columns are named by their positions in the file.
     lines : RowLines
@@ -276,7 +278,7 @@ class Fields:
     """
 
     path: Place
-    layout: Layout
+    layout: TextLayout
     table: Any
     lines: RowLines
 
@@ -293,25 +295,29 @@ class Fields:
 
     def places(self, f: int) -> Callable[[int], str]:
         """Return a function that names the field of the i-th row in column `f`, for errors."""
-        return field_places(self.path, self.layout, self.lines, f)
+        return name_fields(self.path, self.layout, self.lines, f)
 
 
-def field_places(path: Place, layout: Layout, lines: RowLines, f: int) -> Callable[[int], str]:
+def name_fields(path: Place, layout: TextLayout, lines: RowLines, f: int) -> Callable[[int], str]:
     """Return a function that names the field of the i-th row in column `f`, for errors."""
     name = f" ({layout.names[f]!r})" if layout.names else ""
-    return partial(_field_place, path, lines, f"column {f + 1}{name}")
+    return partial(_name_field, path, lines, f"column {f + 1}{name}")
 
 
-def _field_place(path: Place, lines: RowLines, column: str, row: int) -> str:
+def _name_field(path: Place, lines: RowLines, column: str, row: int) -> str:
     return f"{path}, line {lines[row]}, {column}"
 
 
-class NotOfType(Exception):
+class WrongType(Exception):
     """Raised if a field does not have the requested type."""
 
 
 def read_fields(
-    path: Place, layout: Layout, found: Records, types: dict[int, Any], nulls: Iterable[str] = ()
+    path: Place,
+    layout: TextLayout,
+    found: Records,
+    types: dict[int, Any],
+    nulls: Iterable[str] = (),
 ) -> Fields:
     """Parse records with pyarrow, and return the columns in `types`.
 
@@ -362,7 +368,7 @@ def read_fields(
         )
     except pyarrow.ArrowInvalid as error:
         if "conversion error" in str(error):
-            raise NotOfType from None
+            raise WrongType from None
         if not odd:
             raise InputError(f"{path}, line {found.line}: {reason_of(error)}.") from None
         row, count = odd[-1]
@@ -379,16 +385,16 @@ def read_fields(
     return Fields(path, layout, table, RowLines(lines))
 
 
-class Reached:
+class FilePosition:
     """Position in a delimited file: the current line, and the record that has begun there.
 
     Parameters
     ----------
     path : Place
-    layout : Layout
+    layout : TextLayout
     """
 
-    def __init__(self, path: Place, layout: Layout) -> None:
+    def __init__(self, path: Place, layout: TextLayout) -> None:
         self._path, self.line, self.rest = path, layout.body_line, b""
 
     def take(self, rest: bytes, line: int, begun: int) -> None:
@@ -400,8 +406,8 @@ class Reached:
             If the record that has begun is too long.
         """
         self.line, self.rest = line, rest
-        if len(rest) + begun > base.LONGEST_RECORD:
-            raise too_long(self._path, self.line)
+        if len(rest) + begun > base.MAX_RECORD_BYTES:
+            raise too_long_error(self._path, self.line)
 
     def finish(self) -> None:
         """Raise InputError if the last record of the file does not end."""
@@ -411,11 +417,11 @@ class Reached:
             )
 
 
-LOOK_BYTES = 1 << 20
+TYPE_SAMPLE_BYTES = 1 << 20
 """Judge the types of columns by this much of a file: an eighth of a piece takes 10 ms."""
 
 
-def first_fields(source: Source, layout: Layout, most: int | None = None) -> Fields | None:
+def read_first_fields(source: Source, layout: TextLayout, most: int | None = None) -> Fields | None:
     """Return the first rows of a delimited file as texts; None if the file has no row.
 
     Parameters
@@ -427,16 +433,16 @@ def first_fields(source: Source, layout: Layout, most: int | None = None) -> Fie
     Raises
     ------
     InputError
-        See `whole_records`, `read_fields` and `Reached`.
+        See `split_records`, `read_fields` and `FilePosition`.
     """
-    reached = Reached(source.path, layout)
+    reached = FilePosition(source.path, layout)
     texts = dict.fromkeys(range(layout.columns), pyarrow.utf8())
-    for piece in line_pieces(source, layout.body_start):
+    for piece in read_line_pieces(source, layout.body_start):
         text, begun = piece.read()
         text = reached.rest + text
         cut = 0 if most is None or len(text) <= most else text.rfind(b"\n", 0, most) + 1
         for part in [text[:cut], text] if cut else [text]:
-            found = whole_records(source.path, layout, part, reached.line)
+            found = split_records(source.path, layout, part, reached.line)
             if not found.is_blank:
                 fields = read_fields(source.path, layout, found, texts)
                 if len(fields.lines):

@@ -16,7 +16,7 @@ from bigscreen.intake.readers.categories import (
     Hashed,
     Kind,
 )
-from bigscreen.intake.readers.columns import TableColumns
+from bigscreen.intake.readers.columns import ColumnRoles
 
 
 class TypedReader(Reader):
@@ -24,7 +24,7 @@ class TypedReader(Reader):
 
     Parameters
     ----------
-    columns : TableColumns
+    columns : ColumnRoles
     names : list of str or None
         Names of all columns of the source.
     kinds : mapping of int to Kind
@@ -37,7 +37,7 @@ class TypedReader(Reader):
 
     def __init__(
         self,
-        columns: TableColumns,
+        columns: ColumnRoles,
         names: list[str] | None,
         kinds: Mapping[int, Kind],
         missing: Missing,
@@ -52,9 +52,9 @@ class TypedReader(Reader):
         self.hashed = {j: kind.how for j, kind in kinds.items() if kind.name == "hash"}
         self.truths = {j for j, kind in kinds.items() if kind == TRUTH}
         self.blank = {j for j, kind in kinds.items() if kind == BLANK}
-        self._restart()
+        self._reset_encoders()
 
-    def _restart(self) -> None:
+    def _reset_encoders(self) -> None:
         """Reset the encoders: forget all categories that were learnt."""
         missing = self._missing
         texts = {j: kind.how for j, kind in self._kinds.items() if kind.name == TEXT.name}
@@ -66,7 +66,7 @@ class TypedReader(Reader):
         self.categories = {j: coder.names for j, coder in self._coders.items()}
         self.unseen = {j: 0 for j, known in texts.items() if known is not None}
 
-    def _set_codes(self, X: Any, texts: dict[int, Any], skip: int = 0) -> None:
+    def _encode_texts(self, X: Any, texts: dict[int, Any], skip: int = 0) -> None:
         """Encode the texts of each column; write the codes to X, without the first `skip` rows."""
         for j, found in texts.items():
             codes = self._coders[j].encode(found)
