@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.utils import check_random_state, column_or_1d, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -115,6 +116,27 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         shown: str = super()._html_repr()
         return shown if model is None else shown + model._repr_html_()
 
+    def __sklearn_clone__(self) -> Self:
+        """Make an unfitted copy that shares the Dask client or cluster, which cannot be copied."""
+        given = self.get_params(deep=False)
+        made = type(self)(
+            **{k: v if k == "scheduler" else clone(v, safe=False) for k, v in given.items()}
+        )
+        for name in ("_metadata_request", "_sklearn_output_config"):
+            if hasattr(self, name):
+                setattr(made, name, copy.deepcopy(getattr(self, name)))
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Keep the address of a Dask client or cluster: a copy connects to the same scheduler."""
+        state: dict[str, Any] = super().__getstate__()
+        scheduler = state.get("scheduler")
+        if scheduler is None or isinstance(scheduler, str):
+            return state
+        from bigscreen.fleet.connecting import address_of
+
+        return {**state, "scheduler": address_of(scheduler)[0]}
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
@@ -179,11 +201,6 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         if self.scheduler is not None:
             from bigscreen.fleet.connecting import connect
 
-            if not isinstance(self.scheduler, str):
-                raise InputError(
-                    "scheduler must be the address of a Dask scheduler, such as "
-                    f"tcp://HOST:8786, got {self.scheduler!r}"
-                )
             with connect(self.scheduler) as cluster:
                 yield cluster
             return

@@ -173,8 +173,9 @@ class SVC(_Voting):
         Bytes that the fit may use; None: 0.8 of the memory available to the process.
     n_jobs : int or None, default=None
         Number of threads; None and -1: one for each processor.
-    scheduler : str or None, default=None
-        Address of a Dask scheduler to run on instead, ``tcp://HOST:8786``.
+    scheduler : str, distributed.Client, Dask cluster or None, default=None
+        Where to run instead: a Dask client or cluster, which is borrowed and left running, or the
+        address of a scheduler, ``tcp://HOST:8786``.
     work : path or None, default=None
         Folder that a scheduler's workers share, for the rows; emptied after the fit.
     random_state : int, RandomState or None, default=None

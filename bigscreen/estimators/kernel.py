@@ -45,7 +45,7 @@ class KernelMachine(Machine):
     cache_size: float | None = None
     memory: int | None = None
     n_jobs: int | None = None
-    scheduler: str | None = None
+    scheduler: Any = None
     work: str | os.PathLike[str] | None = None
     random_state: Any = None
     verbose: bool | int = False

@@ -85,8 +85,9 @@ class NystroemSVC(Classifier):
         Bytes that the fit may use; None: 0.8 of the memory available to the process.
     n_jobs : int or None, default=None
         Number of threads; None and -1: one for each processor.
-    scheduler : str or None, default=None
-        Address of a Dask scheduler to run on instead, ``tcp://HOST:8786``.
+    scheduler : str, distributed.Client, Dask cluster or None, default=None
+        Where to run instead: a Dask client or cluster, which is borrowed and left running, or the
+        address of a scheduler, ``tcp://HOST:8786``.
     work : path or None, default=None
         Folder for what does not fit in memory (and, with a scheduler, for the rows: all its
         workers must share it); emptied after the fit. None: the system's temporary folder.
@@ -154,7 +155,7 @@ class NystroemSVC(Classifier):
     random_state: Any = None
     memory: int | None = None
     n_jobs: int | None = None
-    scheduler: str | None = None
+    scheduler: Any = None
     work: str | os.PathLike[str] | None = None
     verbose: int = 0
     tuning: Tuning | None = None

@@ -113,7 +113,7 @@ class LinearSVC(Classifier):
     screening: str = "gap"
     memory: int | None = None
     n_jobs: int | None = None
-    scheduler: str | None = None
+    scheduler: Any = None
     work: str | os.PathLike[str] | None = None
 
     _intercepts = INTERCEPTS
@@ -194,7 +194,7 @@ class LinearSVR(Regressor):
     screening: str = "gap"
     memory: int | None = None
     n_jobs: int | None = None
-    scheduler: str | None = None
+    scheduler: Any = None
     work: str | os.PathLike[str] | None = None
 
     _problem = "svr"

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from typing import Any
 
-from distributed import Client, Security
+from distributed import Client, Security, Status
 
 from bigscreen.errors import InputError
 from bigscreen.fleet.cluster import Cluster
@@ -19,12 +19,15 @@ from bigscreen.fleet.workers import PATIENCE_SECONDS, Silent, differing
 SAME = ("bigscreen", "numba", "numpy", "distributed")
 """Packages of which all workers must have the same version as this process."""
 
+CLOSED = ("closed", "closing", Status.closed, Status.closing)
+"""States of a client or a cluster that has no scheduler any more."""
+
 ANSWER_SECONDS = 30.0
 """The default time that a scheduler has to answer."""
 
 
 def connect(
-    address: str,
+    scheduler: Any,
     timeout: float = ANSWER_SECONDS,
     security: Security | None = None,
     deadline: float | None = None,
@@ -33,14 +36,16 @@ def connect(
 
     Parameters
     ----------
-    address : str
-        Address of the scheduler, ``tcp://HOST:8786`` or ``tls://HOST:8786``.
+    scheduler : str, distributed.Client, or a cluster such as distributed.LocalCluster
+        Address of the scheduler, ``tcp://HOST:8786`` or ``tls://HOST:8786``; or an object that is
+        connected to it, whose address and certificates are used. The object is only borrowed: the
+        fleet has a connection of its own, and closes that.
     timeout : float
         Seconds that the scheduler has to answer, now and in later calls. (A frozen scheduler keeps
         its connections open, so that only the missing answer shows it.)
     security : distributed.Security, optional
-        Certificates for ``tls://``, made by `bigscreen.fleet.secure.certificates`. Default: from
-        Dask's configuration.
+        Certificates for ``tls://``, made by `bigscreen.fleet.secure.certificates`. Default: those
+        of the client or cluster, or from Dask's configuration.
     deadline : float, optional
         Value of ``time.monotonic()`` that bounds the waiting for scheduler and workers.
 
@@ -57,6 +62,8 @@ def connect(
     ConnectionError
         If the scheduler stops answering; later calls of the fleet can raise it, too.
     """
+    address, own = address_of(scheduler)
+    security = security or own
     until = time.monotonic() + PATIENCE_SECONDS if deadline is None else deadline
     client = client_of(address, timeout, security, until)
     owned = ExitStack()
@@ -67,6 +74,24 @@ def connect(
     except BaseException:
         owned.close()
         raise
+
+
+def address_of(scheduler: Any) -> tuple[str, Security | None]:
+    """Find the address of a scheduler and the certificates of its connections; see `connect`."""
+    if isinstance(scheduler, str):
+        return scheduler, None
+    if isinstance(scheduler, Client):
+        address = None if scheduler.scheduler is None else scheduler.scheduler.address
+    elif hasattr(scheduler, "scheduler_address"):
+        address = scheduler.scheduler_address
+    else:
+        raise InputError(
+            "scheduler must be the address of a Dask scheduler, such as tcp://HOST:8786, or a "
+            f"Dask client or cluster, got {scheduler!r}"
+        )
+    if not address or "<" in address or getattr(scheduler, "status", None) in CLOSED:
+        raise InputError(f"{scheduler!r} has no scheduler any more; make a new one")
+    return address, scheduler.security
 
 
 class _Client(Client):

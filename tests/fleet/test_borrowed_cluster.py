@@ -1,0 +1,60 @@
+"""A Dask client or cluster that somebody has already: borrowed for a fit, left running."""
+
+import pickle
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
+
+import bigscreen
+from bigscreen.errors import InputError
+
+
+def machine(**how):
+    return bigscreen.NystroemSVC(n_components=30, random_state=0, **how)
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(800, 5))
+    return X, (X[:, 0] + X[:, 1] ** 2 > 0.5).astype(int)
+
+
+@pytest.mark.parametrize("protocol", ["tcp://", "tls://", "inproc://"])
+def test_a_fit_on_a_client_or_a_cluster_is_the_fit_here(rows, tmp_path, protocol):
+    secure = {"protocol": protocol, "security": True} if protocol == "tls://" else {}
+    kind = {"processes": protocol != "inproc://", "dashboard_address": None, **secure}
+    here = machine().fit(*rows)
+    with LocalCluster(n_workers=1, threads_per_worker=1, **kind) as cluster:
+        with Client(cluster) as client:
+            for scheduler in (client, cluster):
+                there = machine(scheduler=scheduler, work=str(tmp_path)).fit(*rows)
+                assert np.array_equal(there.coef_, here.coef_)
+            assert client.submit(lambda x: x + 1, 1).result() == 2
+        assert cluster.scheduler_address.startswith(protocol)
+        with bigscreen.connect(cluster) as fleet:
+            assert fleet.workers == 1
+    with pytest.raises(InputError, match="no scheduler any more; make a new one"):
+        machine(scheduler=cluster, work=str(tmp_path)).fit(*rows)
+
+
+def test_copies_of_an_estimator_share_its_client(rows, tmp_path):
+    with (
+        LocalCluster(processes=False, n_workers=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        one = machine(scheduler=client, work=str(tmp_path))
+        assert clone(one).scheduler is client
+        search = GridSearchCV(one, {"C": [0.1, 1.0]}, cv=2).fit(*rows)
+        assert search.best_estimator_.scheduler is client
+        again = pickle.loads(pickle.dumps(search.best_estimator_))
+        assert again.scheduler == client.scheduler.address
+        assert np.array_equal(again.predict(rows[0]), search.predict(rows[0]))
+
+
+def test_what_is_no_scheduler_is_refused(rows):
+    with pytest.raises(InputError, match="or a Dask client or cluster, got 7"):
+        machine(scheduler=7).fit(*rows)
