@@ -160,8 +160,8 @@ def interrupted(run: Callable[..., Any], after: int, **how: Any) -> None:
 
 def design(seed: int) -> Design:
     data, kernel = memory(seed), make_kernel("rbf", 0.3)
-    side, _ = nystrom.landmarks(data, kernel, 12, "uniform", 0)
-    return Design(data, kernel, side, nystrom.factor(kernel, side))
+    side, _ = nystrom.choose_landmarks(data, kernel, 12, "uniform", 0)
+    return Design(data, kernel, side, nystrom.factor_matrix(kernel, side))
 
 
 def features(folder: Path, seed: int, stop: bool = False) -> Any:
@@ -171,7 +171,7 @@ def features(folder: Path, seed: int, stop: bool = False) -> Any:
 
     with Inline(1) as fleet:
         try:
-            return nystrom.stored_features(design(seed), fleet, folder, progress).data
+            return nystrom.store_features(design(seed), fleet, folder, progress).data
         except KeyboardInterrupt:
             return None
 

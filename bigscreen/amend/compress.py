@@ -140,7 +140,7 @@ def compress(
     if model.landmarks is not None and not exact:
         known = model.provenance["nystrom"]
         side = Operand(model.landmarks)
-        made = nystrom.regularised if "ridge" in known else nystrom.factored
+        made = nystrom.factor_by_cholesky if "ridge" in known else nystrom.factor_by_eigenvectors
         factor = made(model.kernel, side, known["cutoff"]).matrix
     kept = int(np.count_nonzero(status == 2))
     at_bound = np.flatnonzero(status == 1)

@@ -142,7 +142,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
             return None
         (rows, coef), side = found.way, source.side
         way = Operand(data.move(rows.X)) if isinstance(data, Moved) else rows
-        sums = source.seen_by_landmarks(book.dual.coef)
+        sums = source.multiply_by_landmark_kernel(book.dual.coef)
         if len(coef):
             sums += source.kernel.dots(side, way, coef[:, None], np.float64)[:, 0]
         # Rows that are left out get the alpha of their side.
@@ -180,7 +180,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         w: FloatArray = self.old.coef[k]
         source = self.source
         if source is not None:
-            w = source.features(source.seen_by_landmarks(w))
+            w = source.features(source.multiply_by_landmark_kernel(w))
         if binary.problem.intercept == "constant":
             w = np.append(w, self.old.intercept[k] / binary.problem.intercept_scaling)
         return w

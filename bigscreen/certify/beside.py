@@ -18,7 +18,7 @@ from bigscreen.certify.columns import TUNING, Added
 from bigscreen.certify.explicit import UNIT_ROUNDOFF, score_doubt, score_sum_error
 from bigscreen.certify.ledger import Evidence, in_float32, listed
 from bigscreen.certify.sample import stride
-from bigscreen.features.design import COLUMN_ROWS, Design, row_ranges, with_constant
+from bigscreen.features.design import ROWS_PER_TILE, Design, row_ranges, with_constant
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
@@ -96,7 +96,7 @@ class _ShardSums:
             G = part.gradient(own)
             side = np.where(G > self.margin, part.hi, np.where(G < -self.margin, 0.0, np.nan))
             exact = np.flatnonzero((alpha[a:b] != side) | (alpha[a:b] != known[a:b]))
-            for c, d in row_ranges(len(exact), COLUMN_ROWS):
+            for c, d in row_ranges(len(exact), ROWS_PER_TILE):
                 rows = exact[c:d]
                 columns = self.design.columns(X[rows], np.float64)
                 own[rows] = columns @ self.coef + self.offset

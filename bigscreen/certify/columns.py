@@ -19,7 +19,7 @@ from bigscreen.certify.ledger import in_float32, listed
 from bigscreen.certify.offset import Kinks
 from bigscreen.certify.sample import Looked, Sample, seen, stride
 from bigscreen.data.layout import joined
-from bigscreen.features.design import COLUMN_ROWS, Design, row_ranges
+from bigscreen.features.design import ROWS_PER_TILE, Design, row_ranges
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_dot
 from bigscreen.problems.dual import Dual, Mu, sensitivity
@@ -155,8 +155,8 @@ class ColumnPass:
     @property
     def alike(self) -> Any:
         """A key that is equal for passes over the same columns, which can be one pass."""
-        source = None if self.source is None else self.source.same
-        return self.solved.same, self.summed.same, source, self.dtype
+        source = None if self.source is None else self.source.column_key
+        return self.solved.column_key, self.summed.column_key, source, self.dtype
 
     @staticmethod
     def together(passes: Iterable[ColumnPass]) -> SeveralPasses:
@@ -183,7 +183,7 @@ class ColumnPass:
         """How many rows are summed as one block."""
         # (For sparse rows small blocks would cost more than the rows have entries.)
         sparse = self.summed.kernel is None and self.summed.data.is_sparse
-        return COLUMN_ROWS if sparse else self.tuning.block_rows
+        return ROWS_PER_TILE if sparse else self.tuning.block_rows
 
     @property
     def constant(self) -> float:
@@ -362,7 +362,7 @@ class SeveralPasses:
         # bound, but with a small h tiny differences of the columns give a quite different alpha.
         same = summed is solved and first.dtype is np.float32
         other = X if summed is solved else solved.data.X(start + a, start + b)
-        for c, d in row_ranges(b - a, summed.tile(COLUMN_ROWS)):
+        for c, d in row_ranges(b - a, summed.rows_per_tile(ROWS_PER_TILE)):
             columns = _columns(summed, X[c:d], first.dtype, "certified")
             read = columns if same else _columns(solved, other[c:d], np.float32, "read")
             exact = None

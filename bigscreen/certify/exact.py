@@ -27,7 +27,7 @@ from bigscreen.data.views import Moved
 from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.standard import Linear
-from bigscreen.numerics.multiples import nearest
+from bigscreen.numerics.multiples import find_multiple
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.dual_sums import Arrays, arrays
@@ -128,7 +128,7 @@ def scored(
     tiles = KernelTiles(program, fleet, constant)
     source: ScoreSource = tiles if square is None else EntriesAtHand(program, square, constant)
     if near is not None:
-        factor, moved = nearest(near.coef, coef)
+        factor, moved = find_multiple(near.coef, coef)
         if tuning.carried_factor * len(moved) <= len(program.coef):
             assert program.support.ids is not None
             moved = moved if len(moved) else program.support.ids[:1]

@@ -18,7 +18,7 @@ from bigscreen.certify.columns import TUNING, ColumnPass, ColumnTuning, Sums
 from bigscreen.certify.ledger import Evidence
 from bigscreen.certify.offset import Kinks
 from bigscreen.errors import InputError
-from bigscreen.features.design import COLUMN_ROWS, Design
+from bigscreen.features.design import ROWS_PER_TILE, Design
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Certificate, Point, Reading, SumLayout
@@ -277,7 +277,7 @@ def _rounding(
     summed, frame, point, data = program.summed, program.frame, program.point, program.summed.data
     half_w_sq, half_alpha_sq = 0.5 * float(point.w @ point.w), 0.5 * alpha.square
     largest = frame.largest(summed.column_bound)
-    tile = min(summed.tile(COLUMN_ROWS), data.chunk_rows)
+    tile = min(summed.rows_per_tile(ROWS_PER_TILE), data.chunk_rows)
     # (Rows with float64 columns and the other rows are summed in separate blocks.)
     blocks = tile // program.block + 2
     additions = program.block + blocks + 2 * (data.shard_rows // tile + 1) + data.n_shards

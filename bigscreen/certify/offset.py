@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigscreen.numerics.order_statistic import middle, order_statistic
+from bigscreen.numerics.order_statistic import middle_order_statistic, order_statistic
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 
@@ -89,7 +89,7 @@ class Kinks:
         """
         values, weights = self._all()
         threshold = self.most - total
-        found = middle(values, weights, threshold)
+        found = middle_order_statistic(values, weights, threshold)
         if not np.isfinite(found):
             return at, 0.0, 0.0
         slope = float(np.sum(weights[values <= at])) - threshold

@@ -20,7 +20,7 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import FLOAT64_ERROR_FACTOR, Kernel, phi_norms
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import Square, number_equal_rows, sum_rows, variance_weights
-from bigscreen.numerics.multiples import ULPS
+from bigscreen.numerics.multiples import SCALING_TOL
 from bigscreen.numerics.rows import FloatArray
 
 SCORE_ERROR = 2.0**-51
@@ -131,7 +131,9 @@ class Carried:
         Rounding differences in the other coefficients count as if more rows had changed.
         """
         program = ScoreProgram.of(design, coef - factor * near.coef, np.float64, moved)
-        off = 2 * ULPS * whole.program.noise.size / (SCORE_ERROR * float(np.sqrt(len(moved))))
+        off = (
+            2 * SCALING_TOL * whole.program.noise.size / (SCORE_ERROR * float(np.sqrt(len(moved))))
+        )
         noise = program.noise._replace(size=program.noise.size + off)
         change = replace(whole, program=replace(program, noise=noise))
         return cls(near, factor, change, float(np.abs(whole.program.coef).sum()))
@@ -142,7 +144,7 @@ class Carried:
         scores += self.factor * self.near.scores[rows]
         bands += abs(self.factor) * self.near.bands[rows]
         if self.change.constant:
-            bands += 2 * ULPS * self.size
+            bands += 2 * SCALING_TOL * self.size
         return Scored(scores, bands, self.near.exact[rows])
 
 

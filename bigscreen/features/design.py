@@ -26,14 +26,8 @@ from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy, row_dot
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.recipes import Problem
 
-TRIANGLE = 1024
-"""Columns of a triangular T that products are made with at once."""
-
-COLUMN_ROWS = 1024
-"""Rows whose columns are held at once."""
-
-CACHED, FEWEST_ROWS = 1 << 21, 64
-"""Entries of columns that stay in a core's cache; rows below which a call costs more than that."""
+ROWS_PER_TILE = 1024
+"""Compute the columns of at most this many rows at a time."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +80,7 @@ class Design:
         return []
 
     @property
-    def same(self) -> tuple[int, ...]:
+    def column_key(self) -> tuple[int, ...]:
         """A key that is equal for two designs whose columns of every row are equal."""
         return tuple(map(id, (self.data.shared, self.kernel, self.landmarks, self.factor)))
 
@@ -132,7 +126,7 @@ class Design:
         if not self.ridge:
             return self.factor @ w
         # T is upper triangular: half of a full product would multiply zeros.
-        ranges = row_ranges(self.rank, TRIANGLE)
+        ranges = _factor_ranges(self.rank)
         return np.concatenate([self.factor[a:b, a:] @ w[a:] for a, b in ranges])
 
     def coef_size(self, w: FloatArray) -> float:
@@ -140,7 +134,7 @@ class Design:
         if self.factor is None:
             return float(np.abs(w).sum())
         # In parts, since T is large if there are many landmarks.
-        parts = (np.abs(self.factor[a:b]) @ np.abs(w) for a, b in row_ranges(self.width, TRIANGLE))
+        parts = (np.abs(self.factor[a:b]) @ np.abs(w) for a, b in _factor_ranges(self.width))
         return float(sum(part.sum() for part in parts))
 
     def features(self, v: FloatArray) -> FloatArray:
@@ -149,10 +143,10 @@ class Design:
             return v
         if not self.ridge:
             return self.factor.T @ v
-        ranges = row_ranges(self.rank, TRIANGLE)
+        ranges = _factor_ranges(self.rank)
         return np.concatenate([self.factor[:b, a:b].T @ v[:b] for a, b in ranges])
 
-    def seen_by_landmarks(self, coef: FloatArray) -> FloatArray:
+    def multiply_by_landmark_kernel(self, coef: FloatArray) -> FloatArray:
         """Return ``(K_ZZ + ridge I) coef`` (m,) in float64; `features` of it are w of ``coef``."""
         assert self.kernel is not None
         side = self.side
@@ -170,7 +164,7 @@ class Design:
             return columns
         if self.ridge:
             found = np.empty(columns.shape, columns.dtype) if out is None else out
-            for a, b in row_ranges(self.rank, TRIANGLE):
+            for a, b in _factor_ranges(self.rank):
                 part = self.factor[:b, a:b].astype(columns.dtype, copy=False)
                 found[:, a:b] = columns[:, :b] @ part
             return found
@@ -188,9 +182,12 @@ class Design:
         known = {each.name: getattr(self, each.name) for each in fields(self)}
         return {**known, "square": None}
 
-    def tile(self, most: int) -> int:
+    def rows_per_tile(self, most: int) -> int:
         """Choose how many rows' columns to compute at once: ``most``, or fewer to fit a cache."""
-        return most if self.kernel is None else max(FEWEST_ROWS, min(most, CACHED // self.width))
+        if self.kernel is None:
+            return most
+        # 2^21 entries fit a core's cache; with fewer than 64 rows the call itself costs more.
+        return max(64, min(most, (1 << 21) // self.width))
 
     def columns(self, X: Any, dtype: type = np.float32, passing: str = "") -> NDArray[Any]:
         """Return the columns of rows X: dense (len X, m), float32 or float64.
@@ -303,6 +300,11 @@ def row_ranges(n: int, size: int) -> list[tuple[int, int]]:
     return [(a, min(a + size, n)) for a in range(0, n, size)]
 
 
+def _factor_ranges(size: int) -> list[tuple[int, int]]:
+    """Split the rows or columns of a factor T into the parts of one matrix product."""
+    return row_ranges(size, 1024)
+
+
 def _raw_dots(X: Any, coefs: FloatArray) -> FloatArray:
     """Multiply dense or CSR rows with coefficients, with float64 sums."""
     if not isinstance(X, np.ndarray):
@@ -351,13 +353,13 @@ def weighted_columns(design: Design, coef: FloatArray, fleet: Fleet) -> FloatArr
     return total
 
 
-def scores(design: Design, coef: FloatArray, fleet: Fleet) -> FloatArray:
+def compute_scores(design: Design, coef: FloatArray, fleet: Fleet) -> FloatArray:
     """Compute the score ``c_i . coef`` of each row: float64 (n,), columns in float32."""
     parts = fleet.each(_Scores(design, coef), range(design.data.n_shards))
     return np.concatenate(list(parts))
 
 
-class AtSides(NamedTuple):
+class RowsAtBounds(NamedTuple):
     """Gradients of rows (n,), and ``sum s alpha [c, 1]`` (m + 1,) with alpha at its bounds.
 
     alpha of a row is its upper bound if its gradient is positive, else 0.
@@ -367,9 +369,9 @@ class AtSides(NamedTuple):
     sums: FloatArray
 
 
-def at_sides(
+def put_rows_at_bounds(
     design: Design, problem: Problem, coef: FloatArray, offset: float, fleet: Fleet
-) -> AtSides:
+) -> RowsAtBounds:
     """Put alpha of each row at the bound that its gradient points to; one pass over the data.
 
     Parameters
@@ -386,34 +388,36 @@ def at_sides(
     """
     gradients, total = [], np.zeros(design.width + 1)
     # Added in shard order: the same bits for any number of workers.
-    for part in fleet.each(_AtSides(design, problem, coef, offset), range(design.data.n_shards)):
+    for part in fleet.each(
+        _PutAtBounds(design, problem, coef, offset), range(design.data.n_shards)
+    ):
         gradients.append(part.G)
         total += part.sums
-    return AtSides(np.concatenate(gradients), total)
+    return RowsAtBounds(np.concatenate(gradients), total)
 
 
 @dataclass(frozen=True)
-class _AtSides:
+class _PutAtBounds:
     design: Design
     problem: Problem
     coef: FloatArray
     offset: float
 
-    def __call__(self, shard: int) -> AtSides:
+    def __call__(self, shard: int) -> RowsAtBounds:
         design, data = self.design, self.design.data
         start, stop = data.shard(shard)
         dual = self.problem.dual(data.y(start, stop), data.weights(start, stop))
         G, total = np.empty(len(dual)), np.zeros(design.width + 1)
         for a, b in row_ranges(stop - start, data.chunk_rows):
             X = data.X(start + a, start + b)
-            for c, d in row_ranges(b - a, design.tile(COLUMN_ROWS)):
+            for c, d in row_ranges(b - a, design.rows_per_tile(ROWS_PER_TILE)):
                 columns = design.columns(X[c:d], passing="summed") if design.kernel else X[c:d]
                 tile, rows, own = slice(a + c, a + d), as_rows(columns), np.empty(d - c)
                 column_dots(rows, self.coef, own)
                 part = dual[tile]
                 G[tile] = part.gradient(own + self.offset)
                 _add(rows, part.sign * np.where(G[tile] > 0, part.hi, 0.0), total)
-        return AtSides(G, total)
+        return RowsAtBounds(G, total)
 
 
 @dataclass(frozen=True)
@@ -430,7 +434,7 @@ class _ColumnSum:
             if not len(used):
                 continue
             X = data.X(start + a, start + b)
-            for c, d in row_ranges(len(used), design.tile(COLUMN_ROWS)):
+            for c, d in row_ranges(len(used), design.rows_per_tile(ROWS_PER_TILE)):
                 rows = X[used[c:d]]
                 columns = design.columns(rows, passing="summed") if design.kernel else rows
                 _add(as_rows(columns), coef[a:b][used[c:d]], total)

@@ -23,18 +23,20 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray
 
-POOL_ROWS, POOL_A_LANDMARK = 20_000, 20
-"""Rows of the pool, drawn uniformly, that landmarks are chosen from: at least, and for each."""
-
 OVERFLOW = "kernel entries between {} overflow; scale the data, or lower gamma, coef0 or degree"
 
-PIECE = 2048
-"""Rows whose entries or distances are held at once."""
+CHUNK_ROWS = 2048
+"""Compute entries or distances of this many rows at a time."""
 
 
-def pool_rows(n: int, count: int) -> int:
-    """Return how many of n rows form the pool from which ``count`` landmarks are chosen."""
-    return min(n, max(POOL_A_LANDMARK * count, POOL_ROWS))
+def pool_rows(n: int, count: int, min_rows: int = 20_000, rows_per_landmark: int = 20) -> int:
+    """Return how many of n rows, drawn uniformly, form the pool for ``count`` landmarks."""
+    return min(n, max(rows_per_landmark * count, min_rows))
+
+
+def _proposals(count: int) -> int:
+    """Return how many rows to propose at a time when drawing ``count`` rows with rejection."""
+    return max(16, count // 10)
 
 
 def choosing_bytes(sampling: str, n: int, count: int, row_bytes: float) -> int:
@@ -46,20 +48,16 @@ def choosing_bytes(sampling: str, n: int, count: int, row_bytes: float) -> int:
         return 0
     if sampling == "auto":
         sampling = "rpcholesky"
-    pool, width = pool_rows(n, count), max(BLOCK, count // 10)
+    pool, width = pool_rows(n, count), _proposals(count)
     if sampling == "rpcholesky":
         return int(pool * (row_bytes + 4 * count + 2 * 8 * width))
     if sampling == "leverage":
         most = min(pool, 2 * int(LEVERAGE.over * LEVERAGE.share * count))
-        return int(pool * (row_bytes + 32) + 3 * 8 * most**2 + 16 * PIECE * most)
-    return int(pool * (3 * row_bytes + 16) + 8 * PIECE * max(count, width))
+        return int(pool * (row_bytes + 32) + 3 * 8 * most**2 + 16 * CHUNK_ROWS * most)
+    return int(pool * (3 * row_bytes + 16) + 8 * CHUNK_ROWS * max(count, width))
 
 
-BLOCK = 16
-"""Rows proposed at once, at least."""
-
-
-def pivots(
+def choose_pivots(
     kernel: Kernel, pool: Operand, count: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Choose pivots by randomly pivoted Cholesky, in blocks with rejection (Epperly et al. 2024).
@@ -79,7 +77,7 @@ def pivots(
     floor = 1e-7 * largest
     lower = np.empty((n, count), np.float32)
     chosen: list[int] = []
-    block = max(16, count // 10)
+    block = _proposals(count)
     while len(chosen) < count and float(left.max()) > floor:
         k = len(chosen)
         proposals = np.unique(rng.choice(n, block, p=left / left.sum()))
@@ -164,9 +162,9 @@ class LeverageTuning:
 
 LEVERAGE = LeverageTuning()
 
-FLOOR: dict[type, float] = {np.float32: 1e-3, np.float64: 1e-8}
+MIN_RIDGE: dict[type, float] = {np.float32: 1e-3, np.float64: 1e-8}
 """The least lambda n, as a fraction of the largest k(x, x), that entries of this type resolve."""
-NOISE: dict[type, float] = {np.float32: 1e-6, np.float64: 1e-13}
+MIN_RESIDUAL: dict[type, float] = {np.float32: 1e-6, np.float64: 1e-13}
 """The smallest residual of a row, as a fraction of the largest k(x, x), that entries of this type
 resolve: smaller residuals are raised to it."""
 
@@ -219,15 +217,15 @@ class _Sample:
             gram.flat[:: len(gram) + 1] += ridge * self.chances
             lower = linalg.cholesky(gram, lower=True, overwrite_a=True, check_finite=False)
             lower = lower.astype(self.dtype)
-            for a, b in row_ranges(len(rows), PIECE):
+            for a, b in row_ranges(len(rows), CHUNK_ROWS):
                 entries = self.kernel.block(self.pool.X[rows[a:b]], side, dtype=self.dtype)
                 known = linalg.solve_triangular(lower, entries.T, lower=True, check_finite=False)
                 left[a:b] -= np.einsum("ij,ij->j", known, known, dtype=np.float64)
         # A residual below the noise is raised to it, so that such a row may still be drawn.
-        return np.maximum(left, NOISE[self.dtype] * float(diag.max())) / ridge
+        return np.maximum(left, MIN_RESIDUAL[self.dtype] * float(diag.max())) / ridge
 
 
-def leverage(
+def estimate_leverage(
     kernel: Kernel,
     pool: Operand,
     rng: np.random.Generator,
@@ -268,7 +266,7 @@ def leverage(
     if not largest > 0:
         return Leverage(np.zeros(n), ridge, 0)
     dtype = kernel.precision(float(pool.sqnorms.max()), pool.X.shape[1])
-    least = max(ridge, FLOOR[dtype] * largest)
+    least = max(ridge, MIN_RIDGE[dtype] * largest)
     at, found = n * largest, 0.0
     sample = _Sample(kernel, pool, np.empty(0, np.int64), np.empty(0), dtype)
     while at > least and found < dimension:
@@ -284,11 +282,11 @@ def leverage(
     return Leverage(sample.scores(np.arange(n), at, diag), at, len(sample.places))
 
 
-def leveraged(
+def choose_by_leverage(
     kernel: Kernel, pool: Operand, count: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Draw ``count`` distinct rows of the pool in proportion to their leverage scores."""
-    scores = leverage(kernel, pool, rng, dimension=LEVERAGE.share * count).scores
+    scores = estimate_leverage(kernel, pool, rng, dimension=LEVERAGE.share * count).scores
     total = scores.sum()
     chances = scores / total if total > 0 else None
     if chances is not None and np.count_nonzero(chances) < count:
@@ -297,18 +295,15 @@ def leveraged(
 
 
 # -- clusters --------------------------------------------------------------------------------------
-ROUNDS = 5
-"""Rounds of Lloyd's algorithm (as in Zhang, Tsang and Kwok 2008)."""
-
-
-def medoids(
-    kernel: Kernel, pool: Operand, count: int, rng: np.random.Generator
+def choose_medoids(
+    kernel: Kernel, pool: Operand, count: int, rng: np.random.Generator, rounds: int = 5
 ) -> NDArray[np.int64]:
     """Cluster the pool into ``count`` clusters, and choose the row nearest to each centre.
 
     k-means on the columns of the pool's rows: k-means++ (in blocks with rejection, as for the
-    pivots), then rounds of Lloyd's algorithm. Zhang, Tsang and Kwok (2008) use the centres
-    themselves; those are not rows of the data, and are dense even if the rows are sparse.
+    pivots), then ``rounds`` of Lloyd's algorithm. Zhang, Tsang and Kwok (2008) also take 5 rounds,
+    but use the centres themselves; those are not rows of the data, and are dense even if the rows
+    are sparse.
     """
     if isinstance(kernel, (Custom, Precomputed)):
         raise InputError(
@@ -316,17 +311,17 @@ def medoids(
             "speak of those; use sampling uniform or rpcholesky"
         )
     rows = _Points(pool.X)
-    seeds = _seeds(rows, count, rng)
+    seeds = _draw_seeds(rows, count, rng)
     centres = Operand(rows.side.X[seeds])
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         owner, apart = rows.nearest(centres)
-        owner = _filled(owner, apart, count)
+        owner = _fill_empty_clusters(owner, apart, count)
         sizes = np.bincount(owner, minlength=count)
         shape = (count, len(owner))
         member = sparse.csr_array((1.0 / sizes[owner], (owner, np.arange(len(owner)))), shape=shape)
         centres = Operand((member @ rows.side.X).astype(rows.side.X.dtype))
     owner, apart = rows.nearest(centres)
-    owner = _filled(owner, apart, count)
+    owner = _fill_empty_clusters(owner, apart, count)
     # The row of each cluster with the smallest distance to its centre.
     order = np.lexsort((apart, owner))
     return order[np.searchsorted(owner[order], np.arange(count))]
@@ -352,7 +347,7 @@ class _Points:
 
     def distances(self, centres: Operand) -> Iterator[tuple[slice, NDArray[Any]]]:
         """Yield the squared distances to the centres, for one piece of the rows after the other."""
-        for a, b in row_ranges(len(self), PIECE):
+        for a, b in row_ranges(len(self), CHUNK_ROWS):
             products = Linear().block(self.side.X[a:b], centres, dtype=self.dtype)
             apart = self.side.sqnorms[a:b, None] + centres.sqnorms - 2.0 * products
             yield slice(a, b), np.maximum(apart, 0.0)
@@ -366,13 +361,13 @@ class _Points:
         return owner, least
 
 
-def _seeds(rows: _Points, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _draw_seeds(rows: _Points, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """k-means++: draw rows in proportion to the squared distance from the nearest chosen row."""
     n = len(rows)
     chosen = [int(rng.integers(n))]
     _, left = rows.nearest(rows.side.part(np.array(chosen)))
     left[chosen] = 0.0
-    block = max(BLOCK, count // 10)
+    block = _proposals(count)
     while len(chosen) < count and left.max() > 0:
         proposals = np.unique(rng.choice(n, block, p=left / left.sum()))
         rng.shuffle(proposals)
@@ -397,7 +392,9 @@ def _seeds(rows: _Points, count: int, rng: np.random.Generator) -> NDArray[np.in
     return np.array(chosen, dtype=np.int64)
 
 
-def _filled(owner: NDArray[np.int64], apart: FloatArray, count: int) -> NDArray[np.int64]:
+def _fill_empty_clusters(
+    owner: NDArray[np.int64], apart: FloatArray, count: int
+) -> NDArray[np.int64]:
     """Move into each empty cluster a row that is far from the centre of its own cluster."""
     sizes = np.bincount(owner, minlength=count)
     if sizes.all():
@@ -412,7 +409,7 @@ def _filled(owner: NDArray[np.int64], apart: FloatArray, count: int) -> NDArray[
 
 
 # -- the ways to choose ----------------------------------------------------------------------------
-CHOOSERS = {"rpcholesky": pivots, "leverage": leveraged, "kmeans": medoids}
+CHOOSERS = {"rpcholesky": choose_pivots, "leverage": choose_by_leverage, "kmeans": choose_medoids}
 """Functions (kernel, pool, count, rng) that return the places of landmarks in a pool, int64
 (count,)."""
 
@@ -446,7 +443,7 @@ class RepetitionTuning:
 REPETITION = RepetitionTuning()
 
 
-def automatic(kernel: Kernel, side: Operand) -> str:
+def resolve_auto(kernel: Kernel, side: Operand) -> str:
     """Resolve ``sampling="auto"``: "rpcholesky" if the sampled rows are redundant, else "uniform".
 
     For other data nothing had a lower test error than uniform (pipelines.tanji2023). ``side``: rows

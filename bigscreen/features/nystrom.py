@@ -32,48 +32,41 @@ from bigscreen.features.landmarks import (
     DEFINITE,
     OVERFLOW,
     REPETITION,
-    automatic,
     pool_rows,
+    resolve_auto,
 )
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import FLOAT64_ERROR_FACTOR, Kernel
 from bigscreen.kernels.operand import Operand
-from bigscreen.numerics.cholesky import factored_at_once, inverted_at_once
+from bigscreen.numerics.cholesky import factorise_in_parallel, invert_in_parallel
 from bigscreen.numerics.rows import FloatArray
 
-CARRIED = 1e-6
-"""The smallest eigenvalues of K_ZZ, as a part of the largest, that float32 columns carry: a noise
-of about 1e-7, which T amplifies by the root of this number's inverse."""
+FLOAT32_CUTOFF = 1e-6
+"""With float32 columns, drop eigenvalues of K_ZZ below this fraction of the largest: T amplifies
+the columns' rounding, 1e-7, by up to the inverse root of this number."""
 
-FULL = 1e-12
-"""The same of float64 columns, which stored features are made of where it takes them."""
+FLOAT64_CUTOFF = 1e-12
+"""With float64 columns, from which features are computed to be stored, drop eigenvalues of K_ZZ
+below this fraction of the largest."""
 
 ZERO = "the kernel of the landmarks is zero everywhere; choose another gamma or scaling"
 
-GRAM_ROWS = 256
-"""Rows of the landmarks' kernel that one thread computes at once."""
-
-LEAST_RIDGE = 1e-11
-"""The least part of the landmarks' largest sum of entries that Cholesky takes beside them."""
-
-POWERS = 10
-"""Powers that the largest eigenvalue of ``T T'`` is read from: its order of magnitude is needed."""
-
-ROOM = 10.0
-"""An eigenvalue of K_ZZ is believed from so many times the rounding of its entries."""
+MAX_EIGH_LANDMARKS = 2048
+"""Factor the kernel matrix of more landmarks by Cholesky: eigenvectors would take approximately
+thirty times as long, and several times the memory."""
 
 
-def chosen(data: Rows, kernel: Kernel, sampling: str, seed: int) -> str:
+def resolve_sampling(data: Rows, kernel: Kernel, sampling: str, seed: int) -> str:
     """Resolve sampling "auto" for these rows; return any other name unchanged."""
     if sampling != "auto":
         return sampling
     # From a random stream of its own, so that "auto" and "uniform" draw the same landmarks.
     rng = np.random.default_rng([seed, 0x6C6F6F6B])
     some = rng.choice(data.n_rows, min(REPETITION.rows, data.n_rows), replace=False)
-    return automatic(kernel, Operand(data.rows(np.sort(some))))
+    return resolve_auto(kernel, Operand(data.rows(np.sort(some))))
 
 
-def landmarks(
+def choose_landmarks(
     data: Rows, kernel: Kernel, count: int, sampling: str, seed: int
 ) -> tuple[Operand, NDArray[np.int64]]:
     """Choose landmarks among the stored rows.
@@ -86,7 +79,7 @@ def landmarks(
         Uniform without replacement; or on a seeded uniform pool of max(20 m, 20,000) rows by
         randomly pivoted Cholesky (Chen et al. 2025), by approximate ridge leverage scores (Rudi et
         al. 2018), or the rows nearest to the centres of m clusters (maths.md 5.5). "auto":
-        see ``chosen``.
+        see ``resolve_sampling``.
 
     Returns
     -------
@@ -97,7 +90,7 @@ def landmarks(
         raise InputError(
             f"{count} landmarks were asked for and the data has {data.n_rows} rows; ask for fewer"
         )
-    sampling = chosen(data, kernel, sampling, seed)
+    sampling = resolve_sampling(data, kernel, sampling, seed)
     if sampling == "uniform":
         ids = np.sort(rng.choice(data.n_rows, count, replace=False))
     elif sampling in CHOOSERS:
@@ -115,17 +108,13 @@ def landmarks(
     return Operand(data.rows(ids)), ids
 
 
-LARGE = 2048
-"""Landmarks from which on T is made by Cholesky's factor: their eigenvectors take some thirty times
-as long, and several times the memory."""
-
-
 class Factor(NamedTuple):
     """The factor ``T`` of the landmarks' kernel matrix, and how small eigenvalues were handled.
 
     ``cutoff``: directions with an eigenvalue below this fraction of the largest are dropped. With
-    more than ``LARGE`` landmarks they are not dropped: ``ridge`` is added to the diagonal instead.
-    It is ``cutoff`` times the largest row sum of the kernel matrix, which bounds all eigenvalues.
+    more than ``MAX_EIGH_LANDMARKS`` they are not dropped: ``ridge`` is added to the diagonal
+    instead. It is ``cutoff`` times the largest row sum of the kernel matrix, which bounds all
+    eigenvalues.
     """
 
     matrix: FloatArray
@@ -142,7 +131,7 @@ class Factor(NamedTuple):
             smallest = 1 / _stretch(self.matrix, int(np.argmax(lengths)))
             # (With repeated landmarks the smallest is the ridge itself, up to rounding.)
             largest = (1 - 1e-3) * self.ridge / self.cutoff
-        return np.float64 if smallest < CARRIED * largest else np.float32
+        return np.float64 if smallest < FLOAT32_CUTOFF * largest else np.float32
 
     def of(self, design: Design, landmarks: Operand) -> Design:
         """Return the design with these landmarks and this factor."""
@@ -163,7 +152,7 @@ class Factor(NamedTuple):
         return {**of, "entries": "float64" if self.entries is np.float64 else "float32"}
 
 
-def factored(kernel: Kernel, side: Operand, cutoff: float = CARRIED) -> Factor:
+def factor_by_eigenvectors(kernel: Kernel, side: Operand, cutoff: float = FLOAT32_CUTOFF) -> Factor:
     """Compute ``T`` (m, r) with ``T' K_ZZ T = I`` from the r eigenvalues above the cutoff.
 
     All in float64. Negative eigenvalues (of kernels that are not positive semidefinite) are dropped
@@ -178,27 +167,30 @@ def factored(kernel: Kernel, side: Operand, cutoff: float = CARRIED) -> Factor:
     if largest > 0:
         longest = float(np.max(side.sqnorms))
         error = FLOAT64_ERROR_FACTOR * float(kernel.entry_error(longest, longest, side.X.shape[1]))
-        cutoff = max(cutoff, min(CARRIED, ROOM * error * len(values) ** 0.5 / largest))
+        # An eigenvalue counts only if it exceeds ten times the rounding of the matrix.
+        cutoff = max(cutoff, min(FLOAT32_CUTOFF, 10.0 * error * len(values) ** 0.5 / largest))
     keep = values > cutoff * largest
     if not keep.any():
         raise InputError(ZERO)
     return Factor(np.ascontiguousarray(vectors[:, keep] / np.sqrt(values[keep])), cutoff)
 
 
-def factor_of(kernel: Kernel, side: Operand, cutoff: float = CARRIED) -> Factor:
+def factor_landmarks(kernel: Kernel, side: Operand, cutoff: float = FLOAT32_CUTOFF) -> Factor:
     """Factor the landmarks' kernel matrix: by eigenvectors, or if large by Cholesky."""
-    if len(side) > LARGE and kernel.psd:
-        return regularised(kernel, side, cutoff)
-    return factored(kernel, side, cutoff)
+    if len(side) > MAX_EIGH_LANDMARKS and kernel.psd:
+        return factor_by_cholesky(kernel, side, cutoff)
+    return factor_by_eigenvectors(kernel, side, cutoff)
 
 
-def regularised(kernel: Kernel, side: Operand, cutoff: float) -> Factor:
+def factor_by_cholesky(
+    kernel: Kernel, side: Operand, cutoff: float, min_cutoff: float = 1e-11
+) -> Factor:
     """Compute an upper triangular ``T`` (m, m) with ``T' (K_ZZ + ridge I) T = I`` by Cholesky.
 
     The ridge is ``cutoff`` times the largest row sum of K_ZZ. It replaces the dropping of small
     eigenvalues: a feature amplifies errors of columns at most by the inverse root of the ridge. It
-    is part of the problem: ``||w||^2 = c' (K_ZZ + ridge I) c``. One matrix is in memory, and is
-    factored and inverted in place.
+    is part of the problem: ``||w||^2 = c' (K_ZZ + ridge I) c``. With a cutoff below ``min_cutoff``
+    Cholesky might fail. One matrix is in memory, and is factored and inverted in place.
     """
     m = len(side)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -206,41 +198,41 @@ def regularised(kernel: Kernel, side: Operand, cutoff: float) -> Factor:
         def at_once(function: Callable[[int], Any], items: Iterable[int]) -> list[Any]:
             return list(pool.map(function, items))
 
-        gram = np.empty((m, m))
+        gram, strip = np.empty((m, m)), 256  # rows that one thread computes at a time
 
         def entries_of(start: int) -> float:
-            rows = slice(start, start + GRAM_ROWS)
+            rows = slice(start, start + strip)
             own = kernel.block(side.X[rows], side, out=gram[rows], dtype=np.float64)
             return float(np.max(np.sum(np.abs(own), axis=1)))
 
-        cutoff = max(cutoff, LEAST_RIDGE)
+        cutoff = max(cutoff, min_cutoff)
         # (Tiles have few rows, so that the sums need no second matrix.)
         kernel.prepare(side)
-        largest = max(at_once(entries_of, range(0, m, GRAM_ROWS)))
+        largest = max(at_once(entries_of, range(0, m, strip)))
         if not np.isfinite(largest):
             raise InputError(OVERFLOW.format("landmarks"))
         if not largest > 0:
             raise InputError(ZERO)
         ridge = cutoff * largest
         gram[np.diag_indices(m)] += ridge
-        if not factored_at_once(gram, at_once):
+        if not factorise_in_parallel(gram, at_once):
             raise InputError(
                 f"the kernel of the {m} landmarks is not positive semidefinite as far as float64 "
                 "can tell; scale the data, or take fewer landmarks"
             )
-        inverted_at_once(gram, at_once)
+        invert_in_parallel(gram, at_once)
     return Factor(gram, cutoff, ridge)
 
 
-def factor(kernel: Kernel, side: Operand, cutoff: float = CARRIED) -> FloatArray:
-    """Return the matrix T of `factored`."""
-    return factored(kernel, side, cutoff).matrix
+def factor_matrix(kernel: Kernel, side: Operand, cutoff: float = FLOAT32_CUTOFF) -> FloatArray:
+    """Return the matrix T of `factor_by_eigenvectors`."""
+    return factor_by_eigenvectors(kernel, side, cutoff).matrix
 
 
 def _stretch(T: FloatArray, start: int) -> float:
     """Estimate ``||T||^2`` from below by power iteration on ``T T'`` from column ``start``."""
     v = T[:, start]
-    for _ in range(POWERS):
+    for _ in range(10):  # its order of magnitude is enough
         v = T @ (T.T @ v)
         v /= np.linalg.norm(v)
     return float(np.sum((T.T @ v) ** 2))
@@ -297,7 +289,7 @@ class _Block:
         return k
 
 
-def stored_features(
+def store_features(
     design: Design,
     fleet: Fleet,
     folder: Path | None,

@@ -270,7 +270,7 @@ class Interior(_ByInterior):
         """The run's raw features, or the features of landmarks, computed in float64."""
         if self.source is None:
             return run.design
-        made = nystrom.stored_features(self.source, run.fleet, None, dtype=np.float64).data
+        made = nystrom.store_features(self.source, run.fleet, None, dtype=np.float64).data
         return _with_features(run.design, made.X(0, made.n_rows))
 
     def own(self, point: Point) -> Point:

@@ -16,9 +16,6 @@ from scipy.linalg.lapack import dpstrf, get_lapack_funcs
 
 from bigscreen.numerics.rows import FloatArray
 
-BLOCK = 512
-"""Rows and columns that one thread works at where a matrix is factored by several."""
-
 AtOnce = Callable[[Callable[[int], Any], Iterable[int]], list[Any]]
 """A parallel map: (function, items) to the list of results in the order of the items."""
 
@@ -42,11 +39,11 @@ class Factor(NamedTuple):
     def solve(self, v: NDArray[Any]) -> NDArray[Any]:
         """Solve for one right-hand side (n,), or several (k, n), in the factor's type."""
         out = np.array(v, self.matrix.dtype, order="C")
-        _called(_POTRS, self.matrix, self.triangle, (out.size // len(self.matrix),), out)
+        _call_lapack(_POTRS, self.matrix, self.triangle, (out.size // len(self.matrix),), out)
         return out
 
 
-def factored(matrix: NDArray[Any], lower: bool = False) -> Factor | None:
+def factorise(matrix: NDArray[Any], lower: bool = False) -> Factor | None:
     """Factor a symmetric matrix in place; return None if it is not positive definite.
 
     Parameters
@@ -57,10 +54,10 @@ def factored(matrix: NDArray[Any], lower: bool = False) -> Factor | None:
         Whether LAPACK, whose columns are C's rows, reads and writes the lower triangle.
     """
     triangle = b"L" if lower else b"U"
-    return None if _called(_POTRF, matrix, triangle) else Factor(matrix, triangle)
+    return None if _call_lapack(_POTRF, matrix, triangle) else Factor(matrix, triangle)
 
 
-def _called(
+def _call_lapack(
     routines: dict[Any, Any],
     matrix: NDArray[Any],
     triangle: bytes,
@@ -78,7 +75,7 @@ def _called(
     return info.value
 
 
-def factored_at_once(matrix: NDArray[Any], at_once: AtOnce) -> bool:
+def factorise_in_parallel(matrix: NDArray[Any], at_once: AtOnce, block: int = 512) -> bool:
     """Overwrite the upper triangle of a symmetric matrix A by U with ``U' U = A``, on all cores.
 
     The bits do not depend on the number of cores. Entries below the diagonal are not changed.
@@ -88,31 +85,33 @@ def factored_at_once(matrix: NDArray[Any], at_once: AtOnce) -> bool:
     matrix : float32 or float64 (n, n), C-contiguous
     at_once : AtOnce
         Maps a function over items in several threads.
+    block : int
+        Rows and columns of the blocks that one thread works on.
 
     Returns
     -------
     bool : whether A is positive definite; if not, the upper triangle is left unfinished
     """
     n = len(matrix)
-    for start in range(0, n, BLOCK):
-        own = slice(start, min(start + BLOCK, n))
+    for start in range(0, n, block):
+        own = slice(start, min(start + block, n))
         corner = np.array(matrix[own, own])
-        if factored(corner, lower=True) is None:
+        if factorise(corner, lower=True) is None:
             return False
         corner = np.triu(corner)
         width = len(corner)
         matrix[own, own][np.triu_indices(width)] = corner[np.triu_indices(width)]
         if own.stop == n:
             break
-        turned = np.ascontiguousarray(_inverse(corner).T)
-        later = range(own.stop, n, BLOCK)
+        turned = np.ascontiguousarray(_invert(corner).T)
+        later = range(own.stop, n, block)
 
         def across(at: int, own: slice = own, turned: NDArray[Any] = turned) -> None:
-            there = slice(at, at + BLOCK)
+            there = slice(at, at + block)
             matrix[own, there] = turned @ matrix[own, there]
 
         def beside(at: int, own: slice = own) -> None:
-            there = slice(at, min(at + BLOCK, n))
+            there = slice(at, min(at + block, n))
             panel = np.ascontiguousarray(matrix[own, there].T)
             rest = panel @ matrix[own, at:]
             low = np.tril_indices(there.stop - at, -1)
@@ -124,7 +123,7 @@ def factored_at_once(matrix: NDArray[Any], at_once: AtOnce) -> bool:
     return True
 
 
-def inverted_at_once(matrix: NDArray[Any], at_once: AtOnce) -> None:
+def invert_in_parallel(matrix: NDArray[Any], at_once: AtOnce, block: int = 512) -> None:
     """Overwrite an upper triangular matrix by its inverse, on all cores; 0 below the diagonal.
 
     Parameters
@@ -133,11 +132,13 @@ def inverted_at_once(matrix: NDArray[Any], at_once: AtOnce) -> None:
         Entries below its diagonal are not read.
     at_once : AtOnce
         Maps a function over items in several threads.
+    block : int
+        Rows and columns of the blocks that one thread works on.
     """
     n = len(matrix)
-    for start in range(0, n, BLOCK):
-        own = slice(start, min(start + BLOCK, n))
-        corner = _inverse(np.triu(matrix[own, own]))
+    for start in range(0, n, block):
+        own = slice(start, min(start + block, n))
+        corner = _invert(np.triu(matrix[own, own]))
         above = np.array(matrix[:start, own])
 
         def up(
@@ -148,10 +149,10 @@ def inverted_at_once(matrix: NDArray[Any], at_once: AtOnce) -> None:
             corner: NDArray[Any] = corner,
         ) -> None:
             # (The inverse of the leading part is upper triangular, too.)
-            there = slice(at, at + BLOCK)
+            there = slice(at, at + block)
             matrix[there, own] = -(matrix[there, at:start] @ above[at:]) @ corner
 
-        at_once(up, range(0, start, BLOCK))
+        at_once(up, range(0, start, block))
         matrix[own, own] = corner
         matrix[own, :start] = 0.0
 
@@ -175,7 +176,7 @@ def cholesky_features(K: FloatArray) -> FloatArray:
     return features
 
 
-def _inverse(upper: NDArray[Any]) -> NDArray[Any]:
+def _invert(upper: NDArray[Any]) -> NDArray[Any]:
     """Invert a small upper triangular matrix."""
     (trtri,) = get_lapack_funcs(("trtri",), (upper,))
     inverse, _ = trtri(upper)

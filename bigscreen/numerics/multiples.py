@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from bigscreen.numerics.rows import FloatArray
 
-ULPS = 4 * 2.0**-52
-"""Relative difference of coefficients that scaling makes: no move."""
+SCALING_TOL = 4 * 2.0**-52
+"""Relative difference of coefficients up to which they count as scaled, not moved: rounding."""
 
 
-def nearest(before: FloatArray, coef: FloatArray) -> tuple[float, NDArray[np.int64]]:
+def find_multiple(before: FloatArray, coef: FloatArray) -> tuple[float, NDArray[np.int64]]:
     """Find the multiple of ``before`` that differs from ``coef`` in the fewest rows.
 
     Returns
@@ -33,7 +33,7 @@ def nearest(before: FloatArray, coef: FloatArray) -> tuple[float, NDArray[np.int
         factors = [*(factor for factor in known if np.isfinite(factor)), *factors]
     best = None
     for factor in factors:
-        off = np.abs(coef - factor * before) > ULPS * np.abs(coef)
+        off = np.abs(coef - factor * before) > SCALING_TOL * np.abs(coef)
         moved = np.flatnonzero(off)
         if best is None or len(moved) < len(best[1]):
             best = factor, moved

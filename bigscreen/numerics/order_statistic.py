@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-SAMPLE = 1024
-"""Values sorted to guess between which two the statistic lies."""
-
-LEVEL = 1e-12
-"""Part of all weight by which sums that are equal may seem to differ: rounding."""
+WEIGHT_TOL = 1e-12
+"""Sums of weights that differ by less than this fraction of all weights count as equal: rounding."""
 
 
-def middle(values: NDArray[np.float64], weights: NDArray[np.float64], threshold: float) -> float:
+def middle_order_statistic(
+    values: NDArray[np.float64], weights: NDArray[np.float64], threshold: float
+) -> float:
     """Return the midpoint of the interval of all weighted order statistics for this threshold.
 
     A convex function whose slope is ``weight of the values below - threshold`` is minimal on an
@@ -30,7 +29,7 @@ def middle(values: NDArray[np.float64], weights: NDArray[np.float64], threshold:
     float
         0 if all weights are 0.
     """
-    level = LEVEL * float(np.sum(weights))
+    level = WEIGHT_TOL * float(np.sum(weights))
     if level == 0:
         return 0.0
     low, high = _statistics(values, weights, threshold, level)
@@ -72,11 +71,11 @@ def order_statistic(
     """
     if threshold <= 0:
         return -np.inf
-    below, total = 0.0, float(np.sum(weights))
+    below, total, sample = 0.0, float(np.sum(weights)), 1024
     # Two sampled values likely enclose the statistic. Drop the values outside, or, if it is not
     # between them, the values on the other side.
-    while len(values) > 2 * SAMPLE:
-        some = slice(None, None, len(values) // SAMPLE)
+    while len(values) > 2 * sample:
+        some = slice(None, None, len(values) // sample)
         tried = values[some]
         order = np.argsort(tried)
         share = np.cumsum(weights[some][order])

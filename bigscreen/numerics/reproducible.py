@@ -36,7 +36,7 @@ def add(totals: Totals, name: str, values: NDArray[Any], bound: float) -> None:
     ``bound`` is at least the absolute value of the finished sum over all shards.
     """
     flat = np.ravel(values)
-    if _nothing(flat) != 0.0:
+    if _sum_of_zeros(flat) != 0.0:
         raise InputError(
             "the columns overflow their number format; scale the data, or lower C, gamma or degree"
         )
@@ -51,7 +51,7 @@ def read(totals: Totals, name: str, bound: float) -> NDArray[np.float64]:
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
-def _nothing(values: NDArray[Any]) -> Any:
+def _sum_of_zeros(values: NDArray[Any]) -> Any:
     """Return 0 if all values are finite, else NaN."""
     total = values.dtype.type(0)
     for i in range(len(values)):

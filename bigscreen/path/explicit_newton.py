@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.numerics.cholesky import Factor, factored
+from bigscreen.numerics.cholesky import Factor, factorise
 from bigscreen.numerics.rows import FloatArray, njit, row_axpy
 from bigscreen.path.explicit_rows import SUM_UNIT, ExplicitRows, Goal, UndecidedRows
 from bigscreen.problems.dual_sums import slack
@@ -269,7 +269,7 @@ class ProxNewton:
             else:
                 H = self.moment.of(zone, slope)
             H[np.diag_indices(len(H))] += 1.0
-            made = factored(H)
+            made = factorise(H)
             if made is None:
                 return None
             factor = made

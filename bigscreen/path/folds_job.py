@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
 from bigscreen.data.views import Moved
-from bigscreen.features.design import COLUMN_ROWS, Design, row_ranges
+from bigscreen.features.design import ROWS_PER_TILE, Design, row_ranges
 from bigscreen.fit.loop import Fitted
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.memory import allowed_memory
@@ -181,7 +181,7 @@ class _HeldOut:
         for columns, offsets, held in zip(self.columns, self.offsets, self.held, strict=True):
             a, b = np.searchsorted(held, (first, last))
             scores = np.empty((b - a, len(offsets)))
-            for c, d in row_ranges(b - a, COLUMN_ROWS):
+            for c, d in row_ranges(b - a, ROWS_PER_TILE):
                 rows = X[held[a + c : a + d] - first]
                 scores[c:d] = self.design.dots(rows, columns) + offsets
             found.append(scores)

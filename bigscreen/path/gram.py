@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bigscreen.features.design import Design
 from bigscreen.fleet.blas import blas_threads
-from bigscreen.numerics.multiples import ULPS, nearest
+from bigscreen.numerics.multiples import SCALING_TOL, find_multiple
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.gram_matrix import ENTRY_UNIT, FullGram, Progress
 from bigscreen.path.interior import GramInterior
@@ -337,13 +337,13 @@ class CachedScores:
 
         What scaling rounds away is no difference; it is reckoned in as drift.
         """
-        factor, moved = nearest(self.coef, coef)
+        factor, moved = find_multiple(self.coef, coef)
         scores, drift = factor * self.scores, abs(factor) * self.drift
         change = coef - factor * self.coef
         drift += self.gram.add(scores, moved, change[moved])
         change[moved] = 0.0
         if factor != 1.0 or change.any():
-            drift += 2 * ULPS * float(np.abs(coef) @ self.gram.norms)
+            drift += 2 * SCALING_TOL * float(np.abs(coef) @ self.gram.norms)
         self.coef, self.scores, self.drift = coef, scores, drift
 
 

@@ -217,17 +217,17 @@ def make_stage(
     else:
         report({"event": "phase", "phase": "landmarks"})
         count = min(options.landmarks, data.n_rows)
-        side, ids = nystrom.landmarks(near, own, count, options.sampling, options.seed)
+        side, ids = nystrom.choose_landmarks(near, own, count, options.sampling, options.seed)
         asked = options.tuning.truncation
-        cutoff = nystrom.FULL if asked is None else asked
-        factor = nystrom.factored(own, side, cutoff)
+        cutoff = nystrom.FLOAT64_CUTOFF if asked is None else asked
+        factor = nystrom.factor_by_eigenvectors(own, side, cutoff)
         source = factor.of(Design(near, own), side)
         report({"event": "phase", "phase": "features"})
         size = data.n_rows * source.rank
         # (Few numbers take no time in either; closer gaps are not proved of float32 ones.)
         wide = size < sizes.side_by_side or options.tol < LEAST_FLOAT32
         dtype = np.float64 if wide and 8 * size <= KERNEL_SHARE * room else np.float32
-        stored = nystrom.stored_features(source, fleet, None, partial(progress, "features"), dtype)
+        stored = nystrom.store_features(source, fleet, None, partial(progress, "features"), dtype)
         errors, features = FeatureErrors(source, stored), stored.data
         X = features.X(0, data.n_rows)
     if not options.coupled:

@@ -8,7 +8,7 @@ from bigscreen.certify.sample import SAMPLE
 from bigscreen.data.layout import row_grid
 from bigscreen.data.rows import Rows
 from bigscreen.features.landmarks import choosing_bytes
-from bigscreen.features.nystrom import LARGE
+from bigscreen.features.nystrom import MAX_EIGH_LANDMARKS
 from bigscreen.options.train import PROBLEMS, STOCHASTIC, coupled
 from bigscreen.plan.memory import Held, Plan, Request
 from bigscreen.solvers.interior import interior_bytes, interior_is_quick
@@ -95,7 +95,7 @@ class _Fit:
         self.classifiers = request.classifiers(len(data.labels))
         self.data_bytes = int(self.n * data.row_bytes)
         self.square = 8 * (self.m + 1) ** 2
-        large = not request.is_linear and self.m > LARGE
+        large = not request.is_linear and self.m > MAX_EIGH_LANDMARKS
         self.has_many = self.solver == "newton" and large and request.features != "stored"
         """Whether landmarks are so numerous that their second moments are only sampled."""
         # Pair steps keep rows of the Gram matrix.
@@ -212,7 +212,7 @@ def _features(fit: _Fit, room: float) -> str:
         return "stored"
     if request.features != "auto":
         return request.features
-    many = fit.solver == "newton" and m > LARGE
+    many = fit.solver == "newton" and m > MAX_EIGH_LANDMARKS
     cost = tuning.many_landmarks if many else tuning.few_landmarks
     # A CSR entry costs about four dense ones; a row holds row_bytes / 8 of them.
     entry = 0.6 + 0.02 * data.row_bytes / (2 if data.is_sparse else 4)

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.numerics.order_statistic import middle, order_statistic
+from bigscreen.numerics.order_statistic import middle_order_statistic, order_statistic
 from bigscreen.numerics.rows import FloatArray
 
 AT_LO, AT_HI, FREE, AT_ZERO = np.int8(0), np.int8(1), np.int8(2), np.int8(3)
@@ -219,7 +219,7 @@ class Dual:
         bound), it is the middle of the interval, as in LIBSVM: an end of it may predict one class
         for every row.
         """
-        return self._each_group(middle, *self.breakpoints(scores))
+        return self._each_group(middle_order_statistic, *self.breakpoints(scores))
 
     def multiplier_interval(self, lower: FloatArray, upper: FloatArray) -> tuple[Mu, Mu]:
         """An interval that holds every mu* if each optimal score lies in ``[lower, upper]``.
@@ -244,7 +244,7 @@ class Dual:
         Each optimal score must lie in ``[lower, upper]``. The middle of all best multipliers is
         monotone in the breakpoints, as the two ends are.
         """
-        return self._between(lower, upper, middle, middle)
+        return self._between(lower, upper, middle_order_statistic, middle_order_statistic)
 
     def _between(
         self, lower: FloatArray, upper: FloatArray, least: Statistic, most: Statistic

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.numerics.order_statistic import LEVEL
+from bigscreen.numerics.order_statistic import WEIGHT_TOL
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import Dual
 
@@ -110,7 +110,7 @@ def _middle(values: FloatArray, weights: FloatArray, threshold: float) -> float:
     total = 0.0
     for weight in weights:
         total += weight
-    level = LEVEL * total
+    level = WEIGHT_TOL * total
     if level == 0.0:
         return 0.0
     low, high = _statistics(values, weights, threshold, level)

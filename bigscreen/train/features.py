@@ -69,7 +69,7 @@ class FeaturesJob(Job):
         folder = None if self.plan.features_in_memory else self._feature_folder()
         # The steps of an interior point are exact: float32 features would limit the gap.
         dtype = np.float64 if self.plan.solver == "interior" else np.float32
-        self.design = nystrom.stored_features(
+        self.design = nystrom.store_features(
             self.source, self.fleet, folder, self._feature_progress, dtype
         )
 
@@ -77,8 +77,10 @@ class FeaturesJob(Job):
         """Choose the landmarks among the rows of the design without landmarks."""
         options = self.options
         assert bare.kernel is not None
-        self.sampling = nystrom.chosen(bare.data, bare.kernel, options.sampling, options.seed)
-        side, self.ids = nystrom.landmarks(
+        self.sampling = nystrom.resolve_sampling(
+            bare.data, bare.kernel, options.sampling, options.seed
+        )
+        side, self.ids = nystrom.choose_landmarks(
             bare.data, bare.kernel, options.landmarks, self.sampling, options.seed
         )
         return side
@@ -86,17 +88,18 @@ class FeaturesJob(Job):
     def _factored(self, bare: Design, side: Operand) -> nystrom.Factor:
         """Factor the kernel matrix of the landmarks."""
         assert bare.kernel is not None
-        return nystrom.factor_of(bare.kernel, side, self._cutoff())
+        return nystrom.factor_landmarks(bare.kernel, side, self._cutoff())
 
     def _cutoff(self) -> float:
         """Return the smallest eigenvalue to keep, as a fraction of the largest."""
         asked, stored = self.options.tuning.truncation, self.plan.features == "stored"
         if asked is None:
-            return nystrom.FULL if stored else nystrom.CARRIED
-        if not stored and asked < nystrom.CARRIED:
+            return nystrom.FLOAT64_CUTOFF if stored else nystrom.FLOAT32_CUTOFF
+        if not stored and asked < nystrom.FLOAT32_CUTOFF:
             raise InputError(
                 f"features that are recomputed are made of float32 columns, which carry a "
-                f"truncation of {nystrom.CARRIED:g} at least, not `tuning.truncation={asked:g}`; "
+                f"truncation of {nystrom.FLOAT32_CUTOFF:g} at least, "
+                f"not `tuning.truncation={asked:g}`; "
                 "leave it out, or use `tuning.features='stored'`"
             )
         return asked

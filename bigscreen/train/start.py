@@ -10,7 +10,7 @@ import numpy as np
 
 from bigscreen.errors import InputError
 from bigscreen.features import nystrom
-from bigscreen.features.design import Design, scores
+from bigscreen.features.design import Design, compute_scores
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
@@ -96,7 +96,7 @@ def _near_fewer(job: Job, design: Design, problem: Problem) -> Near:
     job.report({"event": "phase", "phase": f"start from {len(some)} of the landmarks"})
     assert design.kernel is not None
     side = Operand(design.side.X[some])
-    fewer = nystrom.factor_of(design.kernel, side).of(design, side)
+    fewer = nystrom.factor_landmarks(design.kernel, side).of(design, side)
     fitted = fit(
         Run(fewer, problem, job.fleet, resident=job.plan.resident, spare=job.plan.nearby_bytes),
         Newton(tol=TOL),
@@ -104,7 +104,7 @@ def _near_fewer(job: Job, design: Design, problem: Problem) -> Near:
     )
     coef = np.zeros(design.width)
     coef[some] = fewer.coef(fitted.point.w)
-    x = design.features(design.seen_by_landmarks(coef))
+    x = design.features(design.multiply_by_landmark_kernel(coef))
     point, frame = fitted.point, SumLayout.of(problem, design.data)
     multiplier = np.array(point.multiplier or (point.intercept,) * frame.groups)
     if frame.first:
@@ -161,8 +161,8 @@ def _nystrom(job: Job, problem: Problem) -> tuple[FloatArray, dict[str, Any]]:
     job.report({"event": "phase", "phase": f"start from {m} landmarks"})
     bare = job.design_of(job.kernel)
     assert bare.kernel is not None
-    side, _ = nystrom.landmarks(bare.data, bare.kernel, m, "uniform", options.seed)
-    design = replace(bare, landmarks=side, factor=nystrom.factor(bare.kernel, side))
+    side, _ = nystrom.choose_landmarks(bare.data, bare.kernel, m, "uniform", options.seed)
+    design = replace(bare, landmarks=side, factor=nystrom.factor_matrix(bare.kernel, side))
     fitted = fit(
         Run(design, problem, fleet, resident=job.plan.resident, spare=job.plan.nearby_bytes),
         Newton(tol=TOL),
@@ -172,7 +172,7 @@ def _nystrom(job: Job, problem: Problem) -> tuple[FloatArray, dict[str, Any]]:
     dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
     alpha = np.zeros(data.n_rows)
     for reading in fitted.point.readings:
-        decision = scores(design, reading.coef, fleet) + reading.intercept
+        decision = compute_scores(design, reading.coef, fleet) + reading.intercept
         alpha += reading.weight * reading.alpha(dual, decision)
     record = {
         "landmarks": m,

@@ -61,13 +61,15 @@ class Group:
         """The landmarks, those of the last fit."""
         options = self.options
         given = options.landmarks, options.sampling, options.seed
-        return nystrom.landmarks(self.near, self.own, *given)[0]
+        return nystrom.choose_landmarks(self.near, self.own, *given)[0]
 
     @cached_property
     def factor(self) -> nystrom.Factor:
         """``T`` of all directions, the largest last."""
         cutoff = self.options.tuning.truncation
-        return nystrom.factored(self.own, self.side, nystrom.FULL if cutoff is None else cutoff)
+        return nystrom.factor_by_eigenvectors(
+            self.own, self.side, nystrom.FLOAT64_CUTOFF if cutoff is None else cutoff
+        )
 
     def ground(
         self,
@@ -96,7 +98,7 @@ class Group:
         # A part of the rows is judged roughly anyway: by directions that float32 columns carry.
         made_of = self.factor if rows is None else _carried(self.factor)
         design = made_of.of(Design(self._part(rows), self.own), self.side)
-        data = nystrom.stored_features(design, fleet, None).data
+        data = nystrom.store_features(design, fleet, None).data
         X = data.X(0, data.n_rows)
         n, width = X.shape
         if not options.coupled and n > self.tuning.max_product_rows_per_feature * width:
@@ -252,8 +254,10 @@ def _carried(factor: nystrom.Factor) -> nystrom.Factor:
     """The directions of ``T`` that float32 columns carry."""
     T = factor.matrix
     lengths = np.einsum("ij,ij->j", T, T)  # inverses of the eigenvalues
-    keep = nystrom.CARRIED * lengths < lengths.min()
-    return nystrom.Factor(np.ascontiguousarray(T[:, keep]), max(factor.cutoff, nystrom.CARRIED))
+    keep = nystrom.FLOAT32_CUTOFF * lengths < lengths.min()
+    return nystrom.Factor(
+        np.ascontiguousarray(T[:, keep]), max(factor.cutoff, nystrom.FLOAT32_CUTOFF)
+    )
 
 
 def _silent(done: int, total: int) -> None:

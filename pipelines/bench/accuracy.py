@@ -142,7 +142,9 @@ def _digests(X: np.ndarray) -> list[bytes]:
 def _liblinear_on_features(model: Model, train: Path, test: Path, C: float) -> dict[str, Any]:
     """Error of LIBLINEAR on the features that the model's landmarks give."""
     side = Operand(model.landmarks)
-    factor = nystrom.factored(model.kernel, side, model.provenance["nystrom"]["cutoff"])
+    factor = nystrom.factor_by_eigenvectors(
+        model.kernel, side, model.provenance["nystrom"]["cutoff"]
+    )
     parts = []
     for path in (train, test):
         data = Dataset.open(path)

@@ -118,7 +118,9 @@ def objective(phi: np.ndarray, sign: np.ndarray, w: np.ndarray, C: float) -> flo
 def far(data: Dataset, sign: np.ndarray, model: Model, C: float) -> dict[str, Any]:
     """LIBLINEAR run far on our own features: its primal beside our certificate."""
     side = Operand(model.landmarks)
-    factor = nystrom.factored(model.kernel, side, model.provenance["nystrom"]["cutoff"])
+    factor = nystrom.factor_by_eigenvectors(
+        model.kernel, side, model.provenance["nystrom"]["cutoff"]
+    )
     chunks = [data.X(*data.chunk(k)) for k in range(data.n_chunks)]
     parts = (model.kernel.block(X, side, dtype=factor.entries) for X in chunks)
     phi = np.concatenate([part @ factor.matrix for part in parts])

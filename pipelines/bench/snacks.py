@@ -128,9 +128,11 @@ def stored(name: str, given: Any) -> dict[str, Any]:
     made, C = make_kernel("rbf", gamma), 1.0 / (2.0 * len(y) * lam)
     problem = CSvc(C, 1)
     with Inline() as fleet, blas_threads(1):
-        side, _ = nystrom.landmarks(data, made, m, "uniform", 0)
-        source = nystrom.factored(made, side, nystrom.FULL).of(Design(data, made), side)
-        design = nystrom.stored_features(source, fleet, None)
+        side, _ = nystrom.choose_landmarks(data, made, m, "uniform", 0)
+        source = nystrom.factor_by_eigenvectors(made, side, nystrom.FLOAT64_CUTOFF).of(
+            Design(data, made), side
+        )
+        design = nystrom.store_features(source, fleet, None)
         phi = design.data.X(0, len(y))
         other = source.features_of(source.columns(held, np.float64)).astype(np.float32)
         best = fit(Run(design, problem, fleet), Newton(given.tol), Limits(given.tol))
@@ -183,8 +185,8 @@ def susy(given: Any, work: Path) -> dict[str, Any]:
     data = Dataset.open(path)
     X, codes = (np.concatenate(part) for part in zip(*blocks(200_000, seed=1), strict=True))
     made, problem = make_kernel("rbf", 1 / 32), CSvc(1.25, 1)
-    side, _ = nystrom.landmarks(data, made, 1000, "uniform", 0)
-    design = Design(data, made, side, nystrom.factor(made, side))
+    side, _ = nystrom.choose_landmarks(data, made, 1000, "uniform", 0)
+    design = Design(data, made, side, nystrom.factor_matrix(made, side))
     positive = codes == int(data.labels[1])
 
     def told(point: Point) -> dict[str, float]:

@@ -94,12 +94,12 @@ def split(task: Task, landmarks: int, fold: int, folds: int, seed: int) -> Split
     with Inline() as fleet, threadpool_limits(1, "blas"):
         began = time.perf_counter()
         m = min(landmarks, learn.n_rows)
-        side, _ = nystrom.landmarks(learn, kernel, m, "uniform", seed)
-        design = nystrom.factored(kernel, side).of(Design(learn, kernel), side)
-        phi = nystrom.stored_features(design, fleet, None).data.X(0, learn.n_rows)
+        side, _ = nystrom.choose_landmarks(learn, kernel, m, "uniform", seed)
+        design = nystrom.factor_by_eigenvectors(kernel, side).of(Design(learn, kernel), side)
+        phi = nystrom.store_features(design, fleet, None).data.X(0, learn.n_rows)
         seconds = time.perf_counter() - began
         test = Design(rows(task, outside), kernel, side, design.factor)
-        test_phi = nystrom.stored_features(test, fleet, None).data.X(0, len(outside))
+        test_phi = nystrom.store_features(test, fleet, None).data.X(0, len(outside))
     return Split(task, phi, task.y[inside], test_phi, task.y[outside], seconds, inside, outside)
 
 

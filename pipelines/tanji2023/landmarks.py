@@ -115,7 +115,7 @@ def compared(task: sets.Task, counts: Sequence[int], seeds: int) -> dict[str, An
     for ridge in RIDGES:
         rng = np.random.default_rng(0)
         with threadpool_limits(1, "blas"):
-            found = landmarks.leverage(kernel, pool, rng, ridge=ridge * len(pool))
+            found = landmarks.estimate_leverage(kernel, pool, rng, ridge=ridge * len(pool))
         dimension[f"{ridge:g}"] = found.dimension
     seen, new = some(learn, SAMPLE), some(test, SAMPLE)
     looked = Looked(seen, kernel.block(seen, seen, dtype=np.float64), new)
@@ -172,9 +172,9 @@ def one(
     kernel = Rbf(gamma)
     with threadpool_limits(1, "blas"):  # as in a fit
         began = time.perf_counter()
-        side, _ = nystrom.landmarks(learn, kernel, m, way, seed)
+        side, _ = nystrom.choose_landmarks(learn, kernel, m, way, seed)
         choosing = time.perf_counter() - began
-    factor = nystrom.factor(kernel, side)
+    factor = nystrom.factor_matrix(kernel, side)
     phi, new = (kernel.block(X, side, dtype=np.float64) @ factor for X in (looked.seen, looked.new))
     near, exact = phi @ phi.T, looked.exact
     options = TrainOptions(

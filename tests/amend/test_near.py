@@ -72,13 +72,13 @@ def rounds(monkeypatch):
 @pytest.fixture
 def stored(monkeypatch):
     """Of how many rows features were stored, every time."""
-    seen, store = [], nystrom.stored_features
+    seen, store = [], nystrom.store_features
 
     def counted(design, *arguments):
         seen.append(design.data.n_rows)
         return store(design, *arguments)
 
-    monkeypatch.setattr(nystrom, "stored_features", counted)
+    monkeypatch.setattr(nystrom, "store_features", counted)
     return seen
 
 

@@ -9,7 +9,7 @@ from bigscreen.certify.beside import Beside, Known
 from bigscreen.certify.explicit import close
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.features.design import Design
-from bigscreen.features.nystrom import factor
+from bigscreen.features.nystrom import factor_matrix
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Rbf
@@ -28,7 +28,7 @@ class Case:
         y = (X[:, 0] + 0.5 * rng.normal(size=N) > 0).astype(np.int32)
         data = MemoryDataset(X, y, [0, 1], rng.uniform(0.5, 2.0, N), shard_rows=512, chunk_rows=256)
         kernel, side = Rbf(0.3), Operand(X[:30].copy())
-        self.design = Design(data, kernel, side, factor(kernel, side))
+        self.design = Design(data, kernel, side, factor_matrix(kernel, side))
         self.problem = CSvc(C, 1, (), intercept)
         self.constant = float(intercept == "constant")
         self.dual = self.problem.dual(y, data.weights(0, N))

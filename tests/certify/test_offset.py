@@ -12,7 +12,7 @@ from sklearn import svm
 import bigscreen
 from bigscreen.certify.explicit import close
 from bigscreen.fleet.inline import Inline
-from bigscreen.numerics.order_statistic import middle
+from bigscreen.numerics.order_statistic import middle_order_statistic
 from bigscreen.problems.point import Point
 
 TINY = (1e-4, 1e-3, 1e-2, 1e-1)
@@ -37,16 +37,27 @@ def agree(mine, theirs, X, scores="decision_function", intercept=None):
 # -- the statistic -----------------------------------------------------------------------------
 def test_the_middle_of_a_flat_interval():
     values, one = np.array([3.0, 1.0, 2.0, 7.0]), np.ones(4)
-    assert middle(values, one, 2.0) == 2.5 and middle(values, one, 3.0) == 5.0
-    assert middle(values, one, 2.5) == 3.0
+    assert (
+        middle_order_statistic(values, one, 2.0) == 2.5
+        and middle_order_statistic(values, one, 3.0) == 5.0
+    )
+    assert middle_order_statistic(values, one, 2.5) == 3.0
     # Beyond the ends there is but one.
-    assert middle(values, one, 0.0) == 1.0 and middle(values, one, 4.0) == 7.0
-    assert middle(values, np.zeros(4), 0.0) == 0.0 and middle(np.empty(0), np.empty(0), 0) == 0.0
+    assert (
+        middle_order_statistic(values, one, 0.0) == 1.0
+        and middle_order_statistic(values, one, 4.0) == 7.0
+    )
+    assert (
+        middle_order_statistic(values, np.zeros(4), 0.0) == 0.0
+        and middle_order_statistic(np.empty(0), np.empty(0), 0) == 0.0
+    )
     # What has no weight is no value.
-    assert middle(np.array([1.0, 1.5, 2.0]), np.array([1.0, 0.0, 1.0]), 1.0) == 1.5
-    assert middle(np.array([1.0, 1.9, 2.0]), np.array([1.0, 0.0, 1.0]), 1.0) == 1.5
+    assert middle_order_statistic(np.array([1.0, 1.5, 2.0]), np.array([1.0, 0.0, 1.0]), 1.0) == 1.5
+    assert middle_order_statistic(np.array([1.0, 1.9, 2.0]), np.array([1.0, 0.0, 1.0]), 1.0) == 1.5
     # The lightest counts beside the heaviest.
-    assert middle(np.array([1.0, 2.0, 4.0]), np.array([1e14, 1.0, 1e14]), 1e14) == 1.5
+    assert (
+        middle_order_statistic(np.array([1.0, 2.0, 4.0]), np.array([1e14, 1.0, 1e14]), 1e14) == 1.5
+    )
 
 
 @given(seed=st.integers(0, 10**6), n=st.sampled_from([2, 10, 1000, 30_000]), ties=st.booleans())
@@ -61,7 +72,7 @@ def test_rounding_makes_no_end_of_a_middle(seed, n, ties):
     both = np.concatenate([weights, rng.permutation(weights)])
     low, high = values[:n].max(), values[n:].min()
     order = rng.permutation(2 * n)
-    found = middle(values[order], both[order], float(np.sum(weights[::-1])))
+    found = middle_order_statistic(values[order], both[order], float(np.sum(weights[::-1])))
     assert found == pytest.approx(0.5 * (low + high), abs=1e-12)
 
 

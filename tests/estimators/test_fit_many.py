@@ -106,8 +106,8 @@ def test_more_than_two_labels():
 
 def test_features_are_made_once_and_steps_together(monkeypatch):
     made, steps = [], []
-    stored, take = nystrom.stored_features, many.ManyProgram._take
-    monkeypatch.setattr(nystrom, "stored_features", lambda *all: made.append(1) or stored(*all))
+    stored, take = nystrom.store_features, many.ManyProgram._take
+    monkeypatch.setattr(nystrom, "store_features", lambda *all: made.append(1) or stored(*all))
 
     def counted(self, state, message, totals):
         steps.append(len(state.runs))

@@ -60,10 +60,10 @@ def test_scores_are_exact_where_every_row_is_kept(seed, gamma, ridge, name):
     X = np.random.default_rng(seed).normal(size=(120, 3)).astype(np.float32)
     kernel = make_kernel(name, gamma, 2, 1.0)
     rng = np.random.default_rng(seed)
-    found = landmarks.leverage(kernel, Operand(X), rng, ridge=ridge, over=1e6)
+    found = landmarks.estimate_leverage(kernel, Operand(X), rng, ridge=ridge, over=1e6)
     largest = kernel.diag(X).max()
     assert found.sample == 120
-    assert found.ridge == max(ridge, landmarks.FLOOR[np.float32] * largest)
+    assert found.ridge == max(ridge, landmarks.MIN_RIDGE[np.float32] * largest)
     # What float32 entries, which are off by some 1e-6 of the largest, make of a score.
     off = 5e-6 * largest / found.ridge
     np.testing.assert_allclose(found.scores, exact(kernel, X, found.ridge), rtol=2e-3, atol=off)
@@ -81,22 +81,27 @@ def test_scores_are_within_the_factor_of_the_theory(seed, sparse_rows):
     X[rng.random(X.shape) < 0.3] = 0.0
     kernel, ridge = make_kernel("rbf", 0.3), 15.0
     pool = Operand(sparse.csr_array(X) if sparse_rows else X)
-    found = landmarks.leverage(kernel, pool, rng, ridge=ridge, over=25.0)
+    found = landmarks.estimate_leverage(kernel, pool, rng, ridge=ridge, over=25.0)
     truth = exact(kernel, X, ridge)
     assert found.sample < 700
     ratio = found.scores / truth
     assert 0.5 <= ratio.min() and ratio.max() <= 2.0
     assert found.dimension == pytest.approx(truth.sum(), rel=0.2)
-    assert landmarks.leverage(kernel, pool, np.random.default_rng(1), dimension=5).dimension > 4
+    assert (
+        landmarks.estimate_leverage(kernel, pool, np.random.default_rng(1), dimension=5).dimension
+        > 4
+    )
 
 
 def test_leverage_ends_where_entries_carry_no_more():
     """A kernel of rank 3 has an effective dimension of 3 at most: it is not waited for more."""
     data = contracts.rows(0, n=200, d=3)
     pool = Operand(data.X(0, 200))
-    found = landmarks.leverage(make_kernel("linear"), pool, np.random.default_rng(0), dimension=50)
+    found = landmarks.estimate_leverage(
+        make_kernel("linear"), pool, np.random.default_rng(0), dimension=50
+    )
     assert 2 < found.dimension < 12 and found.ridge < 1
-    ids = nystrom.landmarks(data, make_kernel("linear"), 50, "leverage", 0)[1]
+    ids = nystrom.choose_landmarks(data, make_kernel("linear"), 50, "leverage", 0)[1]
     assert len(np.unique(ids)) == 50
 
 
@@ -106,7 +111,7 @@ def test_rows_of_zeros_and_equal_rows(way):
     y = np.arange(40) % 2
     for X in (np.zeros((40, 3), np.float32), np.repeat(np.eye(4, 3, dtype=np.float32), 10, axis=0)):
         for kernel in (make_kernel("linear"), make_kernel("rbf", 1.0)):
-            ids = nystrom.landmarks(MemoryDataset(X, y, [0, 1]), kernel, 9, way, 0)[1]
+            ids = nystrom.choose_landmarks(MemoryDataset(X, y, [0, 1]), kernel, 9, way, 0)[1]
             assert len(np.unique(ids)) == 9
 
 
@@ -119,7 +124,7 @@ def test_kmeans_finds_the_clusters():
     X = (centres[member] + rng.normal(size=(400, 3))).astype(np.float32)
     for rows in (X, sparse.csr_array(X)):
         data = MemoryDataset(rows, member % 2, [0, 1])
-        ids = nystrom.landmarks(data, make_kernel("sigmoid", 0.1), 8, "kmeans", 0)[1]
+        ids = nystrom.choose_landmarks(data, make_kernel("sigmoid", 0.1), 8, "kmeans", 0)[1]
         assert sorted(member[ids].tolist()) == list(range(8))
         # (A row of three normal numbers is 1.6 from its middle on average.)
         assert np.linalg.norm(X[ids] - centres[member[ids]], axis=1).max() < 1.2
@@ -130,7 +135,7 @@ def test_clusters_of_rows_far_from_0():
     member = np.arange(300) % 3
     X = (1e5 + 4.0 * member[:, None] + 0.1 * rng.normal(size=(300, 2))).astype(np.float32)
     data = MemoryDataset(X, member % 2, [0, 1])
-    ids = nystrom.landmarks(data, make_kernel("rbf", 1.0), 3, "kmeans", 0)[1]
+    ids = nystrom.choose_landmarks(data, make_kernel("rbf", 1.0), 3, "kmeans", 0)[1]
     assert sorted(member[ids].tolist()) == [0, 1, 2]
 
 
@@ -141,14 +146,14 @@ def test_auto_takes_pivots_where_rows_repeat_each_other():
     y, kernel = np.arange(400) % 2, make_kernel("rbf", 0.5)
     for X, way in ((apart, "uniform"), (again, "rpcholesky")):
         data = MemoryDataset(X, y, [0, 1])
-        own = nystrom.landmarks(data, kernel, 30, "auto", 4)[1]
-        assert nystrom.chosen(data, kernel, "auto", 4) == way
+        own = nystrom.choose_landmarks(data, kernel, 30, "auto", 4)[1]
+        assert nystrom.resolve_sampling(data, kernel, "auto", 4) == way
         with Inline(1) as fleet:
             options = TrainOptions(gamma=0.5, landmarks=30, sampling="auto", seed=4, tol=1e-2)
             model = train(data, options, fleet)
         assert model.provenance["nystrom"]["sampling"] == way
         np.testing.assert_array_equal(model.landmarks, X[own])
-        np.testing.assert_array_equal(own, nystrom.landmarks(data, kernel, 30, way, 4)[1])
+        np.testing.assert_array_equal(own, nystrom.choose_landmarks(data, kernel, 30, way, 4)[1])
 
 
 # -- all -------------------------------------------------------------------------------------------
@@ -157,7 +162,7 @@ def test_auto_takes_pivots_where_rows_repeat_each_other():
 def test_rows_of_the_data_by_seed(way, sparse_rows):
     data = contracts.rows(0, n=300, sparse_rows=sparse_rows)
     kernel = make_kernel("rbf", 0.2)
-    side, ids = nystrom.landmarks(data, kernel, 50, way, 1)
+    side, ids = nystrom.choose_landmarks(data, kernel, 50, way, 1)
     assert len(side) == 50 and ids.dtype == np.int64
     assert np.all(np.diff(ids) > 0) and 0 <= ids[0] and ids[-1] < 300
     found, taken = side.X, data.rows(ids)
@@ -165,9 +170,9 @@ def test_rows_of_the_data_by_seed(way, sparse_rows):
         assert sparse.issparse(found)
         found, taken = found.toarray(), taken.toarray()
     np.testing.assert_array_equal(found, taken)
-    assert np.array_equal(nystrom.landmarks(data, kernel, 50, way, 1)[1], ids)
-    assert not np.array_equal(nystrom.landmarks(data, kernel, 50, way, 2)[1], ids)
-    everything = nystrom.landmarks(data, kernel, 300, way, 0)[1]
+    assert np.array_equal(nystrom.choose_landmarks(data, kernel, 50, way, 1)[1], ids)
+    assert not np.array_equal(nystrom.choose_landmarks(data, kernel, 50, way, 2)[1], ids)
+    everything = nystrom.choose_landmarks(data, kernel, 300, way, 0)[1]
     assert everything.tolist() == list(range(300))
 
 
@@ -177,8 +182,8 @@ def test_better_than_uniform_where_clusters_are_of_all_sizes():
     left = dict.fromkeys(WAYS, 0.0)
     for way in WAYS:
         for seed in range(5):
-            side, _ = nystrom.landmarks(data, kernel, 60, way, seed)
-            phi = kernel.block(X, side, dtype=np.float64) @ nystrom.factor(kernel, side)
+            side, _ = nystrom.choose_landmarks(data, kernel, 60, way, seed)
+            phi = kernel.block(X, side, dtype=np.float64) @ nystrom.factor_matrix(kernel, side)
             left[way] += 600 - np.sum(phi**2)
     assert left["rpcholesky"] < 0.7 * left["uniform"]
     assert left["leverage"] < 0.8 * left["uniform"]
@@ -210,18 +215,18 @@ def test_the_same_landmarks_inline_and_on_workers(way):
 def test_kernels_that_are_not_definite_are_refused(way):
     data = contracts.rows(0, n=60)
     with pytest.raises(InputError, match="positive semidefinite.*uniform or kmeans"):
-        nystrom.landmarks(data, make_kernel("sigmoid", 0.2), 5, way, 0)
+        nystrom.choose_landmarks(data, make_kernel("sigmoid", 0.2), 5, way, 0)
     for other in ("uniform", "kmeans", "auto"):
-        assert len(nystrom.landmarks(data, make_kernel("sigmoid", 0.2), 5, other, 0)[1]) == 5
+        assert len(nystrom.choose_landmarks(data, make_kernel("sigmoid", 0.2), 5, other, 0)[1]) == 5
 
 
 def test_what_cannot_be_computed_is_a_sentence():
     X = np.full((50, 2), 1e30) * np.arange(1, 51)[:, None]
     data = MemoryDataset(X.astype(np.float32), np.arange(50) % 2, [0, 1])
     with pytest.raises(InputError, match="scale the data"):
-        nystrom.landmarks(data, make_kernel("polynomial", 1.0, 8, 1.0), 5, "leverage", 0)
+        nystrom.choose_landmarks(data, make_kernel("polynomial", 1.0, 8, 1.0), 5, "leverage", 0)
     with pytest.raises(InputError, match="sampling must be one of"):
-        nystrom.landmarks(data, make_kernel("rbf", 0.2), 5, "grid", 0)
+        nystrom.choose_landmarks(data, make_kernel("rbf", 0.2), 5, "grid", 0)
 
 
 def test_memory_to_choose_is_planned_and_refused():

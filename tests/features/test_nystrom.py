@@ -31,8 +31,8 @@ def fleet():
 
 def design_of(data, kernel="rbf", count=40, gamma=0.2, sampling="uniform"):
     made = make_kernel(kernel, gamma, 2, 1.0)
-    side, ids = nystrom.landmarks(data, made, count, sampling, 5)
-    return Design(data, made, side, nystrom.factor(made, side)), ids
+    side, ids = nystrom.choose_landmarks(data, made, count, sampling, 5)
+    return Design(data, made, side, nystrom.factor_matrix(made, side)), ids
 
 
 @pytest.mark.parametrize("name", [*KERNELS, "sigmoid"])
@@ -47,28 +47,28 @@ def test_kernels_keep_the_law(name, sparse_rows):
 def test_landmarks_are_distinct_rows_by_seed(sampling, sparse_rows):
     data = contracts.rows(0, n=300, sparse_rows=sparse_rows)
     kernel = make_kernel("rbf", 0.2)
-    side, ids = nystrom.landmarks(data, kernel, 50, sampling, 1)
+    side, ids = nystrom.choose_landmarks(data, kernel, 50, sampling, 1)
     assert len(side) == 50 and ids.dtype == np.int64
     assert np.all(np.diff(ids) > 0) and 0 <= ids[0] and ids[-1] < 300
     found, taken = side.X, data.rows(ids)
     if sparse_rows:
         found, taken = found.toarray(), taken.toarray()
     np.testing.assert_array_equal(found, taken)
-    assert np.array_equal(nystrom.landmarks(data, kernel, 50, sampling, 1)[1], ids)
-    assert not np.array_equal(nystrom.landmarks(data, kernel, 50, sampling, 2)[1], ids)
+    assert np.array_equal(nystrom.choose_landmarks(data, kernel, 50, sampling, 1)[1], ids)
+    assert not np.array_equal(nystrom.choose_landmarks(data, kernel, 50, sampling, 2)[1], ids)
 
 
 def test_all_rows_can_be_landmarks():
     data = contracts.rows(0, n=60)
     for sampling in ("uniform", "rpcholesky"):
-        ids = nystrom.landmarks(data, make_kernel("rbf", 0.2), 60, sampling, 0)[1]
+        ids = nystrom.choose_landmarks(data, make_kernel("rbf", 0.2), 60, sampling, 0)[1]
         assert ids.tolist() == list(range(60))
 
 
 def test_rpcholesky_of_a_kernel_of_low_rank():
     """Nothing is left after d pivots: the rest is filled up with further, distinct rows."""
     data = contracts.rows(0, n=80, d=3)
-    ids = nystrom.landmarks(data, make_kernel("linear"), 20, "rpcholesky", 0)[1]
+    ids = nystrom.choose_landmarks(data, make_kernel("linear"), 20, "rpcholesky", 0)[1]
     assert len(set(ids.tolist())) == 20
 
 
@@ -80,7 +80,7 @@ def test_pivots_end_where_float32_has_more_left_than_there_is(scale):
     X = np.concatenate([X, X])
     data = MemoryDataset(X, np.arange(68) % 2, [0, 1])
     made = make_kernel("polynomial", 0.02 / scale**2, 5, 0.0)
-    _, ids = nystrom.landmarks(data, made, 18, "rpcholesky", 0)
+    _, ids = nystrom.choose_landmarks(data, made, 18, "rpcholesky", 0)
     assert len(np.unique(ids)) == 18
 
 
@@ -96,8 +96,8 @@ def test_rpcholesky_beats_uniform_on_clusters():
     for sampling in ("uniform", "rpcholesky"):
         left[sampling] = 0.0
         for seed in range(5):
-            side, _ = nystrom.landmarks(data, kernel, 30, sampling, seed)
-            phi = kernel.block(X, side, dtype=np.float64) @ nystrom.factor(kernel, side)
+            side, _ = nystrom.choose_landmarks(data, kernel, 30, sampling, seed)
+            phi = kernel.block(X, side, dtype=np.float64) @ nystrom.factor_matrix(kernel, side)
             left[sampling] += 600 - np.sum(phi**2)
     assert left["rpcholesky"] < 0.7 * left["uniform"]
 
@@ -107,7 +107,9 @@ def test_rpcholesky_beats_uniform_on_clusters():
 )
 def test_bad_landmarks(count, sampling, message):
     with pytest.raises(InputError, match=message):
-        nystrom.landmarks(contracts.rows(0, n=60), make_kernel("rbf", 0.2), count, sampling, 0)
+        nystrom.choose_landmarks(
+            contracts.rows(0, n=60), make_kernel("rbf", 0.2), count, sampling, 0
+        )
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -145,7 +147,7 @@ def test_score_errors_are_bounded(gamma, sparse_rows):
     data = MemoryDataset(X, data.y(0, 200), [0, 1])
     made = make_kernel("rbf", gamma)
     side = Operand(data.rows(np.arange(1, 61)))
-    design = Design(data, made, side, nystrom.factor(made, side))
+    design = Design(data, made, side, nystrom.factor_matrix(made, side))
     coef = np.random.default_rng(0).normal(size=60)
     exactly = made.block(data.X(0, 200), side, dtype=np.float64) @ coef
     error = np.abs(design.dots(data.X(0, 200), coef[:, None])[:, 0] - exactly)
@@ -176,7 +178,7 @@ def test_stored_and_recomputed_features_give_the_same_model(name, intercept, fle
     """
     data = contracts.rows(1, n=200)
     design, _ = design_of(data, name, count=30, gamma=0.1)
-    stored = nystrom.stored_features(design, fleet, None)
+    stored = nystrom.store_features(design, fleet, None)
     problem = CSvc(1.0, 1, (1.0, 2.0), intercept)
     found = [fit(Run(d, problem, fleet), Newton(1e-5), Limits(1e-5, 200)) for d in (design, stored)]
     one, other = found
@@ -204,10 +206,10 @@ def test_features_on_disk_are_reused_only_for_the_same_problem(fleet, tmp_path):
     data = contracts.rows(1, n=200)
     design, _ = design_of(data)
     steps = []
-    first = nystrom.stored_features(design, fleet, tmp_path, lambda *at: steps.append(at))
+    first = nystrom.store_features(design, fleet, tmp_path, lambda *at: steps.append(at))
     assert steps[-1][0] == steps[-1][1]
     steps.clear()
-    again = nystrom.stored_features(design, fleet, tmp_path, lambda *at: steps.append(at))
+    again = nystrom.store_features(design, fleet, tmp_path, lambda *at: steps.append(at))
     assert not steps and again.data.fingerprint == first.data.fingerprint
     for other in (
         design_of(data, gamma=0.3)[0],
@@ -216,7 +218,7 @@ def test_features_on_disk_are_reused_only_for_the_same_problem(fleet, tmp_path):
         replace(design, entries=np.float64),
     ):
         assert nystrom.feature_fingerprint(other) != nystrom.feature_fingerprint(design)
-        kept = nystrom.stored_features(other, fleet, tmp_path)
+        kept = nystrom.store_features(other, fleet, tmp_path)
         assert kept.data.path != first.data.path
 
 
@@ -224,9 +226,9 @@ def test_features_are_float64_where_that_is_asked_for(fleet, tmp_path):
     data = contracts.rows(1, n=200)
     design, _ = design_of(data)
     phi = design.features_of(design.columns(data.X(0, 200), np.float64))
-    narrow = nystrom.stored_features(design, fleet, tmp_path)
+    narrow = nystrom.store_features(design, fleet, tmp_path)
     for folder in (None, tmp_path):
-        wide = nystrom.stored_features(design, fleet, folder, dtype=np.float64)
+        wide = nystrom.store_features(design, fleet, folder, dtype=np.float64)
         np.testing.assert_array_equal(wide.data.X(0, 200), phi)
         assert wide.data.path is None or wide.data.path != narrow.data.path
     assert narrow.data.X(0, 200).dtype == np.float32
@@ -236,7 +238,7 @@ def test_features_carry_labels_and_weights(fleet, tmp_path):
     data = contracts.rows(1, n=200)
     design, _ = design_of(data)
     for folder in (None, tmp_path):
-        kept = nystrom.stored_features(design, fleet, folder).data
+        kept = nystrom.store_features(design, fleet, folder).data
         np.testing.assert_array_equal(kept.y(0, 200), data.y(0, 200))
         np.testing.assert_array_equal(kept.weights(0, 200), data.weights(0, 200))
         assert kept.labels == data.labels and kept.n_features == design.rank

@@ -37,7 +37,7 @@ def test_stored_features_keep_what_float64_carries():
     # The published coefficients are those of the machine that was certified: large as they are,
     # its own scores have the loss, in float64, that P was summed from.
     side = Operand(full.components_)
-    factor = nystrom.factor(Rbf(0.3), side, more["cutoff"])
+    factor = nystrom.factor_matrix(Rbf(0.3), side, more["cutoff"])
     phi = Rbf(0.3).block(X, side, dtype=np.float64) @ factor
     w = np.linalg.lstsq(factor, full.model_.coef[0], rcond=None)[0]
     sign = 2.0 * y - 1
@@ -53,12 +53,12 @@ def test_stored_features_keep_what_float64_carries():
 def test_directions_of_the_factor_are_orthonormal_down_to_the_cutoff():
     X, _ = rows()
     side = Operand(X[:120])
-    full = nystrom.factored(Rbf(0.3), side, nystrom.FULL)
+    full = nystrom.factor_by_eigenvectors(Rbf(0.3), side, nystrom.FLOAT64_CUTOFF)
     T = full.matrix
     K = Rbf(0.3).block(side, side, dtype=np.float64)
     np.testing.assert_allclose(T.T @ K @ T, np.eye(T.shape[1]), atol=1e-2)
     assert full.entries is np.float64
-    assert nystrom.factored(Rbf(0.3), side).entries is np.float32
+    assert nystrom.factor_by_eigenvectors(Rbf(0.3), side).entries is np.float32
 
 
 @pytest.mark.parametrize("gamma", [0.05, 0.3, 3.0, 100.0])
@@ -66,14 +66,16 @@ def test_directions_of_the_factor_are_orthonormal_down_to_the_cutoff():
 def test_directions_beside_a_ridge_are_carried_as_those_of_eigenvectors(columns, gamma):
     """T is triangular there, and its columns tell of no eigenvalue."""
     side = Operand(np.random.default_rng(0).normal(size=(300, columns)).astype(np.float32))
-    beside = nystrom.regularised(Rbf(gamma), side, nystrom.FULL)
+    beside = nystrom.factor_by_cholesky(Rbf(gamma), side, nystrom.FLOAT64_CUTOFF)
     K = Rbf(gamma).block(side, side, dtype=np.float64) + beside.ridge * np.eye(300)
     values = np.linalg.eigvalsh(K)
     ratio = values[0] / values[-1]
-    if not 0.03 < ratio / nystrom.CARRIED < 30:
-        assert beside.entries is (np.float64 if ratio < nystrom.CARRIED else np.float32)
+    if not 0.03 < ratio / nystrom.FLOAT32_CUTOFF < 30:
+        assert beside.entries is (np.float64 if ratio < nystrom.FLOAT32_CUTOFF else np.float32)
     # What float32 columns carry by themselves is not made of float64 ones.
-    assert nystrom.regularised(Rbf(gamma), side, nystrom.CARRIED).entries is np.float32
+    assert (
+        nystrom.factor_by_cholesky(Rbf(gamma), side, nystrom.FLOAT32_CUTOFF).entries is np.float32
+    )
 
 
 @pytest.mark.parametrize("gamma", [0.01, 0.3, 3.0, 100.0])
@@ -82,15 +84,19 @@ def test_repeated_landmarks_beside_a_ridge_are_carried_by_float32(gamma):
     X = np.random.default_rng(0).normal(size=(300, 18)).astype(np.float32)
     X[150:] = X[:150]
     side = Operand(X)
-    assert nystrom.regularised(Rbf(gamma), side, nystrom.CARRIED).entries is np.float32
-    assert nystrom.regularised(Rbf(gamma), side, nystrom.FULL).entries is np.float64
+    assert (
+        nystrom.factor_by_cholesky(Rbf(gamma), side, nystrom.FLOAT32_CUTOFF).entries is np.float32
+    )
+    assert (
+        nystrom.factor_by_cholesky(Rbf(gamma), side, nystrom.FLOAT64_CUTOFF).entries is np.float64
+    )
 
 
 def test_recomputed_features_say_what_they_cannot_carry():
     X, y = rows()
     machine = NystroemSVC(tuning=Tuning(features="recomputed"), **HOW).fit(X, y)
     (record,) = machine.certificate_
-    assert record["cutoff"] == nystrom.CARRIED and record["rank"] < 100
+    assert record["cutoff"] == nystrom.FLOAT32_CUTOFF and record["rank"] < 100
     with pytest.raises(InputError, match="1e-06 at least, not `tuning.truncation=1e-09`"):
         NystroemSVC(tuning=Tuning(features="recomputed", truncation=1e-9), **HOW).fit(X, y)
     for value in (0.0, 1.0, -1.0, np.nan):

@@ -7,7 +7,7 @@ import pytest
 from scipy import linalg
 
 from bigscreen.fleet.shards import blas_threads
-from bigscreen.numerics.cholesky import factored
+from bigscreen.numerics.cholesky import factorise
 
 
 def matrix(n, dtype, seed=0):
@@ -24,7 +24,7 @@ def test_bits_are_those_of_scipy(n, lower, dtype):
     with blas_threads(1):
         # The transposed of what is in C's order is in LAPACK's.
         expected = linalg.cho_factor(whole.copy().T, lower=lower, check_finite=False)
-        found = factored(whole.copy(), lower)
+        found = factorise(whole.copy(), lower)
         solved = found.solve(v)
         np.testing.assert_array_equal(
             solved, linalg.cho_solve(expected, v.astype(dtype), check_finite=False)
@@ -36,13 +36,13 @@ def test_bits_are_those_of_scipy(n, lower, dtype):
 
 
 def test_what_is_not_definite_has_no_factor():
-    assert factored(-np.eye(3)) is None
-    assert factored(np.array([[1.0, 2.0], [2.0, 1.0]])) is None
+    assert factorise(-np.eye(3)) is None
+    assert factorise(np.array([[1.0, 2.0], [2.0, 1.0]])) is None
 
 
 def test_threads_at_once():
     with blas_threads(1), ThreadPoolExecutor(4) as pool:
-        alone = [factored(matrix(120, np.float64, seed)).matrix for seed in range(8)]
-        at_once = pool.map(lambda seed: factored(matrix(120, np.float64, seed)).matrix, range(8))
+        alone = [factorise(matrix(120, np.float64, seed)).matrix for seed in range(8)]
+        at_once = pool.map(lambda seed: factorise(matrix(120, np.float64, seed)).matrix, range(8))
         for one, other in zip(alone, at_once, strict=True):
             np.testing.assert_array_equal(one, other)

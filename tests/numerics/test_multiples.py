@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bigscreen.numerics.multiples import nearest
+from bigscreen.numerics.multiples import find_multiple
 
 
 @pytest.mark.parametrize("free", [3, 60])
@@ -15,7 +15,7 @@ def test_rows_at_a_bound_tell_the_factor(free):
     before[rows] = rng.uniform(0.1, 1.9, free)
     coef = before * (1.3 / 1.1)
     coef[rows] = rng.uniform(0.1, 1.9, free)
-    factor, moved = nearest(before, coef)
+    factor, moved = find_multiple(before, coef)
     assert factor == pytest.approx(1.3 / 1.1, rel=1e-15)
     np.testing.assert_array_equal(moved, np.sort(rows))
 
@@ -24,18 +24,18 @@ def test_most_rows_tell_it_where_the_largest_moved():
     before = np.arange(1.0, 51.0)
     coef = 0.3 * before
     coef[49] = 1.0
-    factor, moved = nearest(before, coef)
+    factor, moved = find_multiple(before, coef)
     assert factor == pytest.approx(0.3, rel=1e-15) and moved.tolist() == [49]
 
 
 def test_what_is_no_multiple():
     nothing, one = np.zeros(4), np.array([0.0, 1.0, 0.0, -2.0])
-    assert nearest(nothing, one)[1].tolist() == [1, 3]
-    assert nearest(one, nothing)[1].tolist() == []
-    factor, moved = nearest(one, np.array([5.0, 1.0, 0.0, -2.0]))
+    assert find_multiple(nothing, one)[1].tolist() == [1, 3]
+    assert find_multiple(one, nothing)[1].tolist() == []
+    factor, moved = find_multiple(one, np.array([5.0, 1.0, 0.0, -2.0]))
     assert factor == 1.0 and moved.tolist() == [0]
 
 
 def test_ratios_beyond_float64_are_no_factors():
     before, coef = np.array([0.0, 1e-310, 1e-310]), np.array([3.0, 1.0, 1.0])
-    assert nearest(before, coef)[1].tolist() == [0, 1, 2]
+    assert find_multiple(before, coef)[1].tolist() == [0, 1, 2]

@@ -207,7 +207,7 @@ def test_landmarks_and_refusals():
         world = contracts.world(data, "rbf")
         with pytest.raises(InputError, match="explicit features"):
             InteriorPoint().solve(Run(world.design, world.problem, fleet), None)
-        assert world.design.landmarks is not None and nystrom.FULL < 1
+        assert world.design.landmarks is not None and nystrom.FLOAT64_CUTOFF < 1
         raw = contracts.world(data, "linear")
         squared = SquaredSvc(1.0, 1, (1.0, 1.0), "none")
         with pytest.raises(InputError, match="no squared losses"):

@@ -26,7 +26,7 @@ from bigscreen.solvers.protocol import Run
 @pytest.fixture
 def many(monkeypatch):
     """A few dozen landmarks are many."""
-    monkeypatch.setattr(nystrom, "LARGE", 20)
+    monkeypatch.setattr(nystrom, "MAX_EIGH_LANDMARKS", 20)
     monkeypatch.setattr(cholesky, "BLOCK", 7)
     monkeypatch.setattr(sampled, "TILE_ROWS", 50)
     monkeypatch.setattr(sampled, "TILE_COLUMNS", 8)
@@ -45,21 +45,21 @@ def test_blocks_factor_and_invert_as_lapack_does(n, dtype, monkeypatch):
     rows = rng.normal(size=(2 * n, n))
     given = (rows.T @ rows).astype(dtype)
     found = given.copy()
-    assert cholesky.factored_at_once(found, in_turn)
+    assert cholesky.factorise_in_parallel(found, in_turn)
     close = {"rtol": 1e-3, "atol": 1e-3} if dtype == np.float32 else {"rtol": 1e-9, "atol": 1e-9}
     upper = np.triu(found)
     np.testing.assert_allclose(upper.T @ upper, given, **close)
     np.testing.assert_array_equal(np.tril(found, -1), np.tril(given, -1))
-    cholesky.inverted_at_once(found, in_turn)
+    cholesky.invert_in_parallel(found, in_turn)
     np.testing.assert_allclose(found @ upper, np.eye(n), **close)
     assert not np.tril(found, -1).any()
     given[n // 2, n // 2] = -1.0
-    assert not cholesky.factored_at_once(given, in_turn)
+    assert not cholesky.factorise_in_parallel(given, in_turn)
 
 
 def test_a_ridge_stands_beside_the_kernel_of_many_landmarks(many):
     side = Operand(np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32))
-    found = nystrom.factor_of(Rbf(0.05), side)
+    found = nystrom.factor_landmarks(Rbf(0.05), side)
     K = Rbf(0.05).block(side, side, dtype=np.float64)
     assert found.ridge == pytest.approx(found.cutoff * np.abs(K).sum(axis=1).max())
     with_ridge = K + found.ridge * np.eye(60)
@@ -69,7 +69,7 @@ def test_a_ridge_stands_beside_the_kernel_of_many_landmarks(many):
     # No feature of a row is stretched by more than the root of the ridge's inverse.
     assert np.linalg.norm(T, 2) ** 2 <= 1.001 / found.ridge
     with pytest.raises(InputError, match="zero everywhere"):
-        nystrom.factor_of(Linear(), Operand(np.zeros_like(side.X)))
+        nystrom.factor_landmarks(Linear(), Operand(np.zeros_like(side.X)))
 
 
 @pytest.mark.parametrize("sparse_rows", [False, True])
@@ -82,7 +82,7 @@ def test_a_sampled_hessian_is_that_of_its_rows(intercept, kernel, sparse_rows, m
     )
     design, alone = world.design, slice(0, 0)
     if kernel == "rbf, eigenvectors":
-        factor = nystrom.factored(design.kernel, design.side)
+        factor = nystrom.factor_by_eigenvectors(design.kernel, design.side)
         design = replace(design, factor=factor.matrix, ridge=0.0)
         alone = slice(0, design.rank - int(sampled.TOGETHER * design.rank))
     elif kernel == "rbf":

@@ -30,8 +30,8 @@ def design_of(n, m, seed=0):
     X = rng.standard_normal((n, 6)).astype(np.float32)
     data = MemoryDataset(X, np.where(rng.random(n) < 0.5, -1, 1), (-1, 1))
     kernel = make_kernel("rbf", 0.5)
-    side, _ = nystrom.landmarks(data, kernel, m, "uniform", seed)
-    return Design(data, kernel, side, nystrom.factor(kernel, side))
+    side, _ = nystrom.choose_landmarks(data, kernel, m, "uniform", seed)
+    return Design(data, kernel, side, nystrom.factor_matrix(kernel, side))
 
 
 @pytest.mark.parametrize(("m", "curvature"), [(40, 1.0), (400, 1.0), (400, 1e9)])

@@ -100,8 +100,8 @@ def world(
         design = Design(data)
     else:
         made = make_kernel(kernel, gamma)
-        side, _ = nystrom.landmarks(data, made, min(landmarks, data.n_rows), "uniform", 0)
-        factor = nystrom.factor_of(made, side)
+        side, _ = nystrom.choose_landmarks(data, made, min(landmarks, data.n_rows), "uniform", 0)
+        factor = nystrom.factor_landmarks(made, side)
         design = factor.of(Design(data, made), side)
     return World(design, CSvc(C, 1, code_weight, intercept))
 

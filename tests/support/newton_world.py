@@ -13,7 +13,7 @@ from problem_cases import Case, case
 
 from bigscreen.certify.explicit import close
 from bigscreen.features import nystrom
-from bigscreen.features.design import COLUMN_ROWS, Design, row_ranges
+from bigscreen.features.design import ROWS_PER_TILE, Design, row_ranges
 from bigscreen.fit import ladder
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.point import Point, Reading
@@ -52,7 +52,7 @@ class FeatureWorld:
             start, stop = data.shard(s)
             for a, b in row_ranges(stop - start, data.chunk_rows):
                 X = data.X(start + a, start + b)
-                tiles = row_ranges(b - a, self.design.tile(COLUMN_ROWS))
+                tiles = row_ranges(b - a, self.design.rows_per_tile(ROWS_PER_TILE))
                 parts += [self.design.columns(X[c:d], dtype) for c, d in tiles]
         return np.concatenate(parts).astype(np.float64)
 
@@ -148,8 +148,8 @@ def feature_world(name: str, kernel: str = "linear", seed: int = 0, **more: Any)
     if kernel == "linear":
         return FeatureWorld(one, Design(one.data))
     made = make_kernel(kernel, 0.15)
-    side, _ = nystrom.landmarks(one.data, made, min(30, one.data.n_rows), "uniform", 0)
-    return FeatureWorld(one, Design(one.data, made, side, nystrom.factor(made, side)))
+    side, _ = nystrom.choose_landmarks(one.data, made, min(30, one.data.n_rows), "uniform", 0)
+    return FeatureWorld(one, Design(one.data, made, side, nystrom.factor_matrix(made, side)))
 
 
 class Probe:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dgetrf, dgetrs
 
-from bigscreen.numerics.cholesky import Factor, factored
+from bigscreen.numerics.cholesky import Factor, factorise
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 
@@ -163,7 +163,7 @@ class System:
         """
         matrix = np.ascontiguousarray(faces.K[np.ix_(rows, rows)])
         matrix[np.diag_indices(len(rows))] += ridge * float(np.max(np.diagonal(matrix)))
-        factor = factored(matrix)
+        factor = factorise(matrix)
         if factor is None:
             return None
         found = cls(rows, len(faces.K), factor)

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from bigscreen.data.rows import Rows
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.numerics.multiples import ULPS
+from bigscreen.numerics.multiples import SCALING_TOL
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual, Mu
 
@@ -123,7 +123,7 @@ def scaled(dual: Dual, coef: FloatArray) -> FloatArray:
     """Return alpha of these coefficients, set exactly to a bound that it misses by rounding."""
     alpha = dual.sign * coef
     for end in (dual.lo, dual.hi):
-        alpha = np.where(np.abs(alpha - end) <= ULPS * np.abs(end), end, alpha)
+        alpha = np.where(np.abs(alpha - end) <= SCALING_TOL * np.abs(end), end, alpha)
     return alpha + 0.0
 
 

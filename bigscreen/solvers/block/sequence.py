@@ -17,7 +17,7 @@ from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.cache import KernelCache
 from bigscreen.kernels.operand import Operand
-from bigscreen.numerics.multiples import nearest
+from bigscreen.numerics.multiples import find_multiple
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.solvers.block.coordinator import BlockRun
@@ -141,7 +141,7 @@ class PathSolve(BlockRun):
         """
         cold = alpha is None
         alpha = np.zeros(len(dual)) if alpha is None else alpha
-        factor, moved = nearest(self.coef, dual.sign * alpha)
+        factor, moved = find_multiple(self.coef, dual.sign * alpha)
         start = scaled(dual, factor * self.coef)
         self.dual, self.decided, self.alpha = dual, decided, start.copy()
         self.mu = np.zeros(self.groups)
@@ -208,7 +208,7 @@ class PathSolve(BlockRun):
 
     def products(self, coef: FloatArray) -> FloatArray:
         """Compute the scores (n,) of ``sum_j coef_j phi_j``, including the constant feature."""
-        factor, moved = nearest(self.coef, coef)
+        factor, moved = find_multiple(self.coef, coef)
         change = coef[moved] - factor * self.coef[moved]
         total = np.zeros(len(coef))
         for a in range(0, max(1, len(moved)), self.tuning.rows_per_round):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.kernels.operand import scratch
-from bigscreen.numerics.cholesky import Factor, factored
+from bigscreen.numerics.cholesky import Factor, factorise
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import SumLayout
 
@@ -154,7 +154,7 @@ def _cholesky(inner: FloatArray, diagonal: FloatArray) -> Factor:
     for ridge in RIDGES:
         hessian = inner.copy()
         hessian[np.diag_indices_from(hessian)] += diagonal + ridge * largest
-        factor = factored(hessian)
+        factor = factorise(hessian)
         if factor is not None:
             return factor
     raise InputError(TOO_LARGE)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.features.design import scores, weighted_columns
+from bigscreen.features.design import compute_scores, weighted_columns
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Point
 from bigscreen.solvers.newton.local import Local
@@ -123,7 +123,7 @@ class NewtonRun(Rounds):
         mu = np.empty(0)
         if frame.groups:
             own = frame.constant * float(np.sum(constant))
-            found = scores(design, design.coef(w), fleet) + own
+            found = compute_scores(design, design.coef(w), fleet) + own
             mu = np.atleast_1d(dual.multiplier(found))
         x = np.concatenate([w, constant, mu])
         place = self.origin()

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.numerics.cholesky import Factor, factored
+from bigscreen.numerics.cholesky import Factor, factorise
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.point import read_off
 from bigscreen.solvers.newton.algebra import Algebra
@@ -194,7 +194,7 @@ class Local:
         """Cholesky's factor of the Hessian; None where that is not positive definite."""
         hessian = np.multiply(self._moment, self._moment.dtype.type(self._scale), out=self._hessian)
         hessian[np.diag_indices_from(hessian)] += diagonal.astype(hessian.dtype)
-        return factored(hessian, lower=True)
+        return factorise(hessian, lower=True)
 
     def _update(self, zone: NDArray[np.int64], curve: FloatArray) -> None:
         """The second moment of the zone: only rows whose weight has changed are multiplied."""

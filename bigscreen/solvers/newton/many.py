@@ -22,7 +22,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.features.design import Design, row_ranges
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics import reproducible
-from bigscreen.numerics.cholesky import factored
+from bigscreen.numerics.cholesky import factorise
 from bigscreen.numerics.reproducible import Totals
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.point import Point, Reading, SumLayout
@@ -433,7 +433,7 @@ class _Together:
         while factor is None:
             damped = matrix.astype(np.float32)
             damped[np.diag_indices(size)] += np.float32(1.0 + ridge * top)
-            factor, ridge = factored(damped), 10 * ridge
+            factor, ridge = factorise(damped), 10 * ridge
         return lambda v: factor.solve(v).astype(np.float64)
 
 

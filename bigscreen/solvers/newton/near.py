@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.certify.beside import Beside
-from bigscreen.features.design import Design, at_sides, row_ranges, scores, with_constant
+from bigscreen.features.design import (
+    Design,
+    compute_scores,
+    put_rows_at_bounds,
+    row_ranges,
+    with_constant,
+)
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point, SumLayout, relative
@@ -151,7 +157,7 @@ class Nearby:
             if self.beside is not None:
                 G = dual.gradient(self.beside.scores(point))
             else:
-                G = dual.gradient(scores(design, point.coef, run.fleet) + offset)
+                G = dual.gradient(compute_scores(design, point.coef, run.fleet) + offset)
             read += data.n_rows
             over = np.where(nearby.inside, 0.0, dual.hi * np.maximum(G, 0.0) - at.alpha * G)
             primal = lowest + gap + float(np.sum(over))
@@ -242,7 +248,7 @@ def near_sides(run: Run, point: Point, reach: float, source: Design, room: int) 
     design, data, problem = run.design, run.design.data, run.problem
     assert isinstance(problem, CSvc)
     dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
-    G, sums = at_sides(design, problem, point.coef, point.intercept, run.fleet)
+    G, sums = put_rows_at_bounds(design, problem, point.coef, point.intercept, run.fleet)
     x = machine_at(run, point)
     most = min(NEARBY.max_float64_entries // len(x), rows_within(room, len(x), np.float64))
     near = (np.abs(G) <= reach) & (dual.hi > 0)

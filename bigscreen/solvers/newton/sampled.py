@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bigscreen.errors import InputError
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design, row_ranges
-from bigscreen.numerics.cholesky import Factor, factored_at_once
+from bigscreen.numerics.cholesky import Factor, factorise_in_parallel
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.solvers.newton.algebra import RIDGES, TOO_LARGE, Algebra
 
@@ -40,7 +40,7 @@ TILE_ROWS, TILE_COLUMNS, BLOCK_ROWS = 2048, 1024, 256
 
 def large(design: Design) -> bool:
     """Whether a machine has so many landmarks that moments of all its zone are out of reach."""
-    return design.landmarks is not None and design.width > nystrom.LARGE
+    return design.landmarks is not None and design.width > nystrom.MAX_EIGH_LANDMARKS
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class SampledHessian:
             matrix[np.diag_indices_from(matrix)] = (
                 own + penalty + ridge * float(np.max(own, initial=0.0))
             )
-            if factored_at_once(matrix, self.algebra.at_once):
+            if factorise_in_parallel(matrix, self.algebra.at_once):
                 return Factor(matrix, b"L")
         raise InputError(TOO_LARGE)
 

@@ -148,7 +148,7 @@ class NewtonProgram(KeptRows):
     @property
     def tile(self) -> int:
         """How many rows' columns are held at once."""
-        return self.design.tile(COLUMN_ROWS)
+        return self.design.rows_per_tile(COLUMN_ROWS)
 
     def open(self, shard: int, lent: MutableMapping[Any, Any] | None = None) -> NewtonShard:
         """The state before the first message: nothing scored, every sum zero.
