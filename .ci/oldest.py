@@ -1,4 +1,4 @@
-"""Print the oldest versions that pyproject.toml allows, as constraints of pip: `python .ci/oldest.py`."""
+"""Print the oldest versions that pyproject.toml allows, as constraints of pip."""
 
 import re
 import tomllib

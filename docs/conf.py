@@ -13,8 +13,10 @@ release = version = importlib.metadata.version("bigscreen")
 extensions = ["myst_parser", "numpydoc", "sphinx.ext.autosummary", "sphinx.ext.viewcode"]
 html_theme = "furo"
 html_title = "bigscreen"
+html_show_copyright = False
 html_extra_path = ["_made/page", "../bigscreen/report/schemas.json"]
 html_static_path: list[str] = []
+exclude_patterns = ["_made/*.md"]
 
 myst_heading_anchors = 3
 # Pages link files of the repository by their paths, which tests/cli/test_docs.py looks at.
@@ -27,3 +29,22 @@ add_module_names = False
 # Figures of these pages are computed, and so cannot be out of date.
 pictures.make(Path(__file__).parent / "_made")
 floors.make(Path(__file__).parent / "_made")
+
+# Files elsewhere in the repository that have a page here, which includes them.
+PAGES = {
+    "cluster/README.md": "clusters.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "pipelines/bench/README.md": "commands.md",
+}
+
+
+def link_pages(app, docname, source):
+    """Have links to files of the repository lead to the pages that include them."""
+    up = "../" * docname.count("/")
+    for path, page in PAGES.items():
+        source[0] = source[0].replace(f"]({up}../{path}", f"]({up}{page}")
+
+
+def setup(app):
+    """Register what is done to each source."""
+    app.connect("source-read", link_pages)

@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "bigscreen"
-WIDTH, BOX, STOREY, GAP = 960, (104, 40), 74, 14
-ASIDE = 44
+WIDTH, BOX, STOREY, GAP, ASIDE, SHIFT = 736, (104, 44), 80, 14, 28, 40
 INK, PAPER, EDGE = "#1a1a2e", "#ffffff", "#8d99ae"
 
 
@@ -86,12 +85,12 @@ def drawing() -> str:
         span = len(names) * BOX[0] + (len(names) - 1) * ASIDE
         for k, name in enumerate(names):
             # Every second storey is shifted, so that arrows between others pass next to its boxes.
-            x = (WIDTH - span) / 2 + k * (BOX[0] + ASIDE) + (-74, 0, 74)[storey % 3]
+            x = (WIDTH - span) / 2 + k * (BOX[0] + ASIDE) + (-SHIFT, 0, SHIFT)[storey % 3]
             place[name] = (x, GAP + (top - storey) * STOREY)
     height = GAP + (top + 1) * STOREY
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-        f'font-family="sans-serif" font-size="13" role="img">',
+        f'font-family="sans-serif" font-size="15" role="img">',
         f'<rect width="{WIDTH}" height="{height}" fill="{PAPER}"/>',
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         f'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="{EDGE}"/></marker></defs>',
@@ -107,22 +106,21 @@ def drawing() -> str:
         parts += [
             f'<rect x="{x:.0f}" y="{y}" width="{BOX[0]}" height="{BOX[1]}" rx="5" '
             f'fill="#edf2f4" stroke="{INK}"/>',
-            f'<text x="{middle:.0f}" y="{y + 17}" text-anchor="middle" fill="{INK}">{name}</text>',
-            f'<text x="{middle:.0f}" y="{y + 33}" text-anchor="middle" fill="{INK}" '
-            f'font-size="10">{lines(name):,} lines</text>',
+            f'<text x="{middle:.0f}" y="{y + 20}" text-anchor="middle" fill="{INK}">{name}</text>',
+            f'<text x="{middle:.0f}" y="{y + 36}" text-anchor="middle" fill="{INK}" '
+            f'font-size="12">{lines(name):,} lines</text>',
         ]
     return "\n".join([*parts, "</svg>", ""])
 
 
 def table() -> str:
-    """A Markdown table: each package, what it imports, and which packages import it."""
+    """A Markdown table: each package, and what it imports."""
     found = imports()
     level = storeys(found)
-    rows = ["| storey | package | imports | is imported by |", "|---|---|---|---|"]
+    rows = ["| package | imports |", "|---|---|"]
     for name in sorted(found, key=lambda one: (level[one], one)):
-        above = sorted(other for other in found if name in found[other])
-        below = ", ".join(sorted(found[name], key=lambda one: level[one])) or "nothing"
-        rows.append(f"| {level[name]} | `{name}` | {below} | {', '.join(above) or 'users'} |")
+        below = ", ".join(sorted(found[name], key=lambda one: (level[one], one))) or "nothing"
+        rows.append(f"| `{name}` | {below} |")
     return "\n".join([*rows, ""])
 
 

@@ -182,6 +182,8 @@ def test_the_floor_plan_draws_every_package_above_what_it_imports(
     assert all(level[other] < level[name] for name in found for other in found[name])
     drawn = floors.drawing()
     assert all(f">{name}</text>" in drawn for name in PACKAGES)
+    left = [int(x) for x in re.findall(r'<rect x="(-?\d+)"', drawn)]
+    assert min(left) >= 0 and max(left) + floors.BOX[0] <= floors.WIDTH
     sys.modules.pop("floors")
 
 

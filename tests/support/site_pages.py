@@ -29,7 +29,8 @@ def faults(docs, site):
     for source in sources(docs):
         page = site / source.relative_to(docs).with_suffix(".html")
         headings = re.findall(r"<h1>(.*?)<a ", page.read_text()) if page.is_file() else []
-        shown = [unescape(re.sub(r"<.*?>", "", heading)).strip() for heading in headings]
+        texts = [unescape(re.sub(r"<.*?>", "", heading)).strip() for heading in headings]
+        shown = [text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'") for text in texts]
         expected = title(source)
         if not shown or (expected and expected not in shown):
             found.append(f"{page} does not show {source}, but {shown or 'no page'}")
