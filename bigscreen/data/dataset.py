@@ -30,7 +30,7 @@ FORMAT = "bigscreen dataset"
 SCHEMA = 3
 """Version of the manifest. Version 1 had no regression targets; 1 and 2 had no checksums."""
 
-BOUND = 3
+CHECKSUM_SCHEMA = 3
 """First schema whose manifest has the checksum of every chunk and a checksum of itself."""
 
 MANIFEST = "manifest.json"
@@ -124,7 +124,7 @@ class Dataset(Rows):
 
         Reading a chunk then also detects a chunk file that was exchanged for another valid one.
         """
-        return bool(self.manifest["schema"] >= BOUND)
+        return bool(self.manifest["schema"] >= CHECKSUM_SCHEMA)
 
     @property
     def profile(self) -> dict[str, Any] | None:
@@ -213,7 +213,8 @@ class Dataset(Rows):
         array = self._arrays["X"]
         # A checksum covers a whole chunk, so single rows are read only from a chunk that was read
         # in full, and thereby verified, before.
-        if k in self._whole and not self._last.has(k) and array.few(len(places)):
+        alone = k in self._whole and not self._last.has(k)
+        if alone and array.should_read_singly(len(places)):
             return self._checked(array.read_rows, k, places)
         return super()._some_rows(k, places)
 
@@ -334,7 +335,7 @@ def read_manifest(path: Place) -> dict[str, Any]:
         raise bad_manifest(path)
     if schema <= SCHEMA:
         try:
-            check_seal(manifest, needed=schema >= BOUND)
+            check_seal(manifest, needed=schema >= CHECKSUM_SCHEMA)
         except Damaged as error:
             raise bad_manifest(path) from error
     if schema > SCHEMA:

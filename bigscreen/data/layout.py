@@ -15,14 +15,11 @@ from bigscreen.errors import InputError
 Features: TypeAlias = NDArray[np.floating[Any]] | csr_array
 Label: TypeAlias = str | int | float
 
-MAX_SHARD_ROWS = 65536
-MIN_SHARD_ROWS = 256
-CHUNK_BYTES = 32 * 1024**2
+MAX_CHUNK_BYTES = 32 * 1024**2
+"""Largest size of the features of a chunk, unless a single row is larger."""
+
 SUMMARY = ("max_sqnorm", "label_counts", "targets")
 """Manifest fields that summarise all rows; regression data alone has "targets"."""
-
-# Assumed size of a sparse row before the nonzeros are counted: 128 nonzeros of 8 bytes.
-SPARSE_ROW_BYTES = 1024
 
 
 def row_grid(n_rows: int, row_bytes: int) -> tuple[int, int]:
@@ -41,9 +38,9 @@ def row_grid(n_rows: int, row_bytes: int) -> tuple[int, int]:
         `shard_rows` lies in 256..65536 and gives at least 8 shards if there are enough rows; it
         depends on `n_rows` alone. `chunk_rows` divides it and keeps a chunk within 32 MiB.
     """
-    wanted = min(max(n_rows // 8, MIN_SHARD_ROWS), MAX_SHARD_ROWS)
+    wanted = min(max(n_rows // 8, 256), 65536)
     shard_rows = 1 << (wanted.bit_length() - 1)
-    fitting = max(CHUNK_BYTES // max(row_bytes, 1), 1)
+    fitting = max(MAX_CHUNK_BYTES // max(row_bytes, 1), 1)
     return shard_rows, min(shard_rows, 1 << (fitting.bit_length() - 1))
 
 
@@ -108,7 +105,7 @@ class Layout:
             raise InputError(f"{n_features} features do not fit 32-bit column indices")
         row_bytes = 4 * n_features
         if sparse:
-            row_bytes = min(2 * row_bytes, SPARSE_ROW_BYTES)
+            row_bytes = min(2 * row_bytes, 128 * 8)  # nonzeros are not counted yet: assume 128
         shard, chunk = row_grid(n_rows, row_bytes)
         shard = shard_rows or shard
         chunk = chunk_rows or min(chunk, shard)

@@ -18,10 +18,6 @@ from bigscreen.errors import InputError
 from bigscreen.files.remote import Place, RemotePath, is_url
 from bigscreen.fleet.memory import usable_memory
 
-_JSON_GROWTH = 30
-"""Most bytes of Python objects per byte of JSON text; "[[],[],..." reaches this."""
-_NPY_HEADER = 10_000
-"""Longest header of an NPY file that numpy itself accepts, in bytes."""
 _UNREADABLE = (
     SyntaxError,
     TypeError,
@@ -30,7 +26,6 @@ _UNREADABLE = (
     OverflowError,
     tokenize.TokenError,
 )
-_READ_BYTES = 16 << 20
 
 Header = tuple[tuple[int, ...], bool, np.dtype]
 
@@ -67,7 +62,7 @@ def file_size(path: Place) -> int:
 
 def parse_json(text: str | bytes) -> Any:
     """Parse JSON; ValueError if it is invalid, nested too deeply or too large for this process."""
-    if _JSON_GROWTH * len(text) > usable_memory():
+    if _json_bytes(len(text)) > usable_memory():
         raise ValueError(f"{len(text)} bytes of JSON are more than this process may hold")
     try:
         return json.loads(text)
@@ -86,9 +81,14 @@ def read_json(path: Place) -> Any:
         If the file cannot be read.
     """
     check_regular(path)
-    if _JSON_GROWTH * file_size(path) > usable_memory():
+    if _json_bytes(file_size(path)) > usable_memory():
         raise ValueError("it is larger than this process may hold")
     return parse_json(path.read_bytes())
+
+
+def _json_bytes(text_bytes: int) -> int:
+    """Bound the memory of the Python objects in a JSON text; "[[],[],..." reaches the bound."""
+    return 30 * text_bytes
 
 
 def npy_header(stream: IO[bytes]) -> Header:
@@ -108,7 +108,7 @@ def npy_header(stream: IO[bytes]) -> Header:
     if len(head) < 10 + 2 * wide:
         raise ValueError("its header is cut off")
     (length,) = struct.unpack("<I" if wide else "<H", head[8:])
-    if length > _NPY_HEADER:
+    if length > 10_000:  # numpy's own limit
         raise ValueError(f"its header has {length} bytes, more than any array needs")
     text = io.BytesIO(head[8:] + stream.read(length))
     read = np.lib.format.read_array_header_2_0 if wide else np.lib.format.read_array_header_1_0
@@ -159,7 +159,7 @@ def read_values(stream: IO[bytes], header: Header) -> NDArray[Any]:
     array = np.empty(shape[::-1] if by_columns else shape, dtype)
     rest = array.reshape(-1).view(np.uint8).data
     while rest:
-        part = stream.read(min(len(rest), _READ_BYTES))
+        part = stream.read(min(len(rest), 16 << 20))  # does not allocate the whole array again
         if not part:
             raise EOFError("it ends before all its values")
         rest[: len(part)] = part

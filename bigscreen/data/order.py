@@ -13,9 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-_SLICE = 1 << 20
-_TOP_BITS = 16
-
 
 def row_hash(seed: int, purpose: str, rows: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Hash row numbers with splitmix64, in a stream chosen by `seed` and `purpose`.
@@ -106,8 +103,9 @@ class Holdout:
         """Hold out exactly `count` of the rows first..stop-1, those with the smallest hashes."""
 
         def numbers() -> Iterator[NDArray[np.int64]]:
-            for at in range(first, stop, _SLICE):
-                yield np.arange(at, min(at + _SLICE, stop), dtype=np.int64)
+            block = 1 << 20  # rows at once, to bound the memory
+            for at in range(first, stop, block):
+                yield np.arange(at, min(at + block, stop), dtype=np.int64)
 
         return cls.among(seed, numbers, count)
 
@@ -127,8 +125,9 @@ class Holdout:
             for rows in numbers():
                 yield row_hash(seed, "holdout", rows)
 
-        shift = np.uint64(64 - _TOP_BITS)
-        counts = np.zeros(1 << _TOP_BITS, np.int64)
+        leading_bits = 16
+        shift = np.uint64(64 - leading_bits)
+        counts = np.zeros(1 << leading_bits, np.int64)
         for part in hashes():
             counts += np.bincount((part >> shift).astype(np.int64), minlength=len(counts))
         below = np.cumsum(counts)

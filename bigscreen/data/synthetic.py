@@ -18,13 +18,6 @@ from scipy.special import expit
 from bigscreen.errors import InputError
 
 SUSY_FEATURES = 18
-STRAIGHT, CURVED = 2.08, 1.13
-"""``P(y = 1 | x) = sigmoid(STRAIGHT x_0 + CURVED x_1 x_2)``: Bayes error 20 %."""
-
-_LOW_LEVEL = 8
-# The derived features are radii of these pairs of features. A radius does not depend on the sign
-# of x_1 x_2, so a linear model cannot use the product.
-_PAIRS = ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 0), (1, 4), (2, 6))
 _RADIUS_MEAN = np.sqrt(np.pi / 2)
 _RADIUS_DEVIATION = np.sqrt(2 - np.pi / 2)
 
@@ -95,20 +88,32 @@ def susy_like(n: int, seed: int = 0) -> Blocks:
     Blocks
         `bayes_error` computes the smallest possible error on these rows.
     """
-    return Blocks(n, SUSY_FEATURES, 1 << 16, Radii(seed, _LOW_LEVEL, _PAIRS, (STRAIGHT, CURVED)))
+    return Blocks(n, SUSY_FEATURES, 1 << 16, Radii(seed))
 
 
 @dataclass(frozen=True)
 class Radii:
     """Generator of blocks whose features are normals and radii of pairs of normals, standardised.
 
-    ``P(y = 1 | x) = sigmoid(a x_0 + b x_1 x_2)`` with ``rule`` = (a, b).
+    Attributes
+    ----------
+    seed : int
+    low_level : int
+        Number of independent standard normal features x_0, x_1, ...
+    pairs : tuple of pairs of int
+        The derived features are radii of these pairs of normal features. A radius does not depend
+        on the sign of x_1 x_2, so a linear model cannot use the product.
+    rule : tuple of 2 floats
+        (a, b) of ``P(y = 1 | x) = sigmoid(a x_0 + b x_1 x_2)``; by default the Bayes error is 20 %.
     """
 
     seed: int
-    low_level: int
-    pairs: tuple[tuple[int, int], ...]
-    rule: tuple[float, float]
+    low_level: int = 8
+    pairs: tuple[tuple[int, int], ...] = (
+        *((0, 1), (1, 2), (2, 3), (3, 4), (4, 5)),
+        *((5, 6), (6, 7), (7, 0), (1, 4), (2, 6)),
+    )
+    rule: tuple[float, float] = (2.08, 1.13)
 
     def __call__(self, k: int, rows: int) -> Block:
         values, chances = streams(self.seed, k, 2)
@@ -122,7 +127,7 @@ class Radii:
         return X, (chances.random(rows) < likely).astype(np.int64)
 
 
-def bayes_error(rule: tuple[float, float] = (STRAIGHT, CURVED)) -> float:
+def bayes_error(rule: tuple[float, float] = Radii.rule) -> float:
     """Compute the smallest error that any classifier can have on `susy_like`, or with another rule.
 
     Integrated numerically: given x_2, the exponent g is normal with variance ``a^2 + b^2 x_2^2``,

@@ -7,7 +7,7 @@ are None. The code -1 marks an unlabelled row, the target NaN a row without a ta
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -155,11 +155,8 @@ def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
     return out
 
 
-HUGE = 1e150
+MAX_FLOAT64_FEATURE = 1e150
 """Largest absolute value of a float64 feature; squares of larger values may overflow."""
-
-PART = 1 << 20
-"""Number of values that are checked at once, to bound the memory of temporary arrays."""
 
 
 def as_features(
@@ -182,7 +179,7 @@ def as_features(
         If `X` is not a numeric matrix, or a value is not finite or beyond float32's range (with
         ``wide``: beyond 1e150, since squares of larger values may overflow).
     """
-    most = HUGE if wide else float(np.finfo(np.float32).max)
+    most = MAX_FLOAT64_FEATURE if wide else float(np.finfo(np.float32).max)
     if issparse(X):
         own = csr_array(X)
         if not own.has_canonical_format:
@@ -220,12 +217,18 @@ def may_need_float64(dtype: np.dtype) -> bool:
 
 def _beyond(values: NDArray[Any], most: float) -> int | None:
     """Return the index of the first value that is NaN or beyond +-`most`; None if there is none."""
-    for start in range(0, len(values), PART):
-        part = values[start : start + PART]
+    for start, part in _pieces(values):
         # (A comparison with NaN is false, so NaNs are found, too.)
         if not (float(part.max()) <= most and float(part.min()) >= -most):
             return start + int(np.argmax(~(np.abs(part).astype(np.float64) <= most)))
     return None
+
+
+def _pieces(values: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield consecutive slices of an array with their starts, to bound temporary arrays."""
+    size = 1 << 20
+    for start in range(0, len(values), size):
+        yield start, values[start : start + size]
 
 
 def fits(X: Any) -> bool:
@@ -233,25 +236,16 @@ def fits(X: Any) -> bool:
     values = X.data if issparse(X) else np.asarray(X).reshape(-1)
     if not may_need_float64(values.dtype):
         return True
-    parts = (values[start : start + PART] for start in range(0, len(values), PART))
     with np.errstate(over="ignore"):
-        return all(np.array_equal(part.astype(np.float32), part) for part in parts)
-
-
-COARSE = 2.0**-18
-"""Largest acceptable float32 rounding error of a value, as a fraction of its column's spread."""
-
-TINY = 2.0**-100
-"""Keep a column in float64 if its largest |value| is below this or above the inverse of this.
-
-Products of values of this size lose digits or overflow in float32."""
+        return all(np.array_equal(part.astype(np.float32), part) for _, part in _pieces(values))
 
 
 def coarse(X: Any, spread: NDArray[np.float64] | None = None) -> int | None:
     """Return the first column that needs float64, or None if float32 is accurate enough for all.
 
-    A column needs float64 if its values are far from 0 compared with their spread, or near the
-    ends of float32's range.
+    A column needs float64 if rounding to float32 moves a value by more than ``2^-18`` of the
+    column's spread, or if its largest value is not in ``2^-100 .. 2^100``: products of its values
+    could lose digits or overflow in float32.
 
     Parameters
     ----------
@@ -274,7 +268,8 @@ def coarse(X: Any, spread: NDArray[np.float64] | None = None) -> int | None:
             lost, most = off.max(axis=0), np.abs(values).max(axis=0)
             own = spreads(values)
         own = own if spread is None else np.maximum(own, spread)
-        wrong = (lost > COARSE * own) | (most > 1 / TINY) | ((0 < most) & (most < TINY))
+        extreme = (most > 2.0**100) | ((0 < most) & (most < 2.0**-100))
+        wrong = (lost > 2.0**-18 * own) | extreme
     found = np.flatnonzero(wrong & np.isfinite(most) & (lost > 0))
     return int(found[0]) if len(found) else None
 
@@ -289,7 +284,7 @@ def spreads(X: NDArray[Any]) -> NDArray[np.float64]:
 def _not_held(row: str, column: int, value: Any) -> InputError:
     why = "is not a finite number"
     if np.isfinite(value):
-        why = f"is too large for {'64' if abs(value) >= HUGE else '32'}-bit floats"
+        why = f"is too large for {'64' if abs(value) >= MAX_FLOAT64_FEATURE else '32'}-bit floats"
     return InputError(
         f"{row}: the value {value} of feature {column + 1} {why}; correct or remove that row"
     )

@@ -29,7 +29,7 @@ DATE_LIKE = re.compile(
 _EPOCH, _NO_DAY = datetime(1970, 1, 1, tzinfo=UTC), datetime(1900, 1, 1, tzinfo=UTC)
 _DAY = timedelta(days=1)
 
-MOST_BITS = 20
+MAX_HASH_BITS = 20
 """Most bits of a hashed column, which has 2**bits features."""
 
 _NUMBER = re.compile(
@@ -167,15 +167,15 @@ def parse_hashes(asked: Sequence[str]) -> dict[str, int]:
     Raises
     ------
     InputError
-        If BITS is not a number from 1 to MOST_BITS.
+        If BITS is not a number from 1 to `MAX_HASH_BITS`.
     """
     out = {}
     for one in asked:
         column, _, bits = one.rpartition(":")
-        if not column or not bits.isdecimal() or not 1 <= int(bits) <= MOST_BITS:
+        if not column or not bits.isdecimal() or not 1 <= int(bits) <= MAX_HASH_BITS:
             raise InputError(
                 f"{one!r} does not say how a column is hashed: write COLUMN:BITS, with 1 to "
-                f"{MOST_BITS} bits, which make 2**BITS features."
+                f"{MAX_HASH_BITS} bits, which make 2**BITS features."
             )
         out[column] = int(bits)
     return out

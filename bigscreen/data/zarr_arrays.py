@@ -22,11 +22,12 @@ from bigscreen.data.layout import Layout
 from bigscreen.errors import InputError, reason_of
 from bigscreen.files.remote import Place, RemotePath
 
-CRC_BYTES = 4
 P = TypeVar("P", Path, RemotePath, Path | RemotePath)
 
-CALL_BYTES = 4096
-"""Cost of one read call, as the number of bytes that the page cache delivers in its time."""
+CRC_BYTES = 4
+
+CSR_CHUNK_NNZ = 2**23
+"""Nonzeros per chunk file of a CSR group, 32 MiB of float32: part of the format of a store."""
 
 PARTIAL = ".partial"
 """Suffix of a chunk file while it is being written."""
@@ -125,11 +126,12 @@ class StoredArray:
         self._read_chunk(k, room)
         return room
 
-    def few(self, count: int) -> bool:
+    def should_read_singly(self, count: int) -> bool:
         """Whether reading `count` rows of a chunk one by one is faster than reading it all."""
         if self.compressed or isinstance(self.folder, RemotePath):
             return False
-        return 2 * count * (self._row_bytes() + CALL_BYTES) <= self._chunk_bytes()
+        # A call costs as much time as 4 KiB from the page cache.
+        return 2 * count * (self._row_bytes() + 4096) <= self._chunk_bytes()
 
     def read_rows(self, k: int, places: NDArray[np.int64]) -> NDArray[Any]:
         """Read single rows of an uncompressed chunk that was read, and verified, in full before.
@@ -143,7 +145,7 @@ class StoredArray:
         """
         out = np.empty((len(places), *self.shape[1:]), dtype=self.dtype)
         room, size, file = out.reshape(-1).view(np.uint8).data, self._row_bytes(), self._file(k)
-        assert isinstance(file, Path)  # see `few`
+        assert isinstance(file, Path)  # see `should_read_singly`
         try:
             with open(file, "rb", buffering=0) as stream:
                 at = stream.fileno()
@@ -266,10 +268,6 @@ def foreign_chunk(file: Place) -> InputError:
     )
 
 
-# Nonzeros per chunk file of a CSR group: 32 MiB of float32 data.
-CSR_PIECE = 2**23
-
-
 Checksums: TypeAlias = dict[str, list[int]]
 """Checksums of the files that hold one chunk of rows, keyed by the name of the array."""
 
@@ -318,9 +316,10 @@ def csr_arrays(
     compressed: bool,
     checksums: Checksums | None = None,
     wide: bool = False,
+    chunk_nnz: int = CSR_CHUNK_NNZ,
 ) -> list[StoredArray]:
     """Return the arrays of one CSR group: data, indices and indptr."""
-    piece = min(max(nnz, 1), CSR_PIECE)
+    piece = min(max(nnz, 1), chunk_nnz)
     sizes = {"data": (nnz, piece, "<f8" if wide else "<f4"), "indices": (nnz, piece, "<i4")}
     sizes["indptr"] = (n_rows + 1, n_rows + 1, "<i8")
     return [
@@ -336,7 +335,9 @@ def csr_arrays(
     ]
 
 
-def create_csr(folder: Path, X: csr_array, compressed: bool) -> Checksums:
+def create_csr(
+    folder: Path, X: csr_array, compressed: bool, chunk_nnz: int = CSR_CHUNK_NNZ
+) -> Checksums:
     """Write one CSR group with the attributes that anndata reads; return its files' checksums."""
     zarr.create_group(
         folder,
@@ -347,7 +348,7 @@ def create_csr(folder: Path, X: csr_array, compressed: bool) -> Checksums:
         },
     )
     wide = X.data.dtype == np.float64
-    arrays = csr_arrays(folder, X.shape[0], len(X.data), compressed, wide=wide)
+    arrays = csr_arrays(folder, X.shape[0], len(X.data), compressed, wide=wide, chunk_nnz=chunk_nnz)
     checksums = {}
     for array, values in zip(arrays, (X.data, X.indices, X.indptr), strict=True):
         array.create()

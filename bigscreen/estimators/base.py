@@ -44,17 +44,11 @@ from bigscreen.options.tuning import Tuning
 from bigscreen.report.report import FitReport
 from bigscreen.train.run import train
 
-UNLIMITED = 2**63 - 1
-"""Number of iterations that ``max_iter=-1`` stands for."""
-
 INTERCEPTS = {True: "true", "true": "true", "penalized": "penalized", False: "none"}
 """Values of ``fit_intercept`` and the corresponding values of ``TrainOptions.intercept``."""
 
-FEW_ENTRIES = 1 << 20
+MAX_SERIAL_ENTRIES = 1 << 20
 """Use one thread up to this many entries (rows times columns): more threads would mostly wait."""
-
-DASK_SHARE = 0.4
-"""Gather a Dask array in memory up to this fraction of the memory; store larger ones on disk."""
 
 
 class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -63,6 +57,8 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     _problem = "c-svc"
     """Value of ``TrainOptions.problem``."""
     _intercepts: Mapping[Any, str] = INTERCEPTS
+    _dask_fraction = 0.4
+    """Gather a Dask array in memory if it takes at most this fraction; else store it on disk."""
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to a proved gap.
@@ -155,7 +151,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         given = self._given(X, y, sample_weight, get_tags(self).input_tags.pairwise)
         numbers = None if given.keep is None else np.flatnonzero(given.keep)
         # Workers of a cluster read rows by path.
-        most = DASK_SHARE * self._memory() if self.scheduler is None else 0
+        most = self._dask_fraction * self._memory() if self.scheduler is None else 0
         return given.rows(most, partial(self._folder, owned)), numbers
 
     def _given(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
@@ -205,8 +201,8 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
                 yield cluster
             return
         most = self._threads()
-        few = entries <= FEW_ENTRIES
-        with Inline(1 if few else most) as threads, blas_threads(threads.workers):
+        serial = entries <= MAX_SERIAL_ENTRIES
+        with Inline(1 if serial else most) as threads, blas_threads(threads.workers):
             yield threads
 
     def _threads(self) -> int | None:
@@ -220,7 +216,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     @contextmanager
     def _each(self, rows: int) -> Iterator[Any]:
         """Yield the map function for scoring blocks: on threads if there is enough work."""
-        if rows * self.model_.coef.shape[1] <= FEW_ENTRIES:
+        if rows * self.model_.coef.shape[1] <= MAX_SERIAL_ENTRIES:
             yield map
             return
         with Inline(self._threads()) as threads:
@@ -266,7 +262,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             problem=self._problem,
             seed=self._seed(),
             tol=self.tol,
-            max_iter=UNLIMITED if self.max_iter == -1 else self.max_iter,
+            max_iter=2**63 - 1 if self.max_iter == -1 else self.max_iter,
             time_budget=self.time_budget,
             memory=self.memory,
             intercept=offset_word(self.fit_intercept, self._intercepts),

@@ -22,9 +22,6 @@ from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
 from bigscreen.problems.point import met
 
-HARD = 1e10
-"""Value of C that ``C=inf`` stands for: practically, no row may violate its margin."""
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class KernelMachine(Machine):
@@ -100,7 +97,7 @@ class KernelMachine(Machine):
 
     def _penalty(self, C: Any) -> Any:
         """Return C, or a large finite value if C is infinite."""
-        return HARD if isinstance(C, float) and C == math.inf else C
+        return 1e10 if isinstance(C, float) and C == math.inf else C
 
     def _seed(self) -> int:
         return 0 if self.random_state is None else super()._seed()

@@ -50,7 +50,7 @@ ESTIMATORS = (
     *(SVR, NuSVR, LinearSVR, LADRegressor, QuantileRegressor),
 )
 
-LEAST_OPSET = 13
+MIN_OPSET = 13
 
 
 def register() -> None:
@@ -262,8 +262,8 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
             "one array of numbers is converted, and the model was fitted to a table with "
             "categories: export it by itself (bigscreen export --to onnx)"
         )
-    if container.target_opset < LEAST_OPSET:
-        raise InputError(f"converters are for target_opset {LEAST_OPSET} or newer")
+    if container.target_opset < MIN_OPSET:
+        raise InputError(f"converters are for target_opset {MIN_OPSET} or newer")
     if getattr(machine, "break_ties", False) and len(model.coef) > 1:
         raise InputError("break_ties=True is not converted")
     graph = _Added(scope, container)

@@ -19,8 +19,8 @@ from bigscreen.data.rows import Rows
 from bigscreen.data.targets import check_weights
 from bigscreen.errors import InputError
 from bigscreen.estimators.base import (
-    FEW_ENTRIES,
     INTERCEPTS,
+    MAX_SERIAL_ENTRIES,
     Classifier,
     checked_components,
     offset_word,
@@ -204,7 +204,7 @@ def fit_options(n_components: int | None, fit_intercept: Any, **given: Any) -> T
 def solved(data: Rows, options: PathOptions, n_jobs: int | None, verbose: Any) -> SolvedPath:
     """Solve the path on threads of this process."""
     columns = data.n_rows if options.fit.exact else max(data.n_features, options.fit.landmarks)
-    small = data.n_rows * columns <= FEW_ENTRIES
+    small = data.n_rows * columns <= MAX_SERIAL_ENTRIES
     threads = 1 if small else None if n_jobs in (None, -1) else n_jobs
     bar = PathBar() if verbose else nullcontext()
     with ExitStack() as owned, Inline(threads) as fleet, blas_threads(fleet.workers), bar as report:

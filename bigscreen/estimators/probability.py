@@ -22,10 +22,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigscreen.errors import InputError
 from bigscreen.estimators.inputs import is_chunked, is_store
-from bigscreen.model.calibration import LEAST, coupled, sigmoid
+from bigscreen.model.calibration import MIN_PROBABILITY, coupled, sigmoid
 from bigscreen.numerics.rows import FloatArray
-
-FOLDS = 5
 
 GONE = (
     "Attribute `{}` was deprecated in scikit-learn 1.9: take CalibratedClassifierCV in place of "
@@ -77,7 +75,9 @@ class Probable:
                 "predict_proba is not available when fitted with probability=False"
             )
         scores = -self._scores(X)
-        first = expit(-(self._probA * scores + self._probB)).clip(LEAST, 1 - LEAST)
+        first = expit(-(self._probA * scores + self._probB)).clip(
+            MIN_PROBABILITY, 1 - MIN_PROBABILITY
+        )
         return coupled(first, len(self.classes_))
 
     @available_if(_asked)  # type: ignore[untyped-decorator]  # scikit-learn has no types
@@ -116,8 +116,8 @@ class Probable:
         random = check_random_state(0 if self.random_state is None else self.random_state)
         pairs = list(combinations(range(len(self.classes_)), 2))
         scores = np.empty((len(rows), len(pairs)))
-        fold = _folds(codes, random)
-        for held in (fold == k for k in range(FOLDS)):
+        fold = _folds(codes, 5, random)
+        for held in (fold == k for k in range(5)):
             if not held.any():
                 continue
             kept, left = rows[~held], np.unique(codes[~held])
@@ -135,12 +135,14 @@ class Probable:
         self._probA, self._probB = np.array(made).T
 
 
-def _folds(codes: NDArray[np.int64], random: np.random.RandomState) -> NDArray[np.int64]:
+def _folds(
+    codes: NDArray[np.int64], count: int, random: np.random.RandomState
+) -> NDArray[np.int64]:
     """Assign every row to a fold: the rows of a class in turn, in a random order."""
     fold = np.empty(len(codes), np.int64)
     for code in np.unique(codes):
         own = random.permutation(np.flatnonzero(codes == code))
-        fold[own] = (np.arange(len(own)) + random.randint(FOLDS)) % FOLDS
+        fold[own] = (np.arange(len(own)) + random.randint(count)) % count
     return fold
 
 

@@ -21,21 +21,18 @@ from bigscreen.data.texts import same_truth
 from bigscreen.errors import InputError
 from bigscreen.export.source import Tried
 from bigscreen.files.output import replacing
-from bigscreen.model.calibration import LEAST, Curve
+from bigscreen.model.calibration import MIN_PROBABILITY, Curve
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 
-OPSET = 17
-IR = 8
+OPSET, IR_VERSION = 17, 8
+"""Versions of ONNX's operators and of its file format that exports have."""
 
 FOLD_SCORES = "fold_scores"
 """Name of the fold machines' scores, from which probabilities follow; not an output."""
 
 RESERVED = ("label", "scores", "probabilities", FOLD_SCORES)
 """Names of results in the graph, which no input may have."""
-
-DENSE = 1 << 31
-"""Refuse landmarks that take at least this many bytes as a dense matrix: ONNX's file limit."""
 
 
 def needs() -> tuple[Any, Any]:
@@ -127,7 +124,7 @@ def write_onnx(model: Model, out: str | os.PathLike[str]) -> list[str]:
     made = helper.make_graph(graph.nodes, "bigscreen", inputs, outputs, graph.constants)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", 3)]
     bundle = helper.make_model(made, producer_name="bigscreen", opset_imports=opsets)
-    bundle.ir_version = IR
+    bundle.ir_version = IR_VERSION
     graph.onnx.checker.check_model(bundle)
     with replacing(out) as file:
         file.write(bundle.SerializeToString())
@@ -250,7 +247,7 @@ def _kernel_entries(graph: Graph, kernel: Any, rows: Any, X: str) -> str:
         return graph.entries[id(rows)]
     if kernel.name not in ("linear", "rbf", "polynomial", "sigmoid", "laplacian"):
         raise InputError(f"a {kernel.name} kernel is not exported to onnx: it has no formula")
-    if 8 * rows.shape[0] * rows.shape[1] >= DENSE:
+    if 8 * rows.shape[0] * rows.shape[1] >= 1 << 31:
         raise InputError(
             f"{rows.shape[0]} rows of {rows.shape[1]} columns take more than the 2 GiB that an "
             "ONNX file may have, which knows no sparse matrices; export to libsvm"
@@ -364,8 +361,8 @@ def _curve(graph: Graph, curve: Curve, score: str) -> str:
     if len(curve.x) == 1:
         line = graph.add("Mul", score, graph.constant(-curve.x[0]))
         found = graph.add("Sigmoid", graph.add("Add", line, graph.constant(-curve.p[0])))
-        found = graph.add("Max", found, graph.constant(LEAST))
-        found = graph.add("Min", found, graph.constant(1 - LEAST))
+        found = graph.add("Max", found, graph.constant(MIN_PROBABILITY))
+        found = graph.add("Min", found, graph.constant(1 - MIN_PROBABILITY))
     else:  # sum over the segments between knots, each as far as the score reaches
         along = graph.add("Sub", score, graph.constant(curve.x[:-1]))
         along = graph.add("Div", along, graph.constant(np.diff(curve.x)))

@@ -20,14 +20,6 @@ from bigscreen.numerics.rows import FloatArray
 
 FORMATS = ("onnx", "libsvm", "sklearn", "skops")
 
-ROWS = 2000
-"""Compare the export with the model on this many rows, drawn at random, by default."""
-
-TOLERANCE = 1e-4
-"""Largest accepted difference of a score, as a fraction of the largest score, by default.
-
-The model's scores may come from float32 kernel entries, the export's come from float64."""
-
 
 @dataclass(frozen=True)
 class Compared:
@@ -60,8 +52,8 @@ def export(
     data: Rows,
     out: str | os.PathLike[str],
     to: str,
-    tolerance: float = TOLERANCE,
-    most: int = ROWS,
+    tolerance: float = 1e-4,
+    most: int = 2000,
 ) -> Compared:
     """Write a model for another program, read the file again and compare its scores.
 
@@ -71,7 +63,8 @@ def export(
         A dataset that matches the model; a sample of its rows is compared.
     to : {"onnx", "libsvm", "sklearn", "skops"}
     tolerance : float
-        Largest accepted difference of a score or probability, as `Compared` measures it.
+        Largest accepted difference of a score or probability, as `Compared` measures it. The
+        model's scores may come from float32 kernel entries, the export's come from float64.
     most : int
         Compare at most this many rows.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from bigscreen.data.layout import CHUNK_BYTES
+from bigscreen.data.layout import MAX_CHUNK_BYTES
 from bigscreen.errors import InputError, in_units
 from bigscreen.fleet.inline import usable_processors
 from bigscreen.intake.readers.base import Reader
@@ -86,7 +86,9 @@ def check_memory(memory: int, n_features: int, scale: str, row_bytes: int, store
         "for the process and the rows it reads": BASE_BYTES,
         f"for the scaling of {n_features} features": n_features
         * of_scaling.get(scale, DIVIDED_BYTES),
-        "for rows on their way to the disk": CHUNK_COPIES * stores * max(row_bytes, CHUNK_BYTES),
+        "for rows on their way to the disk": CHUNK_COPIES
+        * stores
+        * max(row_bytes, MAX_CHUNK_BYTES),
     }
     if sum(parts.values()) > memory:
         raise InputError(

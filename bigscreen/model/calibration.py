@@ -21,14 +21,8 @@ from bigscreen.errors import InputError
 from bigscreen.model.scores import vote_values
 from bigscreen.numerics.rows import FloatArray
 
-LEAST = 1e-7
+MIN_PROBABILITY = 1e-7
 """Lower bound of a probability from a curve: the coupling of pairs divides by probabilities."""
-
-SIDE = 1000
-"""Fit an isotonic curve if the rarer class has at least this many rows, else a sigmoid."""
-
-KEPT = 10_000
-"""Keep at most this many margins per label, over all folds, evenly spaced in weight."""
 
 RULES = "f1, precision:P, recall:R or cost:A:M (of a false alarm and of a miss)"
 """Syntax of the rules that choose a threshold."""
@@ -127,6 +121,7 @@ class Calibration:
         weights: FloatArray,
         class_weight: FloatArray,
         strategy: str,
+        max_margins: int = 10_000,
     ) -> Self:
         """Learn a calibration from cross-fitted scores.
 
@@ -141,6 +136,8 @@ class Calibration:
         class_weight : float64 (labels,)
             Factors of the row weights, one per label, in the machines' fits.
         strategy : {"rest", "one"}
+        max_margins : int
+            Keep at most this many margins per label, over all folds, evenly spaced in weight.
         """
         there, folds = np.flatnonzero(weights > 0), int(np.max(fold)) + 1
         scores, codes, fold, weights = scores[there], codes[there], fold[there], weights[there]
@@ -162,7 +159,7 @@ class Calibration:
         for f in range(folds):
             places = [np.flatnonzero((fold == f) & (codes == c)) for c in range(k)]
             rows[f] = [len(own) for own in places]
-            most = max(1, KEPT // folds)
+            most = max(1, max_margins // folds)
             margins.append([_thinned(own_margins[own], weights[own], most) for own in places])
         return cls(strategy, folds, curves, totals / np.sum(totals), rows, margins)
 
@@ -195,7 +192,7 @@ class Calibration:
         if k == 2:
             found = np.concatenate([1.0 - found, found], axis=1)
         elif self.strategy == "one":
-            found = coupled((1.0 - found).clip(LEAST, 1 - LEAST), k)
+            found = coupled((1.0 - found).clip(MIN_PROBABILITY, 1 - MIN_PROBABILITY), k)
         out: FloatArray = found / np.sum(found, axis=1, keepdims=True)
         return out
 
@@ -350,7 +347,8 @@ class Curve:
         """Return the probabilities of scores, (rows,)."""
         found: FloatArray
         if len(self.x) == 1:
-            found = expit(-(self.x[0] * scores + self.p[0])).clip(LEAST, 1 - LEAST)
+            found = expit(-(self.x[0] * scores + self.p[0]))
+            found = found.clip(MIN_PROBABILITY, 1 - MIN_PROBABILITY)
         else:
             found = np.interp(scores, self.x, self.p)
         return self.on_side(found, scores)
@@ -369,10 +367,15 @@ class Curve:
         positive: NDArray[np.bool_],
         weights: FloatArray,
         even: float | None,
+        min_isotonic_rows: int = 1000,
     ) -> Self:
-        """Fit a curve to rows: a sigmoid for few rows, isotonic regression for many."""
+        """Fit a curve to rows: a sigmoid for few rows, isotonic regression for many.
+
+        ``min_isotonic_rows``: rows that the rarer class must have for isotonic regression.
+        """
         scores = np.asarray(scores, np.float64)
-        if min(np.count_nonzero(positive), np.count_nonzero(~positive)) < SIDE:
+        rarer = min(np.count_nonzero(positive), np.count_nonzero(~positive))
+        if rarer < min_isotonic_rows:
             slope, offset = sigmoid(scores, positive, weights)
             if slope > 0:  # worse than chance: the best nondecreasing curve is constant
                 part = float(np.sum(weights[positive]) / np.sum(weights))
@@ -397,7 +400,7 @@ class Curve:
             share[-1] = min(share[-1], max(high, 0.5 * (1.0 + share[-2])))
         else:
             centre, share = np.array([centre[0], centre[0] + 1.0]), np.repeat(share, 2)
-        return cls(centre, share.clip(LEAST, 1 - LEAST), even)
+        return cls(centre, share.clip(MIN_PROBABILITY, 1 - MIN_PROBABILITY), even)
 
 
 def label_margins(values: FloatArray) -> FloatArray:

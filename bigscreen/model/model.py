@@ -38,12 +38,9 @@ OPTIONAL = {"support", "gate_ids", "fold_support", *LEDGER_ARRAYS}
 """Names of the arrays that a model file may lack."""
 
 KINDS = ("classifier", "regressor", "one-class")
-OUTLIER, INLIER = -1, 1
 
-MOST_SHOWN = 12
-"""Show at most this many labels in a notebook."""
-
-_LABELS = {"regressor": [], "one-class": [OUTLIER, INLIER]}
+_LABELS = {"regressor": [], "one-class": [-1, 1]}
+"""Labels of a regressor, which has none, and of a one-class machine: outlier, inlier."""
 
 
 @dataclass(eq=False)
@@ -181,8 +178,8 @@ class Model:
             machine[what] = f"{self.landmarks.shape[0]:,}"
         machine["features"] = f"{self.n_features:,}"
         if self.labels:
-            more = ", ..." if len(self.labels) > MOST_SHOWN else ""
-            machine["labels"] = ", ".join(map(str, self.labels[:MOST_SHOWN])) + more
+            more = ", ..." if len(self.labels) > 12 else ""
+            machine["labels"] = ", ".join(map(str, self.labels[:12])) + more
         title = f"bigscreen {self.kind}"
         return certificate_html(title, machine, self.provenance, len(self.coef))
 

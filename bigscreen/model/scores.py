@@ -12,10 +12,6 @@ from bigscreen.kernels.square import number_equal_rows, variance_weights
 from bigscreen.kernels.standard import Compiled
 from bigscreen.numerics.rows import FloatArray
 
-ACCURATE = 2.0**-12
-"""Recompute a row's scores with float64 kernel entries if the error bound with float32 entries
-exceeds this fraction of its largest score."""
-
 
 class Scorer:
     """Computes scores ``sum_j coef[c, j] k(x, z_j) + intercept[c]`` over landmarks z_j.
@@ -56,8 +52,12 @@ class Scorer:
         weights = [variance_weights(each, group) for each in self.coef.T] if single else []
         self.spread = np.max(weights, axis=0) if single else np.zeros(0)
 
-    def scores(self, X: Features) -> FloatArray:
-        """Compute scores of rows (rows, k), including the offset."""
+    def scores(self, X: Features, max_error: float = 2.0**-12) -> FloatArray:
+        """Compute scores of rows (rows, k), including the offset.
+
+        ``max_error``: recompute a row's scores with float64 kernel entries if the error bound with
+        float32 entries exceeds this fraction of the row's largest score.
+        """
         X = X if self.move is None else self.move(X)
         if self.entries is np.float64:
             return self._dots(X, self.coef, np.float64) + self.intercept
@@ -76,9 +76,10 @@ class Scorer:
             moved = error * (np.max(np.abs(sums), axis=1) + np.sqrt(values[:, -1]))
         # Entries that underflow in float32 may be nonzero in float64.
         moved = moved + FLOAT32_TINY * self.size
-        rough = np.flatnonzero(~(moved <= ACCURATE * largest))
-        if len(rough):
-            scores[rough] = self._dots(X[rough], self.coef, np.float64) + self.intercept
+        inaccurate = np.flatnonzero(~(moved <= max_error * largest))
+        if len(inaccurate):
+            again = self._dots(X[inaccurate], self.coef, np.float64)
+            scores[inaccurate] = again + self.intercept
         return scores
 
     def _dots(self, X: Features, columns: FloatArray, entries: type) -> FloatArray:

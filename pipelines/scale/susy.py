@@ -10,7 +10,7 @@ possible error is 20 %, which every output says. With --work a run that was stop
 
 from __future__ import annotations
 
-from bigscreen.data.synthetic import CURVED, STRAIGHT, susy_like
+from bigscreen.data.synthetic import Radii, susy_like
 from pipelines.scale.common import physics
 
 ROWS = 5_000_000
@@ -19,7 +19,7 @@ HOLDOUT = 0.1
 
 def main() -> None:
     about = "SUSY: a Nystrom-kernel machine beside a linear one."
-    physics("SUSY", about, susy_like, ROWS, HOLDOUT, (STRAIGHT, CURVED))
+    physics("SUSY", about, susy_like, ROWS, HOLDOUT, Radii.rule)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from scipy.sparse import csr_array
 from sklearn.utils import check_array
 from store_tables import LABELS, assert_same_features, dense, store, table
 
-from bigscreen.data import zarr_arrays as stored_arrays
 from bigscreen.data.layout import chunk_digest, row_grid
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.preparation import Preparation
+from bigscreen.data.zarr_arrays import create_csr, csr_arrays
 from bigscreen.errors import InputError
 from bigscreen.numerics.rows import as_rows
 
@@ -84,15 +84,24 @@ def test_other_programs_read_it_through_zarr(tmp_path, sparse):
     np.testing.assert_array_equal(found.toarray(), X[64:128].toarray())
 
 
-def test_sparse_pieces_and_unsorted_input(tmp_path, monkeypatch):
-    monkeypatch.setattr(stored_arrays, "CSR_PIECE", 8)
+def test_sparse_rows_may_come_unsorted_and_stay_as_they_are(tmp_path):
     indices, values = np.array([5, 1, 1, 0] * 50), np.arange(200.0)
     X = csr_array((values, indices, np.arange(0, 201, 4)), shape=(50, 6))
     before = X.indices.copy()
     found = store(tmp_path / "a", (X, np.zeros(50, int), None, np.arange(50)))
-    assert len(list((tmp_path / "a/X/000000/data/c").iterdir())) > 1
     assert_same_features(found.X(0, 50), csr_array(X.toarray()).astype(np.float32))
     np.testing.assert_array_equal(X.indices, before)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_many_nonzeros_are_stored_in_several_files(tmp_path, compressed):
+    X = table(50, sparse=True)[0]
+    checksums = create_csr(tmp_path / "a", X, compressed, chunk_nnz=8)
+    assert len(list((tmp_path / "a/data/c").iterdir())) == -(-X.nnz // 8) > 1
+    how = {"checksums": checksums, "chunk_nnz": 8}
+    for array in csr_arrays(tmp_path / "a", 50, X.nnz, compressed, **how):
+        expected = getattr(X, array.folder.name)
+        np.testing.assert_array_equal(array.read(0, len(expected)), expected)
 
 
 def test_compression_shrinks_what_repeats(tmp_path):
@@ -184,53 +193,45 @@ def test_reads_outside_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_rows_by_number_over_and_over(tmp_path, sparse, monkeypatch):
+def test_rows_by_number_over_and_over(tmp_path, sparse):
     """Tiles of a chunk are taken from the chunk that was read for the first of them."""
     X, *_ = data = table(2000, 3, sparse=sparse)
     dataset = store(tmp_path / "a", data, chunk_rows=256)
     dense = X.toarray() if sparse else X
-    whole = dataset.rows(np.arange(2000))
-    read, real = [], stored_arrays.StoredArray._read_chunk
-    monkeypatch.setattr(
-        stored_arrays.StoredArray,
-        "_read_chunk",
-        lambda self, k, out: (read.append((self.folder, k)), real(self, k, out))[1],
-    )
-    fresh = pickle.loads(pickle.dumps(dataset))
-    for a in range(0, 2000, 50):
-        found = fresh.rows(np.arange(a, a + 50))
-        found = found.toarray() if sparse else found
-        np.testing.assert_array_equal(found, dense[a : a + 50])
-        found[:] = np.nan  # it is the caller's own
-    assert len(read) == len(set(read)) == 8 * (3 if sparse else 1)
-    assert_same_features(whole, dataset.X(0, 2000))
+    assert_same_features(dataset.rows(np.arange(2000)), dataset.X(0, 2000))
     with ThreadPoolExecutor(4) as pool:
-        parts = list(pool.map(lambda a: fresh.rows(np.arange(a, a + 40)), range(0, 1960, 20)))
+        parts = list(pool.map(lambda a: dataset.rows(np.arange(a, a + 40)), range(0, 1960, 20)))
     for a, part in zip(range(0, 1960, 20), parts, strict=True):
         np.testing.assert_array_equal(part.toarray() if sparse else part, dense[a : a + 40])
+    fresh = pickle.loads(pickle.dumps(dataset))
+    for k in range(8):
+        for a in range(256 * k, min(256 * (k + 1), 2000), 64):
+            ids = np.arange(a, min(a + 64, 2000))
+            found = fresh.rows(ids)
+            found = found.toarray() if sparse else found
+            np.testing.assert_array_equal(found, dense[ids])
+            found[:] = np.nan  # it is the caller's own
+            shutil.rmtree(dataset.path / (f"X/{k:06d}" if sparse else f"X/c/{k}"), True)
 
 
-def test_few_rows_of_a_chunk_are_read_alone(tmp_path, monkeypatch):
-    """Of one that was whole when it was read; the others are read whole, and checked."""
-    monkeypatch.setattr(stored_arrays, "CALL_BYTES", 0)
-    X, *_ = data = table(2000, 3)
+def test_few_rows_of_a_chunk_are_read_alone(tmp_path):
+    """Few rows of a verified chunk are read without the others; other chunks are read whole."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(2000, 1000)).astype(np.float32)
+    data = (X, np.zeros(2000, int), None, np.arange(2000))
     dataset = store(tmp_path / "a", data, chunk_rows=256)
-    read, real = [], stored_arrays.StoredArray._read_chunk
-    monkeypatch.setattr(
-        stored_arrays.StoredArray,
-        "_read_chunk",
-        lambda self, k, out: (read.append(k), real(self, k, out))[1],
-    )
     few = np.array([3, 3, 100, 255, 256, 1999, 700, 5])
     np.testing.assert_array_equal(dataset.rows(few), X[few])
-    assert sorted(read) == [0, 1, 2, 7]
-    for _ in range(2):
-        np.testing.assert_array_equal(dataset.rows(few), X[few])
-    assert len(read) == 4
-    many = np.arange(0, 256, 2)[:-1]  # of all 256 the most that count as few
+    file = dataset.path / "X/c/0/0"
+    content = bytearray(file.read_bytes())
+    content[4000 * 50] ^= 1  # row 50, which no call below asks for
+    file.write_bytes(content)
+    np.testing.assert_array_equal(dataset.rows(few), X[few])
+    many = np.arange(0, 252, 4)  # 2 * 63 * (4000 + 4096) bytes, less than the chunk's 256 * 4000
     np.testing.assert_array_equal(dataset.rows(many), X[many])
-    assert len(read) == 4
-    assert not store(tmp_path / "b", data, compress=True)._arrays["X"].few(1)
+    with pytest.raises(InputError, match="X/c/0/0 is damaged"):
+        dataset.rows(np.arange(0, 256, 4))
+    assert not store(tmp_path / "b", data, compress=True)._arrays["X"].should_read_singly(1)
     (dataset.path / "X/c/2/0").write_bytes(b"short")
     with pytest.raises(InputError, match="X/c/2/0 is damaged"):
         dataset.rows([700])

@@ -208,7 +208,7 @@ def test_dask_of_sparse_blocks():
 
 
 @pytest.mark.parametrize("thin", [False, True])
-def test_dask_beyond_memory_goes_to_disk(thin, tmp_path, monkeypatch):
+def test_dask_beyond_memory_goes_to_disk(thin, tmp_path):
     X, y = rows(n=1000)
     weights = np.tile([0.0, 1.0, 2.5, 1.0], 250)
     expected = LinearSVC().fit(sparse.csr_array(X) if thin else X, y, weights)
@@ -217,23 +217,24 @@ def test_dask_beyond_memory_goes_to_disk(thin, tmp_path, monkeypatch):
         lazy = lazy.rechunk({1: -1}).map_blocks(
             sparse.csr_array, dtype=float, meta=sparse.csr_array((0, 0))
         )
-    monkeypatch.setattr("bigscreen.estimators.base.DASK_SHARE", 1e-12)
-    made = []
-    begin = DatasetWriter.__init__
-    monkeypatch.setattr(
-        DatasetWriter,
-        "__init__",
-        lambda self, path, *how: (made.append(path), begin(self, path, *how))[1],
-    )
-    found = LinearSVC(work=tmp_path).fit(lazy, y, weights)
+    folders = []
+
+    class OnDisk(LinearSVC):
+        _dask_fraction = 1e-12
+
+        def _folder(self, owned):
+            folders.append(super()._folder(owned))
+            return folders[-1]
+
+    found = OnDisk(work=tmp_path).fit(lazy, y, weights)
     np.testing.assert_array_equal(found.coef_, expected.coef_)
-    assert len(made) == 1 and tmp_path in made[0].parents
+    assert folders and all(tmp_path in folder.parents for folder in folders)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("share", [0.5, 1e-12])
+@pytest.mark.parametrize("most", [1e9, 1.0])
 @pytest.mark.parametrize("thin", [False, True])
-def test_dask_chunks_with_fractions_after_whole_ones_keep_them(thin, share, monkeypatch):
+def test_dask_chunks_with_fractions_after_whole_ones_keep_them(thin, most, tmp_path):
     X, y = rows(3, n=400)
     X = np.rint(3 * X).astype(float)
     X[200:] += np.random.default_rng(0).random((200, X.shape[1]))
@@ -246,10 +247,10 @@ def test_dask_chunks_with_fractions_after_whole_ones_keep_them(thin, share, monk
     )
     if thin:
         lazy = lazy.map_blocks(sparse.csr_array, dtype=float, meta=sparse.csr_array((0, 0)))
-    monkeypatch.setattr("bigscreen.estimators.base.DASK_SHARE", share)
-    machine = SVC(gamma=0.1, C=1.0, tol=1e-6)
-    found = clone(machine).fit(lazy, y).certificate_[0]["primal"]
-    assert found == clone(machine).fit(X, y).certificate_[0]["primal"]
+    data = Labelled.of(lazy, y, None).rows(most, lambda: tmp_path)
+    assert isinstance(data, MemoryDataset if most > 1 else Dataset)
+    found = data.X(0, 400)
+    np.testing.assert_array_equal(found.toarray() if thin else found, X)
 
 
 def test_rows_are_stored_on_their_grid(tmp_path):

@@ -39,8 +39,9 @@ def straight_error() -> float:
     and x_2 both round changes nothing else: a convex loss gives them no weight.
     """
     x, weight = standins._half_normal()
-    straight = standins.STRAIGHT * x[:, None, None]
-    curved = standins.CURVED * x[:, None] * x
+    linear, product = standins.Radii.rule
+    straight = linear * x[:, None, None]
+    curved = product * x[:, None] * x
     wrong = 0.5 * (expit(-straight - curved) + expit(-straight + curved))
     return float(np.einsum("i,j,k,ijk->", weight, weight, weight, wrong))
 
@@ -84,7 +85,8 @@ def test_susy_shape_and_errors() -> None:
     assert bayes_error() == pytest.approx(0.2, abs=0.005)
     assert straight_error() >= bayes_error() + 0.03
     # The integrals against the drawn labels, 4 standard deviations.
-    chance = expit(standins.STRAIGHT * X[:, 0] + standins.CURVED * X[:, 1] * X[:, 2])
+    linear, product = standins.Radii.rule
+    chance = expit(linear * X[:, 0] + product * X[:, 1] * X[:, 2])
     spread = 4 * 0.5 / np.sqrt(len(y))
     assert np.mean((chance > 0.5) != y) == pytest.approx(bayes_error(), abs=spread)
     assert np.mean((X[:, 0] > 0) != y) == pytest.approx(straight_error(), abs=spread)

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from bigscreen.data.layout import CHUNK_BYTES
+from bigscreen.data.layout import MAX_CHUNK_BYTES
 from bigscreen.data.rows import Rows
 
 LEAST_LANES = 8
 """Shards that rows are drawn from at the same time, at least."""
 
-HELD_BYTES = 16 * CHUNK_BYTES
+HELD_BYTES = 16 * MAX_CHUNK_BYTES
 """Of chunks that are read at the same time, all shards together."""
 
 
@@ -33,7 +33,7 @@ class Draws:
 
     def __init__(self, data: Rows, seed: int, batch: int) -> None:
         self.data, self.seed, self.batch = data, seed, batch
-        whole = min(CHUNK_BYTES, 4 * data.chunk_rows * data.n_features)
+        whole = min(MAX_CHUNK_BYTES, 4 * data.chunk_rows * data.n_features)
         self.lanes = max(LEAST_LANES, HELD_BYTES // max(whole, 1))
         self.place = [0, 0, 0]
         """The pass, the group of it, the part of that group that comes next."""
