@@ -247,7 +247,8 @@ def test_dask_chunks_with_fractions_after_whole_ones_keep_them(thin, most, tmp_p
     )
     if thin:
         lazy = lazy.map_blocks(sparse.csr_array, dtype=float, meta=sparse.csr_array((0, 0)))
-    data = Labelled.of(lazy, y, None).rows(most, lambda: tmp_path)
+    folder = iter([tmp_path / "a", tmp_path / "b"])  # float32 first, and float64 after it
+    data = Labelled.of(lazy, y, None).rows(most, lambda: next(folder))
     assert isinstance(data, MemoryDataset if most > 1 else Dataset)
     found = data.X(0, 400)
     np.testing.assert_array_equal(found.toarray() if thin else found, X)
