@@ -23,8 +23,8 @@ import numpy as np
 from scipy import sparse
 
 from bigscreen.certify.exact import close_exact
-from bigscreen.certify.explicit import close
-from bigscreen.certify.ledger import ledger
+from bigscreen.certify.explicit import close_explicit
+from bigscreen.certify.ledger import make_ledger
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
@@ -456,10 +456,10 @@ def try_ledger(case: Case, tally: Tally) -> None:
         designs.append((Design(data), point))
     for design, point in designs:
         with Inline(1) as fleet:
-            closing = close_exact if design.exact else close
+            closing = close_exact if design.exact else close_explicit
             found = closing(design, problem, point, fleet, keep=True)
         if found.proved and found.evidence is not None:
-            book = ledger(design, problem, found.evidence)
+            book = make_ledger(design, problem, found.evidence)
             if book is not None:
                 judge_ledger(case, "ledger" if design.exact else "ledger of w", book, tally)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from bigscreen.amend.bound import Bound
 from bigscreen.amend.edits import Changes
-from bigscreen.certify.beside import Beside, Known
+from bigscreen.certify.incremental import IncrementalCertifier, KnownDualPoint
 from bigscreen.data.rows import Rows
 from bigscreen.data.views import Moved
 from bigscreen.features.design import Design
@@ -111,7 +111,9 @@ class _AmendedFeatures(_Amended, FeaturesJob):
             start = Start(record={"label": binary.name, "start": "amended"})
             attempt = Attempt(self.design, self.nearby, self.fleet, start, self.source)
             how = {**self._how(binary, attempt), "rule": None, "certify": "float64"}
-            fitted = fit(self._run(binary, attempt), self.nearby, beside=self.nearby.beside, **how)
+            fitted = fit(
+                self._run(binary, attempt), self.nearby, incremental=self.nearby.incremental, **how
+            )
             for phase, seconds in fitted.seconds.items():
                 self.seconds[phase] += seconds
             if fitted.ended in ("proved", "rounded"):
@@ -163,11 +165,11 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         astray = float(np.sqrt(2.0 * proof["rounding_bound"]))
         astray += source.feature_error(np.float64) * moved
         largest = float(np.max(np.abs(sums)))
-        known = Known(alpha, w_alpha, largest, astray, proof["certified_in"])
-        beside = Beside(source, binary.problem, self.fleet, known)
+        known = KnownDualPoint(alpha, w_alpha, largest, astray, proof["certified_in"])
+        incremental = IncrementalCertifier(source, binary.problem, self.fleet, known)
         old = Near(self._old(binary), begun.dual)
         standing = Standing(alpha, w_alpha, old, found.primal)
-        return Nearby(standing, near, source, room, beside)
+        return Nearby(standing, near, source, room, incremental)
 
     def _start(self, design: Design, binary: Binary) -> Start:
         start = starting_point(self, design, binary)

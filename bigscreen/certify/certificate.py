@@ -13,12 +13,12 @@ rows, prove how far the machine is from the optimal one. There are two kinds of 
   function that makes a certificate of them.
 * *separate*: w and an alpha whose w(alpha) is another vector, as a smoothed Newton method leaves
   them. P needs the scores of w, D the vector ``sum s alpha c`` over columns: `certify.explicit`,
-  and `certify.beside` if a dual point and its w(alpha) are known already.
+  and `certify.incremental` if a dual point and its w(alpha) are known already.
 
 A score comes with a *band*: how far it may be from the exact score. Bands move the gap less than P
 and D: a row whose alpha is certainly the best one for its gradient moves P and D equally.
-`hides_gap` says whether rounding could account for a gap; closing passes compute rows or columns
-again, in float64, until it could not.
+`can_explain_gap` says whether rounding could account for a gap; closing passes compute rows or
+columns again, in float64, until it could not.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ of a term, two of a compensated sum, and those of the boxes, which matter if all
 """
 
 
-def hides_gap(rounding: float, gap: float, share: float) -> bool:
+def can_explain_gap(rounding: float, gap: float, share: float) -> bool:
     """Whether rounding can account for more than a fraction ``share`` of a gap."""
     return rounding > share * max(gap, 0.0)
 
@@ -68,7 +68,7 @@ class Rounding(NamedTuple):
     sums: float = 0.0
 
 
-def certified(
+def make_certificate(
     primal: float, dual: float, gap: float, rounding: Rounding, **how: Any
 ) -> Certificate:
     """Make a certificate of these numbers; ``how`` holds its fields other than the numbers."""
@@ -84,7 +84,7 @@ def certified(
     ).checked()
 
 
-class Norm(NamedTuple):
+class SquaredNorm(NamedTuple):
     """``||w(alpha)||^2`` computed from w itself, and a bound on its error."""
 
     square: float
@@ -122,7 +122,7 @@ def prove(
     alpha: FloatArray,
     scores: FloatArray,
     bands: FloatArray | float,
-    norm: Norm | None = None,
+    norm: SquaredNorm | None = None,
     parts: Arrays | None = None,
 ) -> Proof:
     """Sum P, D and the gap of a feasible alpha from the scores of its w(alpha).
@@ -152,7 +152,7 @@ def prove(
     sums, bounds = np.zeros(3 + groups), np.zeros(4)
     bands = np.full(n, bands) if isinstance(bands, float) else plain(bands)
     given = plain(alpha), plain(scores), bands
-    _sum(parts, mu, *given, doubts, sums, bounds)
+    _sum_rows(parts, mu, *given, doubts, sums, bounds)
     gap, linear, w_sq = sums[:3].tolist()
     doubt, primal_doubt, dual_doubt, terms = bounds.tolist()
     # The difference between ``sum t alpha`` and the coupling's total counts as rounding.
@@ -175,7 +175,7 @@ def prove(
 
 
 @dataclass(frozen=True)
-class Pair:
+class SeparatePair:
     """P(w, mu) and D(alpha) of a separate point; ``apart`` is the distance ``||w - w(alpha)||``."""
 
     primal: float
@@ -202,7 +202,7 @@ class Pair:
         return DualPoint(coef, offset, self.apart, places, alpha)
 
 
-def stationary(
+def kkt_violation(
     dual: Dual, alpha: FloatArray, scores: FloatArray, bands: FloatArray
 ) -> tuple[float, float]:
     """The violation of the KKT conditions, and a bound on its rounding error.
@@ -215,7 +215,7 @@ def stationary(
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _sum(
+def _sum_rows(
     parts: Arrays,
     mu: FloatArray,
     alpha: FloatArray,
@@ -236,19 +236,19 @@ def _sum(
         a, u, e, at = alpha[i], scores[i], tube[i], 0.0
         if len(mu):
             at = mu[group[i]]
-            _add(sums, lost, 3 + group[i], t[i] * a)
+            _add_compensated(sums, lost, 3 + group[i], t[i] * a)
         G = lin[i] - sign[i] * u - t[i] * at
         left, linear, signed = (
             slack(G, lo[i], hi[i], e, a),
             lin[i] * a - e * abs(a),
             sign[i] * a * u,
         )
-        _add(sums, lost, 0, left)
-        _add(sums, lost, 1, linear)
-        _add(sums, lost, 2, signed)
+        _add_compensated(sums, lost, 0, left)
+        _add_compensated(sums, lost, 1, linear)
+        _add_compensated(sums, lost, 2, signed)
         band = bands[i] + GRADIENT_ERROR * (abs(lin[i]) + abs(u) + abs(at) + e)
-        low = _best(G - band, lo[i], hi[i], e) - a
-        high = _best(G + band, lo[i], hi[i], e) - a
+        low = _best_alpha(G - band, lo[i], hi[i], e) - a
+        high = _best_alpha(G + band, lo[i], hi[i], e) - a
         doubts[i] = max(abs(low), abs(high)) * band
         bounds[0] += doubts[i]
         # With s = 1: dP / du is alpha / 2 less the best alpha, dD / du is alpha / 2.
@@ -259,7 +259,7 @@ def _sum(
 
 
 @njit(cache=True, nogil=True)
-def _best(G: float, lo: float, hi: float, tube: float) -> float:
+def _best_alpha(G: float, lo: float, hi: float, tube: float) -> float:
     """The alpha in the box that maximises ``G alpha - tube |alpha|``."""
     if G > tube:
         return hi
@@ -269,7 +269,7 @@ def _best(G: float, lo: float, hi: float, tube: float) -> float:
 
 
 @njit(cache=True, nogil=True)
-def _add(sums: FloatArray, lost: FloatArray, k: Any, term: float) -> None:
+def _add_compensated(sums: FloatArray, lost: FloatArray, k: Any, term: float) -> None:
     """Add a term to ``sums[k]`` with Kahan's (1965) compensation for the rounding, in ``lost``."""
     part = term - lost[k]
     total = sums[k] + part

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.ledger import in_float32, listed
-from bigscreen.certify.offset import Kinks
-from bigscreen.certify.sample import Looked, Sample, seen, stride
+from bigscreen.certify.ledger import is_off_side, round_to_float32
+from bigscreen.certify.offset import Breakpoints
+from bigscreen.certify.sample import ComparedRows, Sample, compare_rows, stride
 from bigscreen.data.layout import joined
 from bigscreen.features.design import ROWS_PER_TILE, Design, row_ranges
 from bigscreen.fleet.protocol import Fleet
@@ -42,7 +42,7 @@ class ColumnTuning:
     ``side_share``: alpha counts as at its side if it is off by at most this fraction of its box (a
     mixture of equal alphas is off by rounding).
     ``block_rows``: sum blocks of this many rows separately, so that rounding grows with the block.
-    ``looked_rows``: compare this many sampled rows together, so that a large factor of the
+    ``compared_rows``: compare this many sampled rows together, so that a large factor of the
     landmarks is read once for all of them.
     """
 
@@ -52,13 +52,13 @@ class ColumnTuning:
     digits_gap: float = 1e-7
     side_share: float = 1e-12
     block_rows: int = 32
-    looked_rows: int = 256
+    compared_rows: int = 256
 
 
 TUNING = ColumnTuning()
 
 
-class Added:
+class FieldwiseSum:
     """A dataclass whose instances are added field by field."""
 
     def __add__(self, other: Self) -> Self:
@@ -67,7 +67,7 @@ class Added:
 
 
 @dataclass
-class Sums(Added):
+class Sums(FieldwiseSum):
     """Sums over rows of a closing pass; sums of shards are added in shard order.
 
     ``loss``: the sum of losses; an error e of every score moves it by ``steep e + bend e^2 / 2``.
@@ -75,9 +75,8 @@ class Sums(Added):
     the gap moves per unit of error in the scores of rows without float64 columns.
     For each part of a mixture: ``sizes``, its ``sum |alpha|``; ``values``, the sums of its `Terms`;
     ``vectors`` (parts, terms, m + extras), its ``sum s alpha [c, border]``.
-    By shard: ``kinks``, the breakpoints of P near the multiplier of each group; ``scores`` of all
-    rows, float32 once the shard is finished; ``alpha``, then (places, values) of rows that a ledger
-    lists.
+    By shard: ``breakpoints`` of P near the multiplier of each group; ``scores`` of all rows, in
+    float32 at the end; ``alpha``, at the end (places, values) of rows that a ledger lists.
     """
 
     sizes: FloatArray
@@ -89,8 +88,8 @@ class Sums(Added):
     rows: float = 0.0
     support: float = 0.0
     left: float = 0.0
-    sample: Sample = field(default_factory=Sample.none)
-    kinks: list[list[Kinks]] = field(default_factory=list)
+    sample: Sample = field(default_factory=Sample.empty)
+    breakpoints: list[list[Breakpoints]] = field(default_factory=list)
     scores: list[NDArray[Any]] = field(default_factory=list)
     alpha: list[Any] = field(default_factory=list)
 
@@ -143,7 +142,7 @@ class ColumnPass:
             given = dual.feasible(point.alpha)
         shards = (data.shard(s) for s in range(data.n_shards))
         items = ((s, None if given is None else given[a:b]) for s, (a, b) in enumerate(shards))
-        total = self.nothing
+        total = self.zero_sums
         for found in fleet.each(self, items):
             total = total + found
         return total
@@ -174,7 +173,7 @@ class ColumnPass:
         return [reading.weight for reading in self.point.readings] or [1.0]
 
     @property
-    def lists(self) -> bool:
+    def keeps_alpha(self) -> bool:
         """Whether a ledger can hold the dual point."""
         return self.keep and type(self.problem) is CSvc and not self.frame.groups
 
@@ -191,7 +190,7 @@ class ColumnPass:
         return self.point.intercept if self.frame.constant else 0.0
 
     @property
-    def nothing(self) -> Sums:
+    def zero_sums(self) -> Sums:
         """Sums over an empty set of rows."""
         frame, parts = self.frame, len(self.weights)
         return Sums(
@@ -200,11 +199,11 @@ class ColumnPass:
             vectors=np.zeros((parts, frame.terms, self.summed.width + frame.extras)),
         )
 
-    def begun(self, rows: int) -> Sums:
+    def new_sums(self, rows: int) -> Sums:
         """Return the sums of a shard of ``rows`` rows before any row is added."""
-        sums = self.nothing
+        sums = self.zero_sums
         sums.scores = [np.empty(rows if self.frame.groups or self.keep else 0)]
-        sums.alpha = [np.empty(rows if self.lists else 0)]
+        sums.alpha = [np.empty(rows if self.keeps_alpha else 0)]
         return sums
 
     def add(
@@ -235,22 +234,22 @@ class ColumnPass:
         self._add_alpha(sums, dual, tile.columns, (near, instead), parts)
         if len(sums.scores[0]):
             sums.scores[0][tile.rows] = scores
-        if self.lists:
+        if self.keeps_alpha:
             sums.alpha[0][tile.rows] = out
         return near
 
-    def finished(self, sums: Sums, dual: Dual, start: int) -> Sums:
+    def finish(self, sums: Sums, dual: Dual, start: int) -> Sums:
         """Complete a shard's sums with breakpoints, kept scores and the ledger's alpha.
 
         ``start`` is the number of the shard's first row.
         """
         (scores,), (alpha,) = sums.scores, sums.alpha
-        if self.frame.kinked:
-            sums.kinks = [Kinks.near(dual, scores, np.atleast_1d(self.mu))]
-        kept = in_float32(scores) if self.keep else np.empty(0, np.float32)
+        if self.frame.has_breakpoints:
+            sums.breakpoints = [Breakpoints.near(dual, scores, np.atleast_1d(self.mu))]
+        kept = round_to_float32(scores) if self.keep else np.empty(0, np.float32)
         sums.scores, sums.alpha = [kept], []
-        if self.lists:
-            places = np.flatnonzero(listed(dual, kept, alpha))
+        if self.keeps_alpha:
+            places = np.flatnonzero(is_off_side(dual, kept, alpha))
             sums.alpha = [(places + start, alpha[places])]
         return sums
 
@@ -327,12 +326,12 @@ class SeveralPasses:
         data = first.summed.data
         start, stop = data.shard(items[0][0])
         duals, n = self._duals(start, stop), stop - start
-        sums = [each.begun(n) for each in self.passes]
+        sums = [each.new_sums(n) for each in self.passes]
         alpha, exact = np.empty((len(items), n)), np.zeros((len(items), n), np.bool_)
-        waiting: list[_Looked] = []
+        waiting: list[_SampledRows] = []
         for a, b in row_ranges(n, data.chunk_rows):
             X = data.X(start + a, start + b)
-            looked = self._looked(X, start, a, b)
+            looked = self._pick_sample(X, start, a, b)
             for tile in self._tiles(X, start, a, b, looked):
                 rows = tile.rows
                 for k, (each, (_, given)) in enumerate(zip(self.passes, items, strict=True)):
@@ -342,11 +341,11 @@ class SeveralPasses:
             if looked is None:
                 continue
             waiting.append(looked)
-            if sum(len(part.places) for part in waiting) >= first.tuning.looked_rows or b == n:
-                self._look(waiting, duals, (alpha, exact), sums)
+            if sum(len(part.places) for part in waiting) >= first.tuning.compared_rows or b == n:
+                self._add_to_samples(waiting, duals, (alpha, exact), sums)
                 waiting = []
         ended = zip(self.passes, sums, duals, strict=True)
-        return [each.finished(found, dual, start) for each, found, dual in ended]
+        return [each.finish(found, dual, start) for each, found, dual in ended]
 
     def _duals(self, start: int, stop: int) -> list[Dual]:
         """The dual of these rows in each pass; labels and weights are read once."""
@@ -354,7 +353,9 @@ class SeveralPasses:
         read = {key: (own.y(start, stop), own.weights(start, stop)) for key, own in stores.items()}
         return [each.problem.dual(*read[id(each.summed.data)]) for each in self.passes]
 
-    def _tiles(self, X: Any, start: int, a: int, b: int, looked: _Looked | None) -> Iterator[Tile]:
+    def _tiles(
+        self, X: Any, start: int, a: int, b: int, looked: _SampledRows | None
+    ) -> Iterator[Tile]:
         """The tiles of a chunk X: rows a to b of the shard whose first row is ``start``."""
         first = self.passes[0]
         solved, summed, true = first.solved, first.summed, first.true
@@ -371,7 +372,7 @@ class SeveralPasses:
                 exact = partial(_float64, true, summed, looked.chunk[c:d])
             yield Tile(slice(a + c, a + d), columns, read, exact)
 
-    def _looked(self, X: Any, start: int, a: int, b: int) -> _Looked | None:
+    def _pick_sample(self, X: Any, start: int, a: int, b: int) -> _SampledRows | None:
         """Pick the rows of a chunk whose columns are compared with float64 columns.
 
         None without a kernel: float32 features are then the user's own numbers, without error.
@@ -390,11 +391,11 @@ class SeveralPasses:
         counted = np.arange(len(some)) < len(drawn)
         dtype = summed.data.layout.dtype if summed.kernel is None else np.float32
         columns = np.empty((len(some), summed.width), dtype)
-        return _Looked(a + some, counted, chunk, chunk[some], columns)
+        return _SampledRows(a + some, counted, chunk, chunk[some], columns)
 
-    def _look(
+    def _add_to_samples(
         self,
-        rows: list[_Looked],
+        rows: list[_SampledRows],
         duals: list[Dual],
         read: tuple[FloatArray, NDArray[np.bool_]],
         sums: list[Sums],
@@ -406,14 +407,14 @@ class SeveralPasses:
         columns = np.concatenate([part.columns for part in rows])
         places = np.concatenate([part.places for part in rows])
         drawn = np.concatenate([part.drawn for part in rows])
-        looked = Looked.at(true, self.passes[0].summed, own, columns, drawn)
+        looked = ComparedRows.at(true, self.passes[0].summed, own, columns, drawn)
         for k, each in enumerate(self.passes):
             w = each.point.w, each.true_coef, each.constant
             of_rows = duals[k][places], alpha[k, places], w, each.mu, exact[k, places]
-            sums[k].sample = sums[k].sample + seen(looked, *of_rows)
+            sums[k].sample = sums[k].sample + compare_rows(looked, *of_rows)
 
 
-class _Looked(NamedTuple):
+class _SampledRows(NamedTuple):
     """Rows of a chunk whose columns are compared in float32 and float64.
 
     ``places``: the positions of the rows in the shard; ``drawn``: whether each is in the random

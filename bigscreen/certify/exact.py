@@ -13,15 +13,21 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.certificate import Proof, certified, hides_gap, prove, stationary
+from bigscreen.certify.certificate import (
+    Proof,
+    can_explain_gap,
+    kkt_violation,
+    make_certificate,
+    prove,
+)
 from bigscreen.certify.ledger import Evidence
 from bigscreen.certify.scores import (
-    Carried,
-    EntriesAtHand,
+    CarriedScores,
     KernelTiles,
-    Proved,
+    ProvedScores,
     ScoreProgram,
     ScoreSource,
+    SharedEntries,
 )
 from bigscreen.data.views import Moved
 from bigscreen.features.design import Design
@@ -39,17 +45,17 @@ from bigscreen.problems.recipes import Problem
 class ExactTuning:
     """When to compute scores again in float64, and when to reuse the scores of another w.
 
-    ``mended_share``: compute rows again until rounding can account for at most this fraction of
+    ``recompute_share``: compute rows again until rounding can account for at most this fraction of
     the gap.
-    ``moved_share``: compute the support rows again if independent errors are likely to move P and D
-    together by more than this fraction of the gap.
-    ``carried_factor``: reuse the scores of another w if the rows whose alpha changed are this many
+    ``recompute_support_share``: compute the support rows again if independent errors are likely to
+    move P and D together by more than this fraction of the gap.
+    ``reuse_factor``: reuse the scores of another w if the rows whose alpha changed are this many
     times fewer than the support rows (changes take float64 entries, at twice the time).
     """
 
-    mended_share: float = 0.05
-    moved_share: float = 1.0
-    carried_factor: int = 2
+    recompute_share: float = 0.05
+    recompute_support_share: float = 1.0
+    reuse_factor: int = 2
 
 
 TUNING = ExactTuning()
@@ -70,7 +76,7 @@ def close_exact(
     ----------
     design, problem, point
         The rows, the problem, and the solver's iterate. Only ``point.alpha`` (n,) is used of it,
-        made feasible if rounding, or an early end, has left it infeasible (`certified_alpha`).
+        made feasible if rounding, or an early end, has left it infeasible (`feasible_alpha`).
     fleet : Fleet
         Runs one task a shard; the result does not depend on how many workers it has.
     certify : {"float32", "float64"}
@@ -92,17 +98,17 @@ def close_exact(
         For a kernel that is not positive semidefinite nothing is proved: there is no gap, and
         ``violation`` is the violation of the KKT conditions.
     """
-    return scored(design, problem, point, fleet, certify, tuning=tuning).certificate(keep)
+    return score_rows(design, problem, point, fleet, certify, tuning=tuning).certificate(keep)
 
 
-def scored(
+def score_rows(
     design: Design,
     problem: Problem,
     point: Point,
     fleet: Fleet,
     certify: str = "float32",
     every: bool = False,
-    near: Proved | None = None,
+    near: ProvedScores | None = None,
     tuning: ExactTuning = TUNING,
 ) -> ScoredRows:
     """Compute the scores from which `close_exact` makes its certificate.
@@ -114,7 +120,7 @@ def scored(
     data, kernel = design.data, design.kernel
     assert kernel is not None and point.alpha is not None
     dual = design.dual(problem)
-    alpha = certified_alpha(design, dual, point.alpha)
+    alpha = feasible_alpha(design, dual, point.alpha)
     rows = ScoredRows(problem, dual, alpha, design.definite, certify, tuning)
     if not np.any(alpha):
         return rows
@@ -126,21 +132,21 @@ def scored(
     coef, constant = dual.sign * alpha, problem.intercept == "constant"
     program = ScoreProgram.of(design, coef, dtype)
     tiles = KernelTiles(program, fleet, constant)
-    source: ScoreSource = tiles if square is None else EntriesAtHand(program, square, constant)
+    source: ScoreSource = tiles if square is None else SharedEntries(program, square, constant)
     if near is not None:
         factor, moved = find_multiple(near.coef, coef)
-        if tuning.carried_factor * len(moved) <= len(program.coef):
+        if tuning.reuse_factor * len(moved) <= len(program.coef):
             assert program.support.ids is not None
             moved = moved if len(moved) else program.support.ids[:1]
-            source = Carried.of(near, factor, moved, coef, tiles, design)
-    rows.take(source, np.arange(data.n_rows) if every else np.flatnonzero(dual.reach))
+            source = CarriedScores.of(near, factor, moved, coef, tiles, design)
+    rows.set_scores(source, np.arange(data.n_rows) if every else np.flatnonzero(dual.reach))
     if not program.wide:
-        rows.mend(tiles.wide)
+        rows.recompute_doubtful(tiles.wide)
     rows.certified_in = "float64" if program.wide else "float32"
     return rows
 
 
-def certified_alpha(design: Design, dual: Dual, alpha: FloatArray) -> FloatArray:
+def feasible_alpha(design: Design, dual: Dual, alpha: FloatArray) -> FloatArray:
     """The feasible alpha (n,) near a solver's alpha that is certified and published.
 
     Rows at a bound stay there if the others can make the coupling hold. If a linear kernel's inner
@@ -185,18 +191,18 @@ class ScoredRows:
         self.exact = np.zeros(len(self.dual), np.bool_)
         self._proof: Proof | None = None
 
-    def take(self, source: ScoreSource, rows: NDArray[np.int64]) -> None:
+    def set_scores(self, source: ScoreSource, rows: NDArray[np.int64]) -> None:
         """Set the scores of these rows, in ascending order, from a source."""
         self.scores[rows], self.bands[rows], self.exact[rows] = source(rows)
         self._proof = None
 
-    def mend(self, exact: ScoreSource) -> None:
+    def recompute_doubtful(self, exact: ScoreSource) -> None:
         """Compute rows again in float64 until rounding is a small part of the gap."""
         # (More exact scores can make the gap smaller, so that more rows matter.)
-        while len(rows := self.doubtful()):
-            self.take(exact, rows)
-        if len(rows := self.moving()):
-            self.take(exact, rows)
+        while len(rows := self.doubtful_rows()):
+            self.set_scores(exact, rows)
+        if len(rows := self.rows_moving_both()):
+            self.set_scores(exact, rows)
 
     @property
     def proof(self) -> Proof:
@@ -211,26 +217,26 @@ class ScoredRows:
         return arrays(self.dual)
 
     @property
-    def proved(self) -> Proved:
+    def proved(self) -> ProvedScores:
         """The scores as a starting point for another w near this one; all rows must be scored."""
-        return Proved(self.dual.sign * self.alpha, self.scores, self.bands, self.exact)
+        return ProvedScores(self.dual.sign * self.alpha, self.scores, self.bands, self.exact)
 
-    def doubtful(self) -> NDArray[np.int64]:
+    def doubtful_rows(self) -> NDArray[np.int64]:
         """The fewest rows to recompute so that rounding is a small part of the gap, ascending."""
-        share = self.tuning.mended_share
+        share = self.tuning.recompute_share
         if not self.definite:
-            worst, _ = stationary(self.dual, self.alpha, self.scores, self.bands)
+            worst, _ = kkt_violation(self.dual, self.alpha, self.scores, self.bands)
             rough = (self.dual.reach > 0) & (self.bands > share * worst) & ~self.exact
             return np.flatnonzero(rough)
         gap, doubts = self.proof.gap, np.where(self.exact, 0.0, self.proof.doubts)
-        if not hides_gap(float(np.sum(doubts)), gap, share):
+        if not can_explain_gap(float(np.sum(doubts)), gap, share):
             return np.empty(0, np.int64)
         order = np.argsort(-doubts, kind="stable")
         beyond = np.cumsum(doubts[order][::-1])[::-1]  # the sum of this doubt and all smaller ones
         rows = order[beyond > share * gap]
         return np.sort(rows[doubts[rows] > 0])
 
-    def moving(self) -> NDArray[np.int64]:
+    def rows_moving_both(self) -> NDArray[np.int64]:
         """The support rows, if errors of their scores are likely to move P and D beyond the gap.
 
         Both contain ``1/2 ||w||^2``. Errors of rows are nearly independent, so that their bounds
@@ -238,7 +244,9 @@ class ScoredRows:
         """
         part = np.where(self.exact, 0.0, self.alpha * self.bands)
         both = 0.5 * float(np.linalg.norm(part))
-        if not self.definite or not hides_gap(both, self.proof.gap, self.tuning.moved_share):
+        if not self.definite or not can_explain_gap(
+            both, self.proof.gap, self.tuning.recompute_support_share
+        ):
             return np.empty(0, np.int64)
         return np.flatnonzero(part)
 
@@ -250,13 +258,13 @@ class ScoredRows:
         if self.problem.intercept == "constant":
             offset = float((dual.sign * alpha).sum())
         if not self.definite:
-            left, doubt = stationary(dual, alpha, self.scores, self.bands)
+            left, doubt = kkt_violation(dual, alpha, self.scores, self.bands)
             primal = gap = np.nan
             rounding = rounding._replace(gap=doubt)
         elif keep:
             radius = float(np.sqrt(gap + rounding.gap))  # w is w(alpha) itself
             evidence = Evidence(self.scores, self.bands, radius)
-        return certified(
+        return make_certificate(
             primal,
             proof.dual,
             gap,

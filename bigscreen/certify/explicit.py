@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bigscreen.certify.certificate import Pair, Rounding, certified, hides_gap
+from bigscreen.certify.certificate import Rounding, SeparatePair, can_explain_gap, make_certificate
 from bigscreen.certify.columns import TUNING, ColumnPass, ColumnTuning, Sums
 from bigscreen.certify.ledger import Evidence
-from bigscreen.certify.offset import Kinks
+from bigscreen.certify.offset import Breakpoints
 from bigscreen.errors import InputError
 from bigscreen.features.design import ROWS_PER_TILE, Design
 from bigscreen.fleet.protocol import Fleet
@@ -28,7 +28,7 @@ UNIT_ROUNDOFF = 2.0**-53
 """Largest relative rounding error of one float64 operation."""
 
 
-def close(
+def close_explicit(
     design: Design,
     problem: Problem,
     point: Point,
@@ -60,7 +60,7 @@ def close(
     alpha = FeasibleAlpha.of(program, sums)
     if alpha is None:
         middle = _with_middle(point)
-        return close(design, problem, middle, fleet, certify, source, keep, tuning)
+        return close_explicit(design, problem, middle, fleet, certify, source, keep, tuning)
     offsets = BestOffsets.of(program, sums)
     frame, own = program.frame, float(program.point.w @ program.point.w)
     primal = sums.loss + 0.5 * own
@@ -72,15 +72,15 @@ def close(
     dual = alpha.linear - 0.5 * alpha.square - 0.5 * alpha.constant**2
     gap = float(primal - dual)
     rounding = _rounding(program, sums, alpha, offsets, (primal, dual))
-    coarse = hides_gap(rounding.gap, gap, tuning.coarse_share)
+    coarse = can_explain_gap(rounding.gap, gap, tuning.coarse_share)
     # (If half of the rounding comes from float64 summation, float64 columns prove no more.)
     coarse &= rounding.gap > rounding.sums / tuning.coarse_share
     coarse |= gap < tuning.digits_gap * abs(primal) and not program.digits
     if certify == "float32" and coarse and sums.sample.rows:
-        return close(design, problem, point, fleet, "float64", source, keep, tuning)
-    pair = Pair(float(primal), float(dual), rounding, alpha.apart(program))
+        return close_explicit(design, problem, point, fleet, "float64", source, keep, tuning)
+    pair = SeparatePair(float(primal), float(dual), rounding, alpha.apart(program))
     best = offsets.best
-    return certified(
+    return make_certificate(
         *(pair.primal, pair.dual, pair.gap, pair.rounding),
         certified_in="float64" if program.digits else certify,
         rows=int(sums.rows),
@@ -188,12 +188,14 @@ class BestOffsets:
         frame, before = program.frame, _multiplier(program.point, program.frame)
         best, changes, passed = list(before), [], 0.0
         ends = np.array([[-np.inf, np.inf]] * frame.groups or [[0.0, 0.0]]).T
-        for g, total in enumerate(frame.total.tolist() if frame.kinked else []):
-            kinks = Kinks.joined(each[g] for each in sums.kinks)
-            best[g], change, weight = kinks.best(before[g], total, sums.sample.far)
+        for g, total in enumerate(frame.total.tolist() if frame.has_breakpoints else []):
+            breakpoints = Breakpoints.join(each[g] for each in sums.breakpoints)
+            best[g], change, weight = breakpoints.best(
+                before[g], total, sums.sample.max_score_error
+            )
             passed += weight
             changes.append(change)
-            ends[:, g] = kinks.ends(total)
+            ends[:, g] = breakpoints.ends(total)
         return cls(before, best, changes, passed, ends)
 
     @property
@@ -301,20 +303,20 @@ def _rounding(
     n, sample = data.n_rows, sums.sample
     seen_primal, seen_dual = sample.bounds(n, alpha.w, alpha.scaled)
     # If the multiplier has passed a row's breakpoint, the row's error moves P the other way.
-    crossed = 2.0 * offsets.passed * sample.far
+    crossed = 2.0 * offsets.passed * sample.max_score_error
     of_primal, of_dual = own + seen_primal + crossed, other + seen_dual
-    of_gap, reach = of_primal + of_dual, program.tuning.sample_factor * sample.far
+    of_gap, reach = of_primal + of_dual, program.tuning.sample_factor * sample.max_score_error
     if alpha.as_read and program.margin - offsets.shift >= reach > 0:
         # Every row that is not certainly on its side had float64 columns. The other rows move P
         # and D equally, apart from the scaling of alpha to the coupling's total.
         left = sums.left + alpha.scaled * alpha.size
-        rest = sample.of_gap(n, point.w - alpha.w, alpha.scaled) + left * reach
+        rest = sample.gap_error(n, point.w - alpha.w, alpha.scaled) + left * reach
         of_gap = min(of_gap, together + rest)
     return Rounding(float(of_gap), float(of_primal), float(of_dual), together)
 
 
 def _evidence(
-    program: ColumnPass, sums: Sums, pair: Pair, alpha: FeasibleAlpha, offsets: BestOffsets
+    program: ColumnPass, sums: Sums, pair: SeparatePair, alpha: FeasibleAlpha, offsets: BestOffsets
 ) -> Evidence:
     """The scores, with bounds on their errors, that a ledger is made of."""
     summed, frame, coef = program.summed, program.frame, program.coef
@@ -322,7 +324,7 @@ def _evidence(
     size = float(np.sum(np.abs(coef))) + (abs(program.constant) + offsets.largest)
     # The scores of the published machine have float64 columns; the sample bounds the difference.
     slack = summed.score_error(coef, np.float64)
-    slack += program.tuning.sample_factor * sums.sample.far
+    slack += program.tuning.sample_factor * sums.sample.max_score_error
     scores = np.concatenate(sums.scores)
     sums.scores.clear()  # (they are among the largest arrays of a fit)
     found = Evidence(
@@ -330,7 +332,7 @@ def _evidence(
         float(score_sum_error(summed.width, largest, size) + slack),
         pair.radius,
         (offsets.ends[0], offsets.ends[1]),
-        shortened=True,
+        in_float32=True,
     )
     if not sums.alpha:
         return found

@@ -45,7 +45,7 @@ class Evidence:
         coupling, or the interval follows from the scores of all rows.
     dual : DualPoint or None
         The dual point of all rows in their order, if a ledger can hold it.
-    shortened : bool
+    in_float32 : bool
         Whether the scores have been rounded to float32, an error in addition to the slack.
     """
 
@@ -54,10 +54,10 @@ class Evidence:
     radius: float
     mu: tuple[Mu, Mu] | None = None
     dual: DualPoint | None = None
-    shortened: bool = False
+    in_float32: bool = False
 
 
-def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
+def make_ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
     """Make the ledger: what is proved of each row while w* is in the ball around w (maths.md 2.7).
 
     A score moves by at most ``r ||phi_i||``. With a coupling the multiplier moves by at most the
@@ -65,13 +65,13 @@ def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
     """
     data, norms = design.data, _norms(design, problem)
     slack: FloatArray = np.atleast_1d(evidence.slack)
-    part = SINGLE if evidence.shortened else 0.0
+    part = SINGLE if evidence.in_float32 else 0.0
     highest = max(np.max(evidence.scores, initial=0.0), -np.min(evidence.scores, initial=0.0))
     most = float(np.max(norms)), float(np.max(slack)) + part * float(highest)
     if evidence.mu is None:
         # (For few rows it is computed on first use: it takes a tenth of a fit to 200 rows.)
         rows = design.dual(problem), evidence.scores, norms, slack
-        later = partial(_margins, *rows, most, evidence.radius)
+        later = partial(_compute_margins, *rows, most, evidence.radius)
         return Ledger(later if design.square is not None else later(), evidence.radius)
     norms, slack = (np.broadcast_to(each, data.n_rows) for each in (norms, slack))
     margins = np.empty(data.n_rows, np.float16)
@@ -80,11 +80,11 @@ def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
         dual, own = problem.dual(data.y(start, stop), data.weights(start, stop)), slice(start, stop)
         scores = evidence.scores[own].astype(np.float64)
         rows = dual, scores, norms[own], slack[own] + part * np.abs(scores)
-        margins[own] = _margins(*rows, most, evidence.radius, evidence.mu)
+        margins[own] = _compute_margins(*rows, most, evidence.radius, evidence.mu)
     return Ledger(margins, evidence.radius, dual=evidence.dual)
 
 
-def listed(dual: Dual, scores: NDArray[Any], alpha: FloatArray) -> NDArray[np.bool_]:
+def is_off_side(dual: Dual, scores: NDArray[Any], alpha: FloatArray) -> NDArray[np.bool_]:
     """Whether each row's alpha differs from the one that the side of its score implies (rows,).
 
     ``scores`` are the scores that the ledger is made of; `Ledger` records the sides.
@@ -94,7 +94,7 @@ def listed(dual: Dual, scores: NDArray[Any], alpha: FloatArray) -> NDArray[np.bo
     return off
 
 
-def _margins(
+def _compute_margins(
     dual: Dual,
     scores: FloatArray,
     norms: FloatArray,
@@ -118,7 +118,7 @@ def _margins(
         return rounded(np.where(left > 0, left / length, 0.0) / radius, used)
 
 
-def in_float32(scores: FloatArray) -> NDArray[np.float32]:
+def round_to_float32(scores: FloatArray) -> NDArray[np.float32]:
     """Scores rounded to float32; too large ones become infinite, and their rows open."""
     with np.errstate(over="ignore"):
         return scores.astype(np.float32)

@@ -21,7 +21,7 @@ MOST_KINKS = 256
 
 
 @dataclass(frozen=True)
-class Kinks:
+class Breakpoints:
     """The breakpoints of P as a function of one multiplier, near one value of the multiplier.
 
     ``values``, ``weights``: all breakpoints from ``low`` to ``high``, and the change of P's slope
@@ -38,7 +38,7 @@ class Kinks:
     most: float
 
     @classmethod
-    def near(cls, dual: Dual, scores: FloatArray, mu: FloatArray) -> list[Kinks]:
+    def near(cls, dual: Dual, scores: FloatArray, mu: FloatArray) -> list[Breakpoints]:
         """The breakpoints of rows near ``mu`` (groups,): one instance for each group."""
         assert dual.coupling is not None
         values, weights, group = dual.breakpoints(scores)
@@ -51,7 +51,7 @@ class Kinks:
         return found
 
     @classmethod
-    def _of(cls, values: FloatArray, weights: FloatArray, at: float, most: float) -> Kinks:
+    def _of(cls, values: FloatArray, weights: FloatArray, at: float, most: float) -> Breakpoints:
         below, above = np.flatnonzero(values <= at), np.flatnonzero(values > at)
         near, left, right = [below, above], below[:0], above[:0]
         low, high = -np.inf, np.inf
@@ -68,7 +68,7 @@ class Kinks:
         return cls(values[both], weights[both], low, high, *beyond, most)
 
     @classmethod
-    def joined(cls, parts: Iterable[Kinks]) -> Kinks:
+    def join(cls, parts: Iterable[Breakpoints]) -> Breakpoints:
         """The breakpoints of all shards together, in the interval that every shard covers."""
         parts = list(parts)
         low, high = max(part.low for part in parts), min(part.high for part in parts)

@@ -58,7 +58,7 @@ class Sample:
         The sum, and the sum of squares, of the rows' differences in P.
     order : float64 (2,)
         The sizes of float64's own errors in P and D.
-    far : float
+    max_score_error : float
         The largest difference of any score.
     parts : tuple of (float32 (rows, r), float64 (rows,))
         The differences of the rows' features, and ``s alpha`` (0 for rows with float64 columns).
@@ -67,11 +67,11 @@ class Sample:
     rows: float
     primal: FloatArray
     order: FloatArray
-    far: float
+    max_score_error: float
     parts: tuple[tuple[NDArray[np.float32], FloatArray], ...] = ()
 
     @classmethod
-    def none(cls) -> Sample:
+    def empty(cls) -> Sample:
         return cls(0.0, np.zeros(2), np.zeros(2), 0.0)
 
     def __add__(self, other: Sample) -> Sample:
@@ -79,7 +79,7 @@ class Sample:
             self.rows + other.rows,
             self.primal + other.primal,
             self.order + other.order,
-            max(self.far, other.far),
+            max(self.max_score_error, other.max_score_error),
             self.parts + other.parts,
         )
 
@@ -93,9 +93,9 @@ class Sample:
         if not self.rows:
             return 0.0, 0.0
         own, other = SAMPLE.order * n / self.rows * self.order
-        return own + self._total(self.primal, n), other + self._across(n, w_alpha, scaled)
+        return own + self._total(self.primal, n), other + self._dual_error(n, w_alpha, scaled)
 
-    def of_gap(self, n: int, apart: FloatArray, scaled: float) -> float:
+    def gap_error(self, n: int, apart: FloatArray, scaled: float) -> float:
         """Bound on the error of the gap if all rows that may be off their side are in float64.
 
         An error d of its feature moves a row's part of P by ``-alpha s <w, d>``, and of D by
@@ -105,9 +105,9 @@ class Sample:
         if not self.rows:
             return 0.0
         own = SAMPLE.order * n / self.rows * float(self.order.sum())
-        return self._across(n, apart, scaled) + own
+        return self._dual_error(n, apart, scaled) + own
 
-    def _across(self, n: int, way: FloatArray, scaled: float) -> float:
+    def _dual_error(self, n: int, way: FloatArray, scaled: float) -> float:
         """An upper bound on ``|<way, Delta>| + 1/2 ||Delta||^2``, with Delta the error of w(alpha).
 
         Delta is its estimate from the sample plus a sampling error e. ``<way, e>`` and
@@ -150,7 +150,7 @@ def stride(n: int) -> int:
     return max(1, n // SAMPLE.rows)
 
 
-class Looked(NamedTuple):
+class ComparedRows(NamedTuple):
     """Rows in both precisions: their float64 columns and features, and the features summed.
 
     ``columns``, ``own``: the float64 columns and features. ``features``: the features that were
@@ -167,7 +167,7 @@ class Looked(NamedTuple):
     @classmethod
     def at(
         cls, true: Design, used: Design, rows: Any, summed: NDArray[Any], drawn: NDArray[np.bool_]
-    ) -> Looked:
+    ) -> ComparedRows:
         """Compute float64 columns of ``rows``, for comparison with the ``summed`` columns.
 
         ``true``: the kernel design. ``used``: the design that was summed, which is ``true`` or the
@@ -183,8 +183,8 @@ class Looked(NamedTuple):
         return cls(columns, own, own - moved, drawn, moved[drawn])
 
 
-def seen(
-    looked: Looked,
+def compare_rows(
+    looked: ComparedRows,
     dual: Dual,
     alpha: FloatArray,
     point: tuple[FloatArray, FloatArray, float],

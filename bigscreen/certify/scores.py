@@ -28,7 +28,7 @@ SCORE_ERROR = 2.0**-51
 their number: partial sums err at random."""
 
 
-class Scored(NamedTuple):
+class BandedScores(NamedTuple):
     """Scores of rows, how far each may be from the exact score, and whether it is in float64.
 
     ``exact``: whether the entries were float64, one value for all rows or one for each.
@@ -42,7 +42,7 @@ class Scored(NamedTuple):
 class ScoreSource(Protocol):
     """A source of scores for a closing pass."""
 
-    def __call__(self, rows: NDArray[np.int64]) -> Scored:
+    def __call__(self, rows: NDArray[np.int64]) -> BandedScores:
         """Compute the scores of these rows (ascending), without an unpenalised offset."""
 
 
@@ -62,39 +62,39 @@ class KernelTiles:
         """A source of the same kind with float64 entries."""
         return replace(self, program=replace(self.program, dtype=np.float64))
 
-    def __call__(self, rows: NDArray[np.int64]) -> Scored:
+    def __call__(self, rows: NDArray[np.int64]) -> BandedScores:
         """See `ScoreSource`."""
         program, data = self.program, self.program.data
         ends = np.searchsorted(rows, [data.shard(s)[1] for s in range(data.n_shards)])
         parts = [part for part in np.split(rows, ends[:-1]) if len(part)]
         found = [np.empty((2, 0)), *self.fleet.each(program, parts)]
         scores, bands = (np.concatenate(each) for each in zip(*found, strict=True))
-        return Scored(*program.with_constant(scores, bands, self.constant), program.wide)
+        return BandedScores(*program.with_constant(scores, bands, self.constant), program.wide)
 
 
 @dataclass(frozen=True)
-class EntriesAtHand:
+class SharedEntries:
     """Scores from kernel entries in memory that solver and closing pass share (few rows)."""
 
     program: ScoreProgram
     square: Square
     constant: bool
 
-    def __call__(self, rows: NDArray[np.int64]) -> Scored:
+    def __call__(self, rows: NDArray[np.int64]) -> BandedScores:
         """See `ScoreSource`."""
         program, square = self.program, self.square
         assert program.support.ids is not None
         given = program.support.ids, program.coef, program.noise.spread
         scores, weight = sum_rows(square, *given)
-        bands = program.banded(square.side, scores, weight)
+        bands = program.row_bands(square.side, scores, weight)
         scores, bands = program.with_constant(scores, bands, self.constant)
-        return Scored(scores[rows], bands[rows], program.wide)
+        return BandedScores(scores[rows], bands[rows], program.wide)
 
 
-class Proved(NamedTuple):
+class ProvedScores(NamedTuple):
     """A w and its scores over ALL rows, from which the scores of a nearby w can be updated.
 
-    ``coef``, float64 (n,): ``s alpha``. ``scores``, ``bands`` and ``exact`` (n,): see `Scored`.
+    ``coef``, float64 (n,): ``s alpha``. ``scores``, ``bands``, ``exact`` (n,): see `BandedScores`.
     """
 
     coef: FloatArray
@@ -104,13 +104,13 @@ class Proved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarriedScores:
     """Scores of a w near a proved w: a multiple of the proved scores plus those of the change.
 
     The change is summed from float64 entries, so that bands do not grow from one w to the next.
     """
 
-    near: Proved
+    near: ProvedScores
     factor: float
     change: KernelTiles
     size: float
@@ -119,13 +119,13 @@ class Carried:
     @classmethod
     def of(
         cls,
-        near: Proved,
+        near: ProvedScores,
         factor: float,
         moved: NDArray[np.int64],
         coef: FloatArray,
         whole: KernelTiles,
         design: Design,
-    ) -> Carried:
+    ) -> CarriedScores:
         """The scores of a w, ``coef`` (n,), that differs from the multiple in the rows ``moved``.
 
         Rounding differences in the other coefficients count as if more rows had changed.
@@ -138,17 +138,17 @@ class Carried:
         change = replace(whole, program=replace(program, noise=noise))
         return cls(near, factor, change, float(np.abs(whole.program.coef).sum()))
 
-    def __call__(self, rows: NDArray[np.int64]) -> Scored:
+    def __call__(self, rows: NDArray[np.int64]) -> BandedScores:
         """See `ScoreSource`."""
         scores, bands, _ = self.change(rows)
         scores += self.factor * self.near.scores[rows]
         bands += abs(self.factor) * self.near.bands[rows]
         if self.change.constant:
             bands += 2 * SCALING_TOL * self.size
-        return Scored(scores, bands, self.near.exact[rows])
+        return BandedScores(scores, bands, self.near.exact[rows])
 
 
-def kept_bands(design: Design, coef: FloatArray, scores: FloatArray) -> FloatArray:
+def score_bands(design: Design, coef: FloatArray, scores: FloatArray) -> FloatArray:
     """Bounds on the errors of scores (n,) of ``sum_j coef_j phi_j`` from the entries' precision.
 
     The constant's part is left out.
@@ -233,17 +233,17 @@ class ScoreProgram:
             start, stop = self.data.chunk(int(k))
             X, own = self.data.X(start, stop), ids[part]
             rows = X if len(own) == stop - start else take(X, own - start)
-            scores[part], band[part] = self.scored(Operand(rows, own))
+            scores[part], band[part] = self.score(Operand(rows, own))
         return scores, band
 
-    def scored(self, rows: Operand) -> tuple[FloatArray, FloatArray]:
+    def score(self, rows: Operand) -> tuple[FloatArray, FloatArray]:
         """(score, band) of these rows."""
         # (If no entry is negative, the sum that bounds the errors is computed with the scores.)
         columns = [self.coef, self.noise.spread] if self._summed(rows) else [self.coef]
         values = self.kernel.dots(rows, self.support, np.stack(columns, axis=1), self.dtype)
-        return values[:, 0], self.banded(rows, values[:, 0], values[:, -1])
+        return values[:, 0], self.row_bands(rows, values[:, 0], values[:, -1])
 
-    def banded(self, rows: Operand, scores: FloatArray, weight: FloatArray) -> FloatArray:
+    def row_bands(self, rows: Operand, scores: FloatArray, weight: FloatArray) -> FloatArray:
         """Bounds on the rounding errors of these rows' scores.
 
         ``weight``: the sums ``sum_j spread_j k_ij``, which are used if they bound the errors.

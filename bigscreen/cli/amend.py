@@ -271,7 +271,7 @@ def _bound_record(
 ) -> dict[str, Any]:
     """What `--bound --json` writes."""
     from bigscreen.amend.bound import stays
-    from bigscreen.amend.watched import unchanged
+    from bigscreen.amend.predictions import unchanged
 
     record: dict[str, Any] = {
         "edited": len(edited),

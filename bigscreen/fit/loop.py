@@ -20,10 +20,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.beside import Beside
 from bigscreen.certify.exact import close_exact
-from bigscreen.certify.explicit import close
-from bigscreen.certify.ledger import ledger
+from bigscreen.certify.explicit import close_explicit
+from bigscreen.certify.incremental import IncrementalCertifier
+from bigscreen.certify.ledger import make_ledger
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.files.checkpoint import check_owner
@@ -78,7 +78,7 @@ class Fitted:
     ``ended``: why the solve ended, see ``Monitor``. ``passes``: the number of passes over all rows
     (``full``), over a part of the rows (``partial``), and of closing passes (``closing``); pair
     steps make no passes and have only the last. ``solver``: the solver that took over last, if any
-    did. ``ledger``: what is proved of each row; None if nothing is.
+    did. ``make_ledger``: what is proved of each row; None if nothing is.
     """
 
     point: Point
@@ -102,7 +102,7 @@ def fit(
     source: Design | None = None,
     report: Report = lambda event: None,
     interrupt: GracefulInterrupt | None = None,
-    beside: Beside | None = None,
+    incremental: IncrementalCertifier | None = None,
     then: Sequence[Rung] = (),
 ) -> Fitted:
     """Solve one binary problem to a proved relative gap.
@@ -124,7 +124,7 @@ def fit(
     interrupt : GracefulInterrupt or None
         The handler of Ctrl-C for several fits at once, each in a thread; None: this fit has its
         own.
-    beside : Beside or None
+    incremental : Beside or None
         Computes certificates from a known dual point; if it returns None, a full closing pass is
         made.
     then : sequence of Rung
@@ -145,11 +145,11 @@ def fit(
     def certified(point: Point) -> Certificate:
         if design.exact:
             return close_exact(design, problem, point, run.fleet, certify, keep=True)
-        if beside is not None:
-            found = beside.certificate(point)
+        if incremental is not None:
+            found = incremental.certificate(point)
             if found is not None:
                 return found
-        return close(design, problem, point, run.fleet, certify, source, keep=True)
+        return close_explicit(design, problem, point, run.fleet, certify, source, keep=True)
 
     monitor = Monitor(
         certify=certified,
@@ -180,7 +180,7 @@ def fit(
         proof = certified(proved)  # a certificate from a checkpoint has no evidence
     rows = None
     if proof.proved:
-        rows = ledger(source or design, problem, proof.evidence)
+        rows = make_ledger(source or design, problem, proof.evidence)
     total = time.monotonic() - monitor.started
     screening = {
         "rule": "none" if rule is None else rule.name,

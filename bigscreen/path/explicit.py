@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.certificate import Norm
+from bigscreen.certify.certificate import SquaredNorm
 from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.explicit_newton import ProxNewton
@@ -200,7 +200,7 @@ class ColumnsStage:
         square, length = float(total.w @ total.w), float(np.linalg.norm(total.w))
         error = 2 * length * total.error + total.error**2
         error += 2 * (columns.width + 4) * SUM_UNIT * square
-        norm = Norm(square, error)
+        norm = SquaredNorm(square, error)
         return PathPoint.proved(dual, alpha, self._scores(total), norm=norm), total
 
     def _scores(self, total: RowSum) -> Scores:

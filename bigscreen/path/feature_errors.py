@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from bigscreen.certify.sample import Looked, Sample, seen
+from bigscreen.certify.sample import ComparedRows, Sample, compare_rows
 from bigscreen.features.design import Design
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.stage import PathPoint
@@ -38,7 +38,7 @@ class FeatureErrors:
         self.rows = np.arange(0, self.n_rows, max(1, self.n_rows // SAMPLE_ROWS))
         features = stored.data.rows(self.rows)
         drawn = np.ones(len(self.rows), np.bool_)
-        self._looked = Looked.at(source, stored, source.data.rows(self.rows), features, drawn)
+        self._looked = ComparedRows.at(source, stored, source.data.rows(self.rows), features, drawn)
 
     def added(self, dual: Dual, solved: PathPoint, w: FloatArray, constant: float) -> PathPoint:
         """The point with roundings of what is published (maths.md 4).
@@ -53,7 +53,7 @@ class FeatureErrors:
         none = np.zeros(len(self.rows), np.bool_)
         machine = w, self.source.coef(w), constant
         part, alpha = dual[self.rows], solved.alpha[self.rows]
-        sample: Sample = seen(self._looked, part, alpha, machine, solved.mu, none)
+        sample: Sample = compare_rows(self._looked, part, alpha, machine, solved.mu, none)
         own, other = sample.bounds(self.n_rows, w, 0.0)
         length = 0.5 * float(self.source.length_errors(w[:, None])[0])
         own, other = float(own + length), float(other + length)

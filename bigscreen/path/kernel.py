@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.exact import ScoredRows, scored
-from bigscreen.certify.scores import Proved, kept_bands
+from bigscreen.certify.exact import ScoredRows, score_rows
+from bigscreen.certify.scores import ProvedScores, score_bands
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import nothing
@@ -63,7 +63,7 @@ class KernelStage:
             raise InputError("a stage of kernel columns needs an exact kernel")
         self.design, self.fleet, self.constant = design, fleet, constant
         self._solve = PathSolve(options or Block(), design, constant, fleet)
-        self._near: Proved | None = None
+        self._near: ProvedScores | None = None
 
     def afresh(self) -> KernelStage:
         """Forget the points that were solved, but for their kernel columns; returns the stage."""
@@ -127,7 +127,7 @@ class KernelStage:
         """Scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
         values = self._solve.products(coef)
         constant = float(coef.sum()) if self.constant else 0.0
-        return Scores(values, kept_bands(self.design, coef, values - constant))
+        return Scores(values, score_bands(self.design, coef, values - constant))
 
     def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
         """``support`` rows, int64 ascending, their ``coef``, float64, and ``constant``.
@@ -156,7 +156,7 @@ class KernelStage:
             self._solve.begin(fine=True)
         self._solve.recall(memory["coef"], memory["scores"])
         if "near_coef" in memory:
-            self._near = Proved(*(memory[f"near_{name}"] for name in Proved._fields))
+            self._near = ProvedScores(*(memory[f"near_{name}"] for name in ProvedScores._fields))
 
     def _start(self, task: PointTask) -> FloatArray | None:
         """The alpha given, or one near the last; None if it says nothing."""
@@ -183,13 +183,13 @@ class _Judge:
     design: Design
     problem: FixedDual
     fleet: Fleet
-    near: Proved | None
+    near: ProvedScores | None
     calls: int = 0
     best: ScoredRows | None = None
     left: float = np.inf
 
     def __call__(self, point: Point) -> Certificate:
-        rows = scored(self.design, self.problem, point, self.fleet, every=True, near=self.near)
+        rows = score_rows(self.design, self.problem, point, self.fleet, every=True, near=self.near)
         certificate = rows.certificate()
         self.near = rows.proved
         self.calls += 1

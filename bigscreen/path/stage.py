@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.certificate import Norm, prove, stationary
+from bigscreen.certify.certificate import SquaredNorm, kkt_violation, prove
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import FREE, Dual, Mu
 from bigscreen.problems.point import relative
@@ -73,7 +73,7 @@ class PathPoint:
         alpha: FloatArray,
         scores: Scores,
         definite: bool = True,
-        norm: Norm | None = None,
+        norm: SquaredNorm | None = None,
     ) -> PathPoint:
         """The point at a feasible alpha, certified from the scores of its w(alpha).
 
@@ -95,7 +95,7 @@ class PathPoint:
         if definite:
             return found
         bands = np.broadcast_to(scores.slack, len(alpha))
-        violation, rounding = stationary(dual, alpha, scores.values, bands)
+        violation, rounding = kkt_violation(dual, alpha, scores.values, bands)
         nan = float("nan")
         return replace(found, primal=nan, gap=nan, violation=violation, rounding=rounding)
 

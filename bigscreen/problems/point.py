@@ -364,7 +364,7 @@ class SumLayout:
         return len(self.total)
 
     @property
-    def kinked(self) -> bool:
+    def has_breakpoints(self) -> bool:
         """Whether P is piecewise linear in a multiplier, with a breakpoint for each row."""
         return self.groups > 0 and not self.curved
 

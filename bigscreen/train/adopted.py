@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from bigscreen.certify.exact import close_exact
-from bigscreen.certify.ledger import ledger
+from bigscreen.certify.ledger import make_ledger
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
@@ -76,7 +76,7 @@ class _AdoptedJob(ExactJob):
             _check_box(alpha, dual)
             point = Point(np.empty(0), np.empty(0), 0.0, np.nan, np.nan, True, alpha=alpha)
             proof = close_exact(design, problem, point, attempt.fleet, "float64", keep=True)
-            known = ledger(design, problem, proof.evidence) if proof.proved else None
+            known = make_ledger(design, problem, proof.evidence) if proof.proved else None
             self.seconds["certify"] += time.monotonic() - began
             fitted = Fitted(
                 point=point,

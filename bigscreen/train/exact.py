@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.exact import certified_alpha
+from bigscreen.certify.exact import feasible_alpha
 from bigscreen.data.views import Moved
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
@@ -109,7 +109,7 @@ class ExactJob(Job):
     ) -> tuple[NDArray[np.int64], FloatArray]:
         """Return the row numbers of the support vectors, and their coefficients."""
         dual = design.dual(binary.problem)
-        signed = dual.sign * certified_alpha(design, dual, alpha)
+        signed = dual.sign * feasible_alpha(design, dual, alpha)
         signed = np.sum(signed.reshape(self.data.sides, -1), axis=0)
         support = np.flatnonzero(signed)
         return support, signed[support]

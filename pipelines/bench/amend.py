@@ -24,7 +24,7 @@ from bigscreen.amend.amend import amend, bounds
 from bigscreen.amend.bound import stays
 from bigscreen.amend.compress import compress
 from bigscreen.amend.edits import Edits
-from bigscreen.amend.watched import unchanged
+from bigscreen.amend.predictions import unchanged
 from bigscreen.data.dataset import Dataset
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.rows import Rows

@@ -7,7 +7,7 @@ import pytest
 import bigscreen.amend.bound as amend_bound
 from bigscreen.amend.amend import bounds
 from bigscreen.amend.edits import Edits
-from bigscreen.amend.watched import same
+from bigscreen.amend.predictions import same
 from bigscreen.errors import InputError
 
 

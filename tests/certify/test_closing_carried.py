@@ -5,8 +5,8 @@ import pytest
 from contracts import rows
 from test_closing_exact import GRID, INTERCEPTS, KERNELS, point
 
-from bigscreen.certify.exact import ExactTuning, close_exact, scored
-from bigscreen.certify.scores import Carried, KernelTiles, Proved
+from bigscreen.certify.exact import ExactTuning, close_exact, score_rows
+from bigscreen.certify.scores import CarriedScores, KernelTiles, ProvedScores
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
@@ -58,12 +58,12 @@ def test_along_a_path(kernel, sparse_rows, intercept, certify, fleet, monkeypatc
     data = rows(5, n=N, sparse_rows=sparse_rows, **GRID)
     given, design = (data.y(0, N), data.weights(0, N)), Design(data, kernel)
     K, near, carried = gram(data, kernel, CSvc(1.0, 1, (), intercept)), None, []
-    carry = Carried.of
-    monkeypatch.setattr(Carried, "of", lambda *of: carried.append(len(of[2])) or carry(*of))
+    carry = CarriedScores.of
+    monkeypatch.setattr(CarriedScores, "of", lambda *of: carried.append(len(of[2])) or carry(*of))
     for problem, alpha in steps(CSvc(0.1, 1, (1.0, 2.0), intercept), given, 30, 1):
-        closed = scored(design, problem, point(alpha), fleet, certify, True, near)
+        closed = score_rows(design, problem, point(alpha), fleet, certify, True, near)
         near, found = closed.proved, closed.certificate()
-        anew = scored(design, problem, point(alpha), fleet, certify, True)
+        anew = score_rows(design, problem, point(alpha), fleet, certify, True)
         true = K @ near.coef.astype(np.longdouble)
         assert np.all(np.abs(near.scores - true) <= near.bands)
         assert np.sum(near.bands) <= (1 + len(carried)) * np.sum(anew.bands)
@@ -88,10 +88,10 @@ def test_roundings_that_add_up(intercept, scale, fleet):
     drift = np.where(dual.sign * K[0] > 0, 1 - 2.0**-51, 1.0)
     alpha, near = dual.hi, None
     for _ in range(200):
-        near = scored(design, problem, point(alpha), fleet, "float64", True, near).proved
+        near = score_rows(design, problem, point(alpha), fleet, "float64", True, near).proved
         alpha = alpha * drift
         assert np.all(np.abs(near.scores - K @ near.coef.astype(np.longdouble)) <= near.bands)
-    anew = scored(design, problem, point(alpha), fleet, "float64", True)
+    anew = score_rows(design, problem, point(alpha), fleet, "float64", True)
     assert np.any(np.abs(near.scores - anew.scores) > 2 * anew.bands)
 
 
@@ -101,11 +101,11 @@ def test_another_w_is_computed_anew(fleet, monkeypatch):
     design, rng = Design(data, KERNELS[0]), np.random.default_rng(0)
     dual = problem.dual(data.y(0, N), data.weights(0, N))
     one, other = (dual.feasible(dual.hi * rng.random(N)) for _ in range(2))
-    near = scored(design, problem, point(one), fleet, every=True).proved
-    monkeypatch.setattr(Carried, "of", None)
-    found = scored(design, problem, point(other), fleet, every=True, near=near).proved
-    anew = scored(design, problem, point(other), fleet, every=True).proved
-    for name in Proved._fields:
+    near = score_rows(design, problem, point(one), fleet, every=True).proved
+    monkeypatch.setattr(CarriedScores, "of", None)
+    found = score_rows(design, problem, point(other), fleet, every=True, near=near).proved
+    anew = score_rows(design, problem, point(other), fleet, every=True).proved
+    for name in ProvedScores._fields:
         np.testing.assert_array_equal(getattr(found, name), getattr(anew, name))
 
 
@@ -113,17 +113,17 @@ def test_a_change_costs_its_own_rows(fleet, monkeypatch):
     data, problem = rows(8, n=N, **GRID), CSvc(1.0, 1, (), "none")
     design, dual = Design(data, KERNELS[0]), problem.dual(data.y(0, N), data.weights(0, N))
     seen, score = [], KernelTiles.__call__
-    none = ExactTuning(mended_share=np.inf, moved_share=np.inf)
+    none = ExactTuning(recompute_share=np.inf, recompute_support_share=np.inf)
 
     def counted(tiles, rows):
         seen.append((len(tiles.program.coef), len(rows)))
         return score(tiles, rows)
 
     monkeypatch.setattr(KernelTiles, "__call__", counted)
-    near = scored(design, problem, point(dual.hi), fleet, every=True, tuning=none).proved
+    near = score_rows(design, problem, point(dual.hi), fleet, every=True, tuning=none).proved
     alpha = dual.hi.copy()
     alpha[[3, 70, 71]] = 0
-    scored(design, problem, point(alpha), fleet, every=True, near=near, tuning=none)
+    score_rows(design, problem, point(alpha), fleet, every=True, near=near, tuning=none)
     assert seen == [(np.count_nonzero(dual.hi), N), (3, N)]
 
 
@@ -131,11 +131,11 @@ def test_float32_scores_stay_in_doubt(fleet):
     """A change of float64 entries does not make the scores that it is added to exact."""
     data, problem = rows(9, n=N, **GRID), CSvc(1.0, 1, (), "none")
     design, dual = Design(data, KERNELS[0]), problem.dual(data.y(0, N), data.weights(0, N))
-    near = scored(design, problem, point(dual.hi), fleet, every=True).proved
+    near = score_rows(design, problem, point(dual.hi), fleet, every=True).proved
     near = near._replace(bands=np.full(N, 1e3), exact=np.arange(N) < 80)
     alpha = dual.hi * (np.arange(N) != 5)
-    found = scored(design, problem, point(alpha), fleet, every=True, near=near)
+    found = score_rows(design, problem, point(alpha), fleet, every=True, near=near)
     again = np.flatnonzero(found.bands < 1)
     assert len(again) > 20 and again.min() >= 80 and found.exact[again].all()
-    anew = scored(design, problem, point(alpha), fleet, "float64", every=True)
+    anew = score_rows(design, problem, point(alpha), fleet, "float64", every=True)
     np.testing.assert_allclose(found.scores[again], anew.scores[again], rtol=0, atol=1e-9)

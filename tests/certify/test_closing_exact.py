@@ -270,7 +270,7 @@ def world_rows(kind: str, n: int, seed: int) -> MemoryDataset:
 @pytest.mark.parametrize("name", ["rbf", "laplacian", "polynomial", "linear"])
 def test_rounding_is_bounded_and_not_by_much_too_much(fleet, kind, name):
     """float32 alone, no row computed again: its error stays within the bound, and near it."""
-    none = ExactTuning(mended_share=np.inf, moved_share=np.inf)
+    none = ExactTuning(recompute_share=np.inf, recompute_support_share=np.inf)
     part = []
     for seed in range(3):
         data = world_rows(kind, 400, seed)

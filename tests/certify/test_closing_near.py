@@ -8,7 +8,7 @@ import pytest
 
 from bigscreen.certify import columns, sample
 from bigscreen.certify.columns import ColumnTuning
-from bigscreen.certify.explicit import close
+from bigscreen.certify.explicit import close_explicit
 from bigscreen.certify.sample import Sample
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
@@ -26,8 +26,8 @@ def fleet():
 
 def both(design, problem, point, fleet, **how):
     """The gap of float32 columns with its own bound, and that of float64 ones."""
-    rough = close(design, problem, point, fleet, **how)
-    exact = close(design, problem, point, fleet, "float64")
+    rough = close_explicit(design, problem, point, fleet, **how)
+    exact = close_explicit(design, problem, point, fleet, "float64")
     return rough, exact
 
 
@@ -62,7 +62,7 @@ def test_its_bound_is_far_below_those_of_p_and_d(fleet):
     world = contracts.world(contracts.rows(1, n=2000), "rbf", 1.0)
     run = Run(world.design, world.problem, fleet)
     point = fit(run, Newton(tol=1e-6), Limits(1e-6, 200)).point
-    proof = close(world.design, world.problem, point, fleet)
+    proof = close_explicit(world.design, world.problem, point, fleet)
     assert proof.certified_in == "float32"
     assert proof.rounding_bound < 0.2 * (proof.primal_rounding + proof.dual_rounding)
 
@@ -142,7 +142,7 @@ def test_what_a_sample_hardly_sees_is_within_its_bound(bias):
         apart = rng.normal(size=3)
         moved = float(signed @ errors) * direction
         change = abs(apart @ moved) + 0.5 * moved @ moved
-        assert change <= seen.of_gap(n, apart, 0.0)
+        assert change <= seen.gap_error(n, apart, 0.0)
         scaled = 0.9 * moved
         change = abs(apart @ scaled) + 0.5 * scaled @ scaled
-        assert change <= seen.of_gap(n, apart, 0.1)
+        assert change <= seen.gap_error(n, apart, 0.1)

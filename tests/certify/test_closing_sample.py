@@ -4,7 +4,7 @@ import contracts
 import numpy as np
 import pytest
 
-from bigscreen.certify.explicit import close
+from bigscreen.certify.explicit import close_explicit
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
 from bigscreen.problems.point import Point, Reading
@@ -28,5 +28,5 @@ def test_rounding_by_the_number_of_rows_is_bounded(intercept, monkeypatch):
     point = Point(coef, w, offset, 0.0, 0.0, paired=False, readings=(Reading(coef, offset, 1.0),))
     with Inline(1) as fleet:
         monkeypatch.setattr(Design, "columns", rounded)
-        found = close(world.design, world.problem, point, fleet)
+        found = close_explicit(world.design, world.problem, point, fleet)
         contracts.certificate_is_true(world, point, found)

@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 
 from bigscreen import SVC, Tuning
-from bigscreen.certify.certificate import Norm, prove
+from bigscreen.certify.certificate import SquaredNorm, prove
 from bigscreen.certify.exact import close_exact
 from bigscreen.certify.scores import ScoreProgram
 from bigscreen.data.memory import MemoryDataset
@@ -164,7 +164,7 @@ def test_a_known_w_says_what_its_square_is() -> None:
     problem, y = problems(40)["free"]
     dual, rng = problem.dual(y, np.ones(40)), np.random.default_rng(0)
     alpha, scores = dual.hi * rng.random(40), rng.normal(size=40)
-    own, given = (prove(dual, alpha, scores, 1e-3, norm) for norm in (None, Norm(3.0, 1e-6)))
+    own, given = (prove(dual, alpha, scores, 1e-3, norm) for norm in (None, SquaredNorm(3.0, 1e-6)))
     assert given.w_sq == 3.0 and given.gap == own.gap and given.rounding.gap == own.rounding.gap
     assert given.dual - own.dual == pytest.approx(0.5 * (own.w_sq - 3.0))
     assert given.rounding.dual == pytest.approx(0.5e-6, rel=1e-3)

@@ -143,12 +143,12 @@ def test_what_rounding_can_have_moved_a_score_by_counts(intercept):
     for slack in (0.0, 0.3):
         doubt = slack if intercept == "none" else 2 * slack + 0.1
         expected = np.maximum(distance - doubt, 0.0) / length / 0.05
-        book = certify_ledger.ledger(design, problem, Evidence(scores, slack, 0.05, mu))
+        book = certify_ledger.make_ledger(design, problem, Evidence(scores, slack, 0.05, mu))
         np.testing.assert_allclose(np.abs(book.margins), expected, rtol=1e-3, atol=1e-6)
 
 
 def test_pairs_of_labels_have_their_margins_when_somebody_asks(monkeypatch):
-    made, margins = [], certify_ledger._margins
+    made, margins = [], certify_ledger._compute_margins
 
     def counted(*given):
         made.append(1)

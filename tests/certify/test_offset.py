@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn import svm
 
 import bigscreen
-from bigscreen.certify.explicit import close
+from bigscreen.certify.explicit import close_explicit
 from bigscreen.fleet.inline import Inline
 from bigscreen.numerics.order_statistic import middle_order_statistic
 from bigscreen.problems.point import Point
@@ -214,7 +214,7 @@ def test_the_closing_pass_moves_the_offset_and_tells_p_there(seed, C, shift, fla
     w = rng.normal(size=data.n_features) * (1e-3 if flat else 1.0)
     point = Point(w, w, shift, 0.0, 0.0, paired=False, multiplier=(shift,))
     with Inline(1) as fleet:
-        proof = close(world.design, world.problem, point, fleet)
+        proof = close_explicit(world.design, world.problem, point, fleet)
     dual = world.problem.dual(data.y(0, 60), data.weights(0, 60))
     scores = world.oracle.phi @ w
     at = [dual.primal(scores, w @ w, mu) for mu in (proof.multiplier[0], shift)]
@@ -239,7 +239,7 @@ def test_kinks_out_of_sight(monkeypatch):
             values = [at]
             for _ in range(60):
                 point = Point(w, w, values[-1], 0.0, 0.0, paired=False, multiplier=(values[-1],))
-                proof = close(world.design, world.problem, point, fleet)
+                proof = close_explicit(world.design, world.problem, point, fleet)
                 again = dual.primal(scores, w @ w, proof.multiplier[0])
                 assert proof.primal == pytest.approx(again, rel=1e-10)
                 values.append(proof.multiplier[0])

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from newton_world import Probe
 
-from bigscreen.certify.explicit import close
+from bigscreen.certify.explicit import close_explicit
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
@@ -108,7 +108,7 @@ def test_the_closing_pass_of_any_point(intercept, fleet):
         readings = (Reading(coef, offset, h, 0.75), other)
         point = Point(coef, w, offset, 0.0, 0.0, paired=False, readings=readings)
         for certify in ("float32", "float64"):
-            found = close(world.design, world.problem, point, fleet, certify)
+            found = close_explicit(world.design, world.problem, point, fleet, certify)
             contracts.certificate_is_true(world, point, found)
             assert found.gap >= 0
 

@@ -11,7 +11,7 @@ from newton_world import Probe, feature_world
 from problem_cases import NAMES
 from sklearn.svm import SVR, NuSVC, OneClassSVM
 
-from bigscreen.certify.explicit import close
+from bigscreen.certify.explicit import close_explicit
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
@@ -168,7 +168,7 @@ def test_the_closing_pass_of_any_point(name, fleet):
         point = Point(
             coef, w, constant, 0.0, 0.0, False, tuple(parts), multiplier=mu
         )  # fmt: skip
-        found = close(design, world.problem, point, fleet)
+        found = close_explicit(design, world.problem, point, fleet)
         size = abs(found.primal) + abs(found.dual)
         # (A point without a gap of its own: rows near their kink have float64 columns.)
         primal_law(world, point, found, 1e-8 * size + 2 * found.primal_rounding)
@@ -177,7 +177,7 @@ def test_the_closing_pass_of_any_point(name, fleet):
         true = world.dual(a, np.float64)
         assert found.dual == pytest.approx(true, abs=1e-8 * size + found.dual_rounding)
         assert found.gap >= 0 and found.rounding_bound <= 1e-5 * size  # of float32 columns
-        wide = close(design, world.problem, point, fleet, "float64")
+        wide = close_explicit(design, world.problem, point, fleet, "float64")
         assert wide.rounding_bound <= 1e-9 * size
         assert wide.primal == pytest.approx(found.primal, rel=1e-4)
         assert wide.dual == pytest.approx(found.dual, rel=1e-3)
@@ -193,7 +193,7 @@ def test_a_zone_without_room(name, fleet):
     assert not world.case.alpha(world.read(reading)).any()
     w, mu = np.zeros(world.design.rank), (0.0,) * groups
     point = Point(coef, w, 0.0, 0.0, 0.0, False, (reading,), multiplier=mu)
-    found = close(world.design, world.problem, point, fleet)
+    found = close_explicit(world.design, world.problem, point, fleet)
     alpha = world.balanced(0.5 * world.case.hi)
     world.is_feasible(alpha)
     assert found.dual == pytest.approx(world.dual(alpha), rel=1e-9)
@@ -212,12 +212,12 @@ def test_an_alpha_that_is_held(name, fleet):
     point = Point(
         world.design.coef(w[:rank]), w[:rank], constant, 0.0, 0.0, True, alpha=alpha, multiplier=mu
     )  # fmt: skip
-    found = close(world.design, world.problem, point, fleet, "float64")
+    found = close_explicit(world.design, world.problem, point, fleet, "float64")
     assert found.dual == pytest.approx(
         world.dual(one.split(alpha), np.float64), rel=1e-9, abs=1e-12
     )
     assert found.support == np.count_nonzero(alpha)
-    off = close(world.design, world.problem, replace(point, alpha=1.001 * alpha), fleet)
+    off = close_explicit(world.design, world.problem, replace(point, alpha=1.001 * alpha), fleet)
     assert off.dual <= world.optimum.primal + world.room(point)
     assert off.dual == pytest.approx(found.dual, rel=2e-2, abs=1e-6)
 

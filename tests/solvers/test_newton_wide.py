@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from newton_world import tune, tuned
 
-from bigscreen.certify.explicit import close
+from bigscreen.certify.explicit import close_explicit
 from bigscreen.fit import loop
 from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fit.loop import fit
@@ -126,8 +126,8 @@ def test_d_of_held_rows_is_that_of_the_sides_they_were_held_to(wide, monkeypatch
         held, *_ = (point for point in points if point.held)
         again = Point.from_dict(json.loads(json.dumps(held.to_dict())))
         np.testing.assert_array_equal(held.sides, again.sides)
-        told = close(world.design, world.problem, held, fleet)
-        read = close(world.design, world.problem, replace(held, sides=None), fleet)
+        told = close_explicit(world.design, world.problem, held, fleet)
+        read = close_explicit(world.design, world.problem, replace(held, sides=None), fleet)
     assert told.primal == pytest.approx(read.primal, rel=1e-7)
     assert told.dual == pytest.approx(held.dual, rel=1e-6)
     assert read.dual < told.dual - 1e-4 * told.dual

@@ -10,7 +10,7 @@ import numpy as np
 import reference
 
 from bigscreen.certify.exact import close_exact
-from bigscreen.certify.explicit import close
+from bigscreen.certify.explicit import close_explicit
 from bigscreen.features.design import Design
 from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.fleet.inline import Inline
@@ -72,7 +72,7 @@ def solved(world: ExactWorld, solver, rule=None, tol=1e-6, start=None, fleet=Non
         with Inline(1) as fleet:
             return solved(world, solver, rule, tol, start, fleet, **how)
     design, problem = world.design, world.problem
-    closing = close_exact if design.exact else close
+    closing = close_exact if design.exact else close_explicit
     limits = Limits(tol, how.get("max_iter", 5000), None, how.get("restarts", 3))
     monitor = Monitor(
         certify=lambda point: closing(design, problem, point, fleet, "float64"),

@@ -11,7 +11,7 @@ import numpy as np
 import reference
 from problem_cases import Case, case
 
-from bigscreen.certify.explicit import close
+from bigscreen.certify.explicit import close_explicit
 from bigscreen.features import nystrom
 from bigscreen.features.design import ROWS_PER_TILE, Design, row_ranges
 from bigscreen.fit import ladder
@@ -162,7 +162,7 @@ class Probe:
     def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> newton.Verdict | None:
         if point.held:
             return newton.Verdict()
-        fresh = close(self.world.design, self.world.problem, point, self.fleet)
+        fresh = close_explicit(self.world.design, self.world.problem, point, self.fleet)
         size = abs(fresh.primal) + abs(fresh.dual)
         # The closing pass moves the multiplier to where it is best: P is no higher there.
         lower = fresh.primal - point.primal

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from bigscreen.certify.explicit import close
+from bigscreen.certify.explicit import close_explicit
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.views import Picked
 from bigscreen.errors import InputError
@@ -460,4 +460,4 @@ def test_certificates_of_warm_solves_are_the_closing_pass(fleet):
     solver = CoordinateDescent()
     start = divided(w, fleet, 3, solver).alpha
     fitted = fit(Run(w.design, w.problem, fleet, start=start), solver, Limits(1e-6))
-    assert close(w.design, w.problem, fitted.point, fleet) == fitted.certificate
+    assert close_explicit(w.design, w.problem, fitted.point, fleet) == fitted.certificate

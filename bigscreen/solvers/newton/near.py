@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.beside import Beside
+from bigscreen.certify.incremental import IncrementalCertifier
 from bigscreen.features.design import (
     Design,
     compute_scores,
@@ -105,7 +105,7 @@ class Nearby:
         The kernel design, of which features are made: float64 where float32 could not tell the gap.
     room : int
         Bytes that they may take.
-    beside : Beside or None
+    incremental : IncrementalCertifier or None
         What certifies points, and so has the scores of all rows; None: they are computed here.
     doubted : bool
         Whether float32 could not tell a wider gap, either.
@@ -117,11 +117,11 @@ class Nearby:
         near: NDArray[np.bool_],
         source: Design,
         room: int,
-        beside: Beside | None = None,
+        incremental: IncrementalCertifier | None = None,
         doubted: bool = False,
     ) -> None:
         self.standing, self.first, self.source, self.room = standing, near, source, room
-        self.doubted, self.beside = doubted, beside
+        self.doubted, self.incremental = doubted, incremental
         self.reached = standing.old
         """The last machine, and a D."""
 
@@ -154,8 +154,8 @@ class Nearby:
             lowest = float(np.sum(alpha)) - 0.5 * float(w_alpha @ w_alpha)
             w, offset = local.x[: design.rank], frame.constant * float(local.x[design.rank :].sum())
             point = Point(design.coef(w), w, offset, np.nan, lowest, paired=False, alpha=alpha)
-            if self.beside is not None:
-                G = dual.gradient(self.beside.scores(point))
+            if self.incremental is not None:
+                G = dual.gradient(self.incremental.scores(point))
             else:
                 G = dual.gradient(compute_scores(design, point.coef, run.fleet) + offset)
             read += data.n_rows

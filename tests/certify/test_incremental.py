@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bigscreen.certify.beside import Beside, Known
-from bigscreen.certify.explicit import close
+from bigscreen.certify.explicit import close_explicit
+from bigscreen.certify.incremental import IncrementalCertifier, KnownDualPoint
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.features.design import Design
 from bigscreen.features.nystrom import factor_matrix
@@ -44,7 +44,7 @@ class Case:
         some = rng.choice(N, 40, replace=False)
         before[some] = rng.uniform(0, 1, 40) * self.dual.hi[some]
         sums = (self.dual.sign * before) @ self.phi
-        self.known = Known(before, sums, float(np.abs(sums).max()), 1e-9, "float64")
+        self.known = KnownDualPoint(before, sums, float(np.abs(sums).max()), 1e-9, "float64")
         w, offset = self.x[: self.design.rank], float(self.x[self.design.rank :].sum())
         self.point = Point(
             self.design.coef(w), w, offset, np.nan, np.nan, paired=False, alpha=self.alpha
@@ -52,7 +52,9 @@ class Case:
 
     def certificate(self, point=None, **known):
         with Inline(1) as fleet:
-            beside = Beside(self.design, self.problem, fleet, replace(self.known, **known))
+            beside = IncrementalCertifier(
+                self.design, self.problem, fleet, replace(self.known, **known)
+            )
             return beside.certificate(point or self.point)
 
     @property
@@ -74,7 +76,7 @@ def test_the_sums_are_those_of_all_rows(intercept):
     assert found.rows == N and found.support == np.count_nonzero(case.alpha)
     assert found.evidence.dual.apart == pytest.approx(apart, rel=1e-9)
     with Inline(1) as fleet:
-        whole = close(case.design, case.problem, case.point, fleet, "float64", keep=True)
+        whole = close_explicit(case.design, case.problem, case.point, fleet, "float64", keep=True)
     assert found.gap == pytest.approx(whole.gap, rel=1e-9)
     assert found.intercept == whole.intercept
     own, other = found.evidence, whole.evidence

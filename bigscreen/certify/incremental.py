@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.certificate import Pair, Rounding, certified, hides_gap
-from bigscreen.certify.columns import TUNING, Added
+from bigscreen.certify.certificate import Rounding, SeparatePair, can_explain_gap, make_certificate
+from bigscreen.certify.columns import TUNING, FieldwiseSum
 from bigscreen.certify.explicit import UNIT_ROUNDOFF, score_doubt, score_sum_error
-from bigscreen.certify.ledger import Evidence, in_float32, listed
+from bigscreen.certify.ledger import Evidence, is_off_side, round_to_float32
 from bigscreen.certify.sample import stride
 from bigscreen.features.design import ROWS_PER_TILE, Design, row_ranges, with_constant
 from bigscreen.fleet.protocol import Fleet
@@ -27,7 +27,7 @@ from bigscreen.problems.recipes import Problem
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownDualPoint:
     """A known dual point of a C-SVC on landmarks, and its w(alpha).
 
     Parameters
@@ -37,7 +37,7 @@ class Known:
     largest : float
         Largest absolute entry of ``sum s_i alpha_i c_i``, the sum over columns that w_alpha comes
         from.
-    astray : float
+    error : float
         How far rounding can have moved w_alpha.
     certified_in : str
         Precision of the columns that w_alpha was summed from.
@@ -46,19 +46,19 @@ class Known:
     alpha: FloatArray
     w_alpha: FloatArray
     largest: float
-    astray: float
+    error: float
     certified_in: str
 
 
 @dataclass
-class _Sums(Added):
+class _Sums(FieldwiseSum):
     """Sums over rows for an incremental certificate; sums of shards are added in shard order.
 
     Over rows with float64 columns: ``primal`` and ``dual``, their contributions to P and D apart
     from the change of w(alpha); ``losses``, ``reach`` and ``rows``; ``moved``, the change of
     w(alpha) as a sum over columns. Over all rows: ``support``, the number of rows whose alpha is
-    not 0; by shard ``far``, the largest error of a sampled row's float32 score; ``scores``; and
-    ``alpha``, (places, values) of rows that a ledger lists.
+    not 0; by shard ``score_errors``, the largest error of a sampled row's float32 score;
+    ``scores``; and ``alpha``, (places, values) of rows that a ledger lists.
     """
 
     moved: FloatArray
@@ -68,7 +68,7 @@ class _Sums(Added):
     reach: float = 0.0
     rows: int = 0
     support: int = 0
-    far: list[float] = field(default_factory=list)
+    score_errors: list[float] = field(default_factory=list)
     scores: list[NDArray[np.float32]] = field(default_factory=list)
     alpha: list[tuple[NDArray[np.int64], FloatArray]] = field(default_factory=list)
 
@@ -92,7 +92,7 @@ class _ShardSums:
         for a, b in row_ranges(stop - start, data.chunk_rows):
             X, part = data.X(start + a, start + b), dual[a:b]
             own = self.design.dots(X, self.coef[:, None])[:, 0] + self.offset
-            sums.far.append(self._far(X, own, start + a))
+            sums.score_errors.append(self._max_score_error(X, own, start + a))
             G = part.gradient(own)
             side = np.where(G > self.margin, part.hi, np.where(G < -self.margin, 0.0, np.nan))
             exact = np.flatnonzero((alpha[a:b] != side) | (alpha[a:b] != known[a:b]))
@@ -102,12 +102,12 @@ class _ShardSums:
                 own[rows] = columns @ self.coef + self.offset
                 self._add(sums, part[rows], columns, own[rows], alpha[a + rows], known[a + rows])
             scores[a:b] = own
-        sums.support, kept = int(np.count_nonzero(alpha)), in_float32(scores)
-        places = np.flatnonzero(listed(dual, kept, alpha))
+        sums.support, kept = int(np.count_nonzero(alpha)), round_to_float32(scores)
+        places = np.flatnonzero(is_off_side(dual, kept, alpha))
         sums.scores, sums.alpha = [kept], [(start + places, alpha[places])]
         return sums
 
-    def _far(self, X: NDArray[np.float32], scores: FloatArray, start: int) -> float:
+    def _max_score_error(self, X: NDArray[np.float32], scores: FloatArray, start: int) -> float:
         """The largest error of a float32 score among a chunk's sampled rows and its longest row."""
         design, step = self.design, stride(self.design.data.n_rows)
         longest = int(np.argmax(design.data.sqnorms(start, start + len(scores))))
@@ -135,7 +135,7 @@ class _ShardSums:
         sums.moved[-1] += float(np.sum(signed))
 
 
-class Beside:
+class IncrementalCertifier:
     """Computes certificates of points of a C-SVC from a known dual point and its w(alpha).
 
     Parameters
@@ -147,13 +147,15 @@ class Beside:
     known : Known
     """
 
-    def __init__(self, design: Design, problem: Problem, fleet: Fleet, known: Known) -> None:
+    def __init__(
+        self, design: Design, problem: Problem, fleet: Fleet, known: KnownDualPoint
+    ) -> None:
         self.design, self.problem, self.fleet, self.known = design, problem, fleet, known
-        self._last: _Looked | None = None
+        self._last: _PassResult | None = None
 
     def scores(self, point: Point) -> FloatArray:
         """The scores of all rows (n,) from which this point's certificate is computed."""
-        return np.concatenate(self._look(point).sums.scores)
+        return np.concatenate(self._run_pass(point).sums.scores)
 
     def certificate(self, point: Point) -> Certificate | None:
         """The certificate of a point with an alpha; None if rounding is too large for its gap.
@@ -167,12 +169,12 @@ class Beside:
         A rounding error of w0 moves P and D equally: their difference changes by at most its
         product with w - w(alpha).
         """
-        looked = self._look(point)
-        if looked.margin < TUNING.sample_factor * max(looked.sums.far):
+        found = self._run_pass(point)
+        if found.margin < TUNING.sample_factor * max(found.sums.score_errors):
             return None
-        return self._concluded(point, looked.sums)
+        return self._make_certificate(point, found.sums)
 
-    def _look(self, point: Point) -> _Looked:
+    def _run_pass(self, point: Point) -> _PassResult:
         """Run the pass over all rows for a point, or return the last pass if it was for its w."""
         if self._last is None or self._last.w is not point.w:
             design, data, before = self.design, self.design.data, self.known.alpha
@@ -186,10 +188,10 @@ class Beside:
             sums = _Sums(np.zeros(design.width + 1))
             for found in self.fleet.each(program, items):
                 sums = sums + found
-            self._last = _Looked(point.w, margin, sums)
+            self._last = _PassResult(point.w, margin, sums)
         return self._last
 
-    def _concluded(self, point: Point, sums: _Sums) -> Certificate | None:
+    def _make_certificate(self, point: Point, sums: _Sums) -> Certificate | None:
         """The certificate of a point from the sums of its pass."""
         design, known, w = self.design, self.known, point.w
         data, frame = design.data, SumLayout.of(self.problem, design.data)
@@ -213,28 +215,28 @@ class Beside:
         # (The number of additions: rows within tiles, then tiles, then shards.)
         summed = half + abs(along) + total + sums.losses + half_alpha + sums.reach * widest
         common = UNIT_ROUNDOFF * (sums.rows + data.n_shards + 64) * summed
-        astray = known.astray + design.feature_error(np.float64) * sums.reach
+        error = known.error + design.feature_error(np.float64) * sums.reach
         own = float(lengths[0]) + ordered[0] + common + sums.reach * entry
-        other = float(lengths[1]) + ordered[1] + common + 0.5 * astray**2
+        other = float(lengths[1]) + ordered[1] + common + 0.5 * error**2
         rounding = Rounding(
-            gap=own + other + apart * astray,
-            primal=own + float(np.linalg.norm(x)) * astray,
-            dual=other + float(np.linalg.norm(w_alpha)) * astray,
+            gap=own + other + apart * error,
+            primal=own + float(np.linalg.norm(x)) * error,
+            dual=other + float(np.linalg.norm(w_alpha)) * error,
             sums=2.0 * common,
         )
-        pair = Pair(primal, dual, rounding, apart)
-        if hides_gap(rounding.gap, pair.gap, TUNING.coarse_share):
+        pair = SeparatePair(primal, dual, rounding, apart)
+        if can_explain_gap(rounding.gap, pair.gap, TUNING.coarse_share):
             return None
         offset = frame.constant * float(np.sum(w_alpha[design.rank :]))
         evidence = Evidence(
             np.concatenate(sums.scores),
-            float(entry + TUNING.sample_factor * max(sums.far)),
+            float(entry + TUNING.sample_factor * max(sums.score_errors)),
             pair.radius,
             (0.0, 0.0),
             pair.dual_point(design.coef(own_w_alpha), offset, sums.alpha),
-            shortened=True,
+            in_float32=True,
         )
-        return certified(
+        return make_certificate(
             *(pair.primal, pair.dual, pair.gap, pair.rounding),
             certified_in=known.certified_in,
             rows=data.n_rows,
@@ -244,7 +246,7 @@ class Beside:
         )
 
 
-class _Looked(NamedTuple):
+class _PassResult(NamedTuple):
     """The result of a pass over all rows: its w, its margin and its sums."""
 
     w: FloatArray
