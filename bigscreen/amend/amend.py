@@ -15,20 +15,29 @@ import numpy as np
 from scipy import sparse
 
 from bigscreen.amend.bound import Bound, bound
-from bigscreen.amend.edits import Changes, Edits, changes
-from bigscreen.amend.refit import begun, refitted
+from bigscreen.amend.edits import Changes, Edits, find_changes
+from bigscreen.amend.refit import refit, start_after_edits
 from bigscreen.amend.request import check_amendable, options_of
-from bigscreen.amend.store import FROM, Place, amended_rows, of_source
+from bigscreen.amend.store import AMENDED_FROM, StorePlace, make_edited_rows, source_entries
 from bigscreen.data.dataset import Dataset
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.model.ledger import Ledger
 from bigscreen.model.model import Model
-from bigscreen.problems.point import EACH
+from bigscreen.problems.point import ROUNDING_FIELDS
 from bigscreen.train.problems import Binary, problems
 from bigscreen.train.run import train
 
-PROVED = ("label", "primal", "dual", "gap", "relative_gap", "rounding_bound", *EACH, "rows")
+CERTIFICATE_FIELDS = (
+    "label",
+    "primal",
+    "dual",
+    "gap",
+    "relative_gap",
+    "rounding_bound",
+    *ROUNDING_FIELDS,
+    "rows",
+)
 """Fields of a certificate that the record of an edit keeps."""
 
 
@@ -66,7 +75,7 @@ def _bounds(
     model: Model, data: Rows, edits: Edits, own: list[Binary]
 ) -> tuple[list[Bound], Changes]:
     """Bound how far edits can change each score; ``own``: the model's problems."""
-    edited = changes(data, edits)
+    edited = find_changes(data, edits)
     return [bound(model, k, binary, data, edited) for k, binary in enumerate(own)], edited
 
 
@@ -117,23 +126,23 @@ def amend(
     if path is None and data.path is not None:
         raise InputError("the edited rows of a store are a store again; say where it goes")
     before = model.provenance.get("fingerprint")
-    place = None if path is None else Place(path, overwrite, before)
+    place = None if path is None else StorePlace(path, overwrite, before)
     own = check_amendable(model, data)
     found, edited = _bounds(model, data, edits, own)
     notes = _notes(model, data, edited, strict)
     # (For rows without a fingerprint nothing is proved without reading them again.)
-    still = all(each.still for each in found) and before is not None and not strict
+    carry_over = all(each.unchanged for each in found) and before is not None and not strict
     onward = {}
-    if not (strict or still):
+    if not (strict or carry_over):
         for k, (binary, each) in enumerate(zip(own, found, strict=True)):
-            onward[binary.folder] = begun(model, k, binary, data, edited, each)
-    extra = {**of_source(data, edits.add), FROM: before}
+            onward[binary.folder] = start_after_edits(model, k, binary, data, edited, each)
+    extra = {**source_entries(data, edits.add), AMENDED_FROM: before}
     with nullcontext() if place is None else place.temporary() as temporary:
-        rows = amended_rows(data, edited, temporary, extra)
+        rows = make_edited_rows(data, edited, temporary, extra)
         if place is not None:
             place.check(rows)
-        if still:
-            made, how = _kept(model, data, edited, rows), "carried over"
+        if carry_over:
+            made, how = _keep_model(model, data, edited, rows), "carried over"
         elif strict:
             gamma = model.provenance["parameters"]["gamma"]
             options = options_of(model, gamma=gamma, work=work, time_budget=time_budget)
@@ -141,14 +150,14 @@ def amend(
         else:
             options = options_of(model, work=work, time_budget=time_budget)
             problems(rows, options)  # each label still needs rows
-            made, how = refitted(model, rows, options, fleet, onward, report), "fitted on"
-            _take_back(model, made, data, edited, found)
+            made, how = refit(model, rows, options, fleet, onward, report), "fitted on"
+            _restore_untouched(model, made, data, edited, found)
             made.provenance["parameters"] = {
                 **made.provenance["parameters"],
                 "gamma": model.provenance["parameters"]["gamma"],
             }
         if place is not None and isinstance(rows, Dataset):
-            rows = place.taken(rows)
+            rows = place.publish(rows)
     record = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "what": edits.counts,
@@ -157,7 +166,8 @@ def amend(
         "bound": [each.to_dict() for each in found],
         "how": how,
         "certificates": [
-            {name: proof.get(name) for name in PROVED} for proof in made.provenance["certificates"]
+            {name: proof.get(name) for name in CERTIFICATE_FIELDS}
+            for proof in made.provenance["certificates"]
         ],
         "notes": notes,
         "seconds": time.monotonic() - began,
@@ -166,11 +176,11 @@ def amend(
     return Amended(made, rows, record)
 
 
-def _kept(model: Model, data: Rows, edited: Changes, rows: Rows) -> Model:
+def _keep_model(model: Model, data: Rows, edited: Changes, rows: Rows) -> Model:
     """The unchanged model, with certificates and ledgers for the rows that remain."""
     known, support = model.provenance, model.support
     assert model.ledger is not None
-    proofs = [_proof(model, k, edited) for k in range(len(model.ledger))]
+    proofs = [_remaining_certificate(model, k, edited) for k in range(len(model.ledger))]
     if support is not None and data.path is None:
         gone = np.sort(edited.numbers[edited.removed])
         support = support - np.searchsorted(gone, support)
@@ -178,12 +188,12 @@ def _kept(model: Model, data: Rows, edited: Changes, rows: Rows) -> Model:
     return replace(
         model,
         support=support,
-        ledger=[_left(book, data, edited) for book in model.ledger],
+        ledger=[_remaining_ledger(book, data, edited) for book in model.ledger],
         provenance={**known, **facts},
     )
 
 
-def _proof(model: Model, k: int, edited: Changes) -> dict[str, Any]:
+def _remaining_certificate(model: Model, k: int, edited: Changes) -> dict[str, Any]:
     """The certificate of an unchanged score, over the rows that remain."""
     assert model.ledger is not None
     proof, numbers = model.provenance["certificates"][k], model.ledger[k].numbers()
@@ -191,7 +201,7 @@ def _proof(model: Model, k: int, edited: Changes) -> dict[str, Any]:
     return {**proof, "rows": proof["rows"] - gone}
 
 
-def _left(book: Ledger, data: Rows, edited: Changes) -> Ledger:
+def _remaining_ledger(book: Ledger, data: Rows, edited: Changes) -> Ledger:
     """The ledger of the rows that remain, by their new numbers."""
     numbers = book.numbers()
     gone = np.sort(edited.numbers[edited.removed])
@@ -203,18 +213,20 @@ def _left(book: Ledger, data: Rows, edited: Changes) -> Ledger:
     return Ledger(left.margins, left.radius, None if plain else rows, left.dual)
 
 
-def _take_back(model: Model, made: Model, data: Rows, edited: Changes, found: list[Bound]) -> None:
+def _restore_untouched(
+    model: Model, made: Model, data: Rows, edited: Changes, found: list[Bound]
+) -> None:
     """Restore the coefficients and ledgers of scores that the edits cannot have changed.
 
     The refit of a model of several scores has fitted these scores, too.
     """
     for k, each in enumerate(found):
         known = model.provenance.get("fingerprint") is not None
-        if each.still and known and model.support is None and made.ledger is not None:
+        if each.unchanged and known and model.support is None and made.ledger is not None:
             assert model.ledger is not None
             made.coef[k], made.intercept[k] = model.coef[k], model.intercept[k]
-            made.ledger[k] = _left(model.ledger[k], data, edited)
-            made.provenance["certificates"][k] = _proof(model, k, edited)
+            made.ledger[k] = _remaining_ledger(model.ledger[k], data, edited)
+            made.provenance["certificates"][k] = _remaining_certificate(model, k, edited)
 
 
 def _notes(model: Model, data: Rows, edited: Changes, strict: bool) -> list[str]:
@@ -239,15 +251,15 @@ def _notes(model: Model, data: Rows, edited: Changes, strict: bool) -> list[str]
     if isinstance(gamma, str) and "gamma" in model.kernel.to_dict():
         notes.append(f"gamma stays what {gamma!r} was for the rows of before")
     if model.support is None and model.landmarks is not None:
-        known = set(_texts(model.landmarks))
+        known = set(_row_bytes(model.landmarks))
         gone = np.flatnonzero(edited.removed)
-        lost = sum(text in known for text in _texts(edited.X[gone])) if len(gone) else 0
+        lost = sum(text in known for text in _row_bytes(edited.X[gone])) if len(gone) else 0
         if lost:
             notes.append(f"{lost} of the rows that leave are landmarks, and stay that")
     return notes
 
 
-def _texts(X: Any) -> list[bytes]:
+def _row_bytes(X: Any) -> list[bytes]:
     """Each row of X as bytes, for comparison of rows."""
     if sparse.issparse(X):
         X = X.toarray()

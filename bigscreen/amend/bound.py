@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from bigscreen.amend.edits import NONE, Changes, outcomes, places_of
+from bigscreen.amend.edits import NO_ROWS, Changes, labels_and_weights, places_of
 from bigscreen.data.layout import Features
 from bigscreen.data.rows import Rows
 from bigscreen.kernels.base import FLOAT64_ERROR_FACTOR, Kernel, phi_norms
@@ -22,11 +22,11 @@ from bigscreen.model.ledger import OUT, Ledger
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
-from bigscreen.problems.point import EACH, relative
+from bigscreen.problems.point import ROUNDING_FIELDS, relative_gap
 from bigscreen.problems.recipes import Problem
 from bigscreen.train.problems import Binary
 
-SUMMED = 2.0**-44
+SUM_ERROR = 2.0**-44
 """Relative rounding error of float64 sums over the edited rows."""
 
 SWEEPS, MOST_SWEPT = 3, 1000
@@ -35,7 +35,7 @@ SWEEPS, MOST_SWEPT = 3, 1000
 MENDERS = 512
 """Support rows at least that make up for what edits take from a coupling."""
 
-GROWN = 1.0 + 1e-6
+FEATURE_LENGTH_FACTOR = 1.0 + 1e-6
 """Bound on the length of a computed feature, relative to the root of its kernel entry."""
 
 
@@ -93,7 +93,7 @@ class Machine:
     @property
     def roundings(self) -> tuple[float, float, float]:
         """The rounding bounds of the certificate's gap, P and D; infinite if it has none."""
-        each = (self.proof.get(name) for name in EACH)
+        each = (self.proof.get(name) for name in ROUNDING_FIELDS)
         own, other = (np.inf if number is None else float(number) for number in each)
         return float(self.proof["rounding_bound"]), own, other
 
@@ -130,13 +130,15 @@ class Machine:
         slack = self._entry_slack(part, part) * float(np.abs(own).sum()) ** 2
         if self.side is not None and not self.exact:
             # Nystrom features are projections of the kernel's features: no sum of them is longer.
-            found *= GROWN**2
+            found *= FEATURE_LENGTH_FACTOR**2
         return max(found, 0.0) + (self.constant * float(own.sum())) ** 2, slack
 
     def norms(self, X: Features) -> FloatArray:
         """Upper bounds of ``||phi||`` of rows (rows,), the constant's part included."""
         return np.asarray(
-            np.sqrt((GROWN * phi_norms(self.kernel, Operand(X))) ** 2 + self.constant**2)
+            np.sqrt(
+                (FEATURE_LENGTH_FACTOR * phi_norms(self.kernel, Operand(X))) ** 2 + self.constant**2
+            )
         )
 
 
@@ -155,16 +157,16 @@ class Bound:
         Bounds on the rounding errors of P' and D'; infinite if the model's certificate has none.
     radius : float
         Bound on the distance from the old w to the new optimal w.
-    way : (Operand, float64 (rows,))
+    change : (Operand, float64 (rows,))
         The change of w(alpha): rows, and their coefficients in ``sum coef_i phi_i``.
     spread : float
         Bound on the distance from the middle of the old w and the changed w(alpha) to the new
         optimal w.
     alpha : float64 (rows,)
         The new alpha of the edited rows.
-    mended : (int64 (k,), float64 (k,)) or None
+    coupling_changes : (int64 (k,), float64 (k,)) or None
         Places of other rows whose coefficients change to keep the coupling, and the changes.
-    still : bool
+    unchanged : bool
         Whether the optimum is unchanged, as the removed rows are proved to have no influence.
     """
 
@@ -175,11 +177,11 @@ class Bound:
     primal_rounding: float
     dual_rounding: float
     radius: float
-    way: tuple[Operand, FloatArray]
+    change: tuple[Operand, FloatArray]
     spread: float
     alpha: FloatArray
-    mended: tuple[NDArray[np.int64], FloatArray] | None = None
-    still: bool = False
+    coupling_changes: tuple[NDArray[np.int64], FloatArray] | None = None
+    unchanged: bool = False
 
     @property
     def gap(self) -> float:
@@ -188,7 +190,7 @@ class Bound:
 
     @property
     def relative_gap(self) -> float:
-        return relative(self.gap, self.primal)
+        return relative_gap(self.gap, self.primal)
 
     def intervals(self, X: Features) -> tuple[FloatArray, FloatArray, FloatArray]:
         """(score, low, high) of rows, (rows,) each: the old score, and bounds on the new score.
@@ -197,7 +199,7 @@ class Bound:
         """
         scores, slack = self.machine.scores(X)
         old = scores[:, 0]
-        if self.still and np.isfinite(self.spread):
+        if self.unchanged and np.isfinite(self.spread):
             reach = self.radius * self.machine.norms(X) + slack
             return old, old - reach, old + reach
         if not np.isfinite(self.spread):
@@ -205,7 +207,7 @@ class Bound:
         # Features of landmarks are projections of the kernel's features, and w* lies in their
         # space. The part of the change outside that space counts in spread, which is computed
         # from kernel entries.
-        rows, coef = self.way
+        rows, coef = self.change
         moved = np.zeros(len(old))
         if len(coef):
             own = self.machine.kernel.dots(Operand(X), rows, coef[:, None], np.float64)[:, 0]
@@ -231,7 +233,7 @@ class Bound:
             "radius": self.radius,
         }
         known = {k: v if np.isfinite(v) else None for k, v in numbers.items()}
-        return {"label": self.machine.proof["label"], **known, "unchanged": self.still}
+        return {"label": self.machine.proof["label"], **known, "unchanged": self.unchanged}
 
 
 def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> Bound:
@@ -242,29 +244,29 @@ def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> 
     """
     machine, problem = Machine.of(model, k, binary), binary.problem
     duals = [problem.dual(edited.codes[e], edited.weights[e]) for e in (0, 1)]
-    alpha = _alpha(machine, model, k, edited, duals[0].hi)
+    alpha = _old_alpha(machine, model, k, edited, duals[0].hi)
     P, D = machine.proof["primal"], machine.proof["dual"]
     doubt, primal_doubt, dual_doubt = machine.roundings
-    if _out(machine, edited, duals, alpha):
+    if _have_no_influence(machine, edited, duals, alpha):
         nothing = Operand(edited.X[:0]), np.empty(0)
         r = machine.ledger.radius
         spread = np.inf if duals[0].coupling is not None else r
         as_it_was = P, D, doubt, primal_doubt, dual_doubt
-        return Bound(machine, *as_it_was, r, nothing, spread, alpha, still=True)
+        return Bound(machine, *as_it_was, r, nothing, spread, alpha, unchanged=True)
     scores, slack = machine.scores(edited.X)
     u, u_alpha = scores.T  # with the offset: G = p - s (u + mu) where there is a multiplier
     lost, met = duals[0].losses(u), duals[1].losses(u)
     primal = P - float(np.sum(lost)) + float(np.sum(met))
     losses = float(np.sum(lost) + np.sum(met))
     primal_doubt += slack * float(np.sum(duals[0].reach + duals[1].reach))
-    primal_doubt += SUMMED * (losses + abs(P) + abs(primal))
+    primal_doubt += SUM_ERROR * (losses + abs(P) + abs(primal))
     new = np.where(duals[1].gradient(u) > 0, duals[1].hi, duals[1].lo)
     before = -duals[0].sign * alpha
     rows, coef, moved = Operand(edited.X), before + duals[1].sign * new, u_alpha
     coupled = duals[0].coupling is not None
-    linear, places, step = -float(np.sum(duals[0].linear(alpha))), NONE, np.empty(0)
+    linear, places, step = -float(np.sum(duals[0].linear(alpha))), NO_ROWS, np.empty(0)
     if coupled:
-        mended = _mended(machine, model, k, problem, data, edited, float(np.sum(coef)))
+        mended = _keep_coupling(machine, model, k, problem, data, edited, float(np.sum(coef)))
         if mended is None:
             unbounded = primal, -np.inf, doubt, primal_doubt, np.inf
             return Bound(machine, *unbounded, np.inf, (rows, coef), np.inf, new)
@@ -273,10 +275,10 @@ def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> 
         own, more = machine.scores(others)
         linear += float(sign @ step)  # p is 1
         slack = max(slack, more)
-        rows, coef = Operand(_below(edited.X, others)), np.concatenate([coef, step])
+        rows, coef = Operand(_stack(edited.X, others)), np.concatenate([coef, step])
         moved = np.concatenate([u_alpha, own[:, 1]])
     else:
-        new = _ascended(machine, rows, duals[1], before, u_alpha, new)
+        new = _ascend(machine, rows, duals[1], before, u_alpha, new)
         coef = before + duals[1].sign * new
     linear += float(np.sum(duals[1].linear(new)))
     cross = float(coef @ moved)
@@ -287,13 +289,13 @@ def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> 
     reach = float(np.sum(duals[0].reach + duals[1].reach) + np.abs(coef).sum())
     # How far rounding can have moved w(alpha): half of its square is in D.
     astray = 0.0 if machine.exact else float(np.sqrt(2.0 * doubt))
-    rounding = doubt + slack * reach + 0.5 * off + SUMMED * size + astray * np.sqrt(square)
-    dual_doubt += slack * float(np.abs(coef).sum()) + 0.5 * off + SUMMED * size
+    rounding = doubt + slack * reach + 0.5 * off + SUM_ERROR * size + astray * np.sqrt(square)
+    dual_doubt += slack * float(np.abs(coef).sum()) + 0.5 * off + SUM_ERROR * size
     dual_doubt += astray * float(np.sqrt(square))
     total = max(primal - dual, 0.0) + rounding
     towards = 0.0 if machine.exact else float(coef @ (u - u_alpha))
     apart = machine.apart**2 - 2.0 * towards + square
-    known = 2.0 * slack * float(np.abs(coef).sum()) + off + SUMMED * size
+    known = 2.0 * slack * float(np.abs(coef).sum()) + off + SUM_ERROR * size
     known += astray * (astray + 2.0 * machine.apart + 2.0 * float(np.sqrt(square)))
     # (The distance within its error bounds that gives the largest radius.)
     spread = float(np.sqrt(max(total - 0.25 * max(apart - known, 0.0), 0.0))) + 0.5 * astray
@@ -314,7 +316,7 @@ def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> 
     )
 
 
-def stays(found: Bound, data: Rows, edited: Changes) -> int:
+def count_unaffected(found: Bound, data: Rows, edited: Changes) -> int:
     """Count rows that are not edited and whose prediction provably cannot change: a lower bound.
 
     It follows from the ledger, without reading the rows: a ledger's margin is the distance, in
@@ -325,13 +327,17 @@ def stays(found: Bound, data: Rows, edited: Changes) -> int:
     if not np.isfinite(found.spread):
         return 0
     kernel, most = found.machine.kernel, data.max_sqnorm
-    longest = float(np.hypot(GROWN * np.sqrt(kernel.bound(most, most)), found.machine.constant))
+    longest = float(
+        np.hypot(FEATURE_LENGTH_FACTOR * np.sqrt(kernel.bound(most, most)), found.machine.constant)
+    )
     own = np.maximum(book.margins.astype(np.float64), 0.0) * book.radius + 1.0 / longest
     certain = (own > found.radius) & ~np.signbit(book.margins)
     return int(np.count_nonzero(certain & ~np.isin(book.numbers(), edited.numbers)))
 
 
-def _alpha(machine: Machine, model: Model, k: int, edited: Changes, hi: FloatArray) -> FloatArray:
+def _old_alpha(
+    machine: Machine, model: Model, k: int, edited: Changes, hi: FloatArray
+) -> FloatArray:
     """The old alpha of the edited rows (rows,); 0 for rows that are not part of the problem."""
     alpha = np.zeros(len(edited))
     there = np.flatnonzero((edited.places >= 0) & (hi > 0))
@@ -354,7 +360,9 @@ def _alpha(machine: Machine, model: Model, k: int, edited: Changes, hi: FloatArr
     return alpha
 
 
-def _out(machine: Machine, edited: Changes, duals: list[Dual], alpha: FloatArray) -> bool:
+def _have_no_influence(
+    machine: Machine, edited: Changes, duals: list[Dual], alpha: FloatArray
+) -> bool:
     """Whether the edits only remove or reweight rows that are proved to have no influence.
 
     The losses of these rows are 0 at w and at w*, and their alpha* is 0: P(w), w* and P* do not
@@ -371,7 +379,7 @@ def _out(machine: Machine, edited: Changes, duals: list[Dual], alpha: FloatArray
     return bool(np.all(book.status[places] == OUT))
 
 
-def _ascended(
+def _ascend(
     machine: Machine,
     rows: Operand,
     dual: Dual,
@@ -405,7 +413,7 @@ def _ascended(
     return alpha
 
 
-def _mended(
+def _keep_coupling(
     machine: Machine,
     model: Model,
     k: int,
@@ -424,7 +432,7 @@ def _mended(
     used = np.flatnonzero((model.coef[k] != 0) & ~np.isin(model.support, edited.numbers))
     used = used[np.argsort(model.support[used])]
     places, coef = places_of(data, model.support[used])[0], model.coef[k][used]
-    codes, weights = outcomes(data, places)
+    codes, weights = labels_and_weights(data, places)
     dual = problem.dual(codes, weights)
     alpha, way = np.abs(coef), -np.sign(missing)
     room = np.where(dual.sign * way > 0, dual.hi - alpha, alpha)
@@ -443,7 +451,7 @@ def _mended(
     return places[order], dual.sign[order], way * step
 
 
-def _below(X: Features, others: Features) -> Features:
+def _stack(X: Features, others: Features) -> Features:
     if sparse.issparse(X):
         return sparse.csr_array(sparse.vstack([X, others]))
     return np.concatenate([X, others])

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from bigscreen.amend.edits import outcomes, places_of
+from bigscreen.amend.edits import labels_and_weights, places_of
 from bigscreen.amend.request import check_amendable
-from bigscreen.amend.store import Block, written
+from bigscreen.amend.store import Block, write_store
 from bigscreen.data.dataset import Dataset
 from bigscreen.data.layout import Layout, take
 from bigscreen.data.preparation import Preparation
@@ -31,7 +31,7 @@ from bigscreen.numerics.rows import FloatArray
 BLOCK = 2048
 """How many rows' columns are in memory at once."""
 
-SAME = (
+WHY_SAME_OPTIMUM = (
     "losses that are left out are 0 at the optimum, and each class's rows at their bound have the "
     "loss of their weighted mean there; nowhere is either more than what it stands for, so that "
     "both problems have the same minimum, at the same w"
@@ -39,7 +39,7 @@ SAME = (
 
 
 @dataclass(frozen=True)
-class _Part:
+class _KeptRows:
     """Fleet program: a chunk's rows that stay, and sums over its rows at their bound.
 
     ``status``: for each place 0 (out), 1 (at its bound) or 2 (open). ``factor``: maps columns of
@@ -146,7 +146,7 @@ def compress(
     at_bound = np.flatnonzero(status == 1)
     means, merge = 0, not exact
     if merge:
-        codes, weights = outcomes(data, at_bound)
+        codes, weights = labels_and_weights(data, at_bound)
         means = len(np.unique(codes[weights > 0]))
     left = kept + (means if merge else len(at_bound))
     asked = model.provenance["parameters"]
@@ -162,7 +162,7 @@ def compress(
             "kernel": {"name": "linear"} if merge else model.kernel.to_dict(),
             **{name: asked[name] for name in ("C", "intercept", "class_weight", "exact")},
         },
-        "why": SAME,
+        "why": WHY_SAME_OPTIMUM,
         "certificate": model.provenance["certificates"][0],
         "radius": book.radius,
     }
@@ -177,11 +177,11 @@ def compress(
     preparation = data.preparation if factor is None else Preparation.none()
     extra = {"compressed": record}
     writer = DatasetWriter(path, layout, preparation, extra=extra, overwrite=overwrite)
-    blocks = _blocks(_Part(data, status, model, factor, merge), fleet)
-    return written(writer, blocks), record
+    blocks = _blocks(_KeptRows(data, status, model, factor, merge), fleet)
+    return write_store(writer, blocks), record
 
 
-def _blocks(part: _Part, fleet: Fleet) -> Iterator[Block]:
+def _blocks(part: _KeptRows, fleet: Fleet) -> Iterator[Block]:
     """The rows that stay, chunk by chunk, then the means of rows at their bound."""
     data = part.data
     sums: Any = 0.0

@@ -19,7 +19,7 @@ from bigscreen.errors import InputError
 from bigscreen.fleet.memory import usable_memory
 from bigscreen.numerics.rows import FloatArray
 
-NONE = np.empty(0, np.int64)
+NO_ROWS = np.empty(0, np.int64)
 
 MAX_DIGITS = 19
 """Row numbers of this many digits or more are refused: int64 cannot hold all of them."""
@@ -44,9 +44,9 @@ class Edits:
         New rows, prepared in the same way as the data.
     """
 
-    remove: NDArray[np.int64] = field(default_factory=lambda: NONE)
-    relabel: tuple[NDArray[np.int64], Sequence[Any]] = (NONE, ())
-    reweight: tuple[NDArray[np.int64], FloatArray] = (NONE, np.empty(0))
+    remove: NDArray[np.int64] = field(default_factory=lambda: NO_ROWS)
+    relabel: tuple[NDArray[np.int64], Sequence[Any]] = (NO_ROWS, ())
+    reweight: tuple[NDArray[np.int64], FloatArray] = (NO_ROWS, np.empty(0))
     add: Rows | None = None
 
     @property
@@ -89,7 +89,7 @@ class Changes:
         return len(self.numbers)
 
 
-def changes(data: Rows, edits: Edits) -> Changes:
+def find_changes(data: Rows, edits: Edits) -> Changes:
     """Look up the rows that are edited.
 
     Raises
@@ -112,7 +112,7 @@ def changes(data: Rows, edits: Edits) -> Changes:
     places, top = places_of(data, numbers)
     if not len(numbers) and edits.add is None:
         raise InputError("there is nothing to amend: name rows to remove, to change or to add")
-    before, weights = outcomes(data, places)
+    before, weights = labels_and_weights(data, places)
     codes, after = before.copy(), weights.copy()
     after[np.searchsorted(numbers, edits.remove)] = 0.0
     codes[np.searchsorted(numbers, edits.relabel[0])] = _codes(data, edits.relabel)
@@ -136,7 +136,9 @@ def changes(data: Rows, edits: Edits) -> Changes:
     return Changes(X, numbers, places, (before, codes), (weights, after), removed)
 
 
-def outcomes(data: Rows, places: NDArray[np.int64]) -> tuple[NDArray[np.int32], FloatArray]:
+def labels_and_weights(
+    data: Rows, places: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], FloatArray]:
     """Label codes and weights of the rows at these places, in any order; chunks are read once."""
     codes, weights = np.empty(len(places), np.int32), np.empty(len(places))
     order = np.argsort(places, kind="stable")

@@ -10,18 +10,20 @@ from bigscreen.data.rows import Rows
 from bigscreen.model.model import Model
 
 
-def unchanged(model: Model, found: list[Bound], data: Rows) -> int:
+def count_unchanged(model: Model, found: list[Bound], data: Rows) -> int:
     """Count rows of a data set whose prediction no machine within the bounds can change."""
-    if all(each.still for each in found):
+    if all(each.unchanged for each in found):
         return data.n_rows  # the machine is the same
     total = 0
     for start, stop in map(data.chunk, range(data.n_chunks)):
         X = data.X(start, stop)
-        total += int(np.count_nonzero(same(model, [each.intervals(X) for each in found])))
+        total += int(np.count_nonzero(are_unchanged(model, [each.intervals(X) for each in found])))
     return total
 
 
-def same(model: Model, intervals: list[tuple[NDArray[np.float64], ...]]) -> NDArray[np.bool_]:
+def are_unchanged(
+    model: Model, intervals: list[tuple[NDArray[np.float64], ...]]
+) -> NDArray[np.bool_]:
     """Whether each row's prediction is the same for all scores within its bounds (rows,).
 
     ``intervals``: (score, low, high) for each of the model's scores.

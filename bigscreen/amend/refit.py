@@ -33,7 +33,7 @@ from bigscreen.train.start import starting_point
 
 
 @dataclass(frozen=True)
-class Begun:
+class EditStart:
     """The start of a fit of edited rows: a dual point, and what the old ledger says of each row.
 
     Parameters
@@ -73,7 +73,7 @@ class _Amended(Job):
         As for `Job`.
     """
 
-    def __init__(self, old: Model, begun: dict[str, Begun], *given: Any) -> None:
+    def __init__(self, old: Model, begun: dict[str, EditStart], *given: Any) -> None:
         super().__init__(*given)
         self.old, self.begun = old, begun
 
@@ -95,12 +95,12 @@ class _AmendedFeatures(_Amended, FeaturesJob):
     """
 
     nearby: Nearby | None = None
-    begin_at: Near | None = None
+    start_over_all: Near | None = None
     """The start of steps over all rows; None: the old machine."""
 
     def _store(self) -> None:
-        if self._reaches():
-            self.nearby = self._nearby()
+        if self._is_single_newton():
+            self.nearby = self._make_nearby()
         if self.nearby is None:
             super()._store()
 
@@ -119,16 +119,16 @@ class _AmendedFeatures(_Amended, FeaturesJob):
             if fitted.ended in ("proved", "rounded"):
                 self._take(binary, attempt, fitted)
                 return
-            self.begin_at = self.nearby.reached
+            self.start_over_all = self.nearby.reached
             super()._store()
         super().solve(some)
 
-    def _reaches(self) -> bool:
+    def _is_single_newton(self) -> bool:
         """Whether the job is a single C-SVC for the Newton solver."""
         one = len(self.problems) == 1 and type(self.problems[0].problem) is CSvc
         return one and self.plan.solver == "newton"
 
-    def _nearby(self) -> Nearby | None:
+    def _make_nearby(self) -> Nearby | None:
         """The solver over rows that the edits can affect; None if there are too many such rows."""
         (binary,), source = self.problems, self.source
         assert source is not None and source.kernel is not None and source.factor is not None
@@ -142,7 +142,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         most = rows_within(room, size, np.float64)
         if near is None or np.count_nonzero(near) > most:
             return None
-        (rows, coef), side = found.way, source.side
+        (rows, coef), side = found.change, source.side
         way = Operand(data.move(rows.X)) if isinstance(data, Moved) else rows
         sums = source.multiply_by_landmark_kernel(book.dual.coef)
         if len(coef):
@@ -174,7 +174,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
     def _start(self, design: Design, binary: Binary) -> Start:
         start = starting_point(self, design, binary)
         old = Near(self._old(binary), self.begun[binary.folder].dual)
-        return start._replace(near=self.begin_at or old)
+        return start._replace(near=self.start_over_all or old)
 
     def _old(self, binary: Binary) -> FloatArray:
         """w of the old machine, with the constant's coefficient."""
@@ -206,12 +206,12 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         return self.old.landmarks
 
 
-def refitted(
+def refit(
     model: Model,
     data: Rows,
     options: TrainOptions,
     fleet: Any,
-    begun: dict[str, Begun],
+    begun: dict[str, EditStart],
     report: Any = None,
 ) -> Model:
     """Refit a model to edited rows, on its old landmarks, and certify it over all rows.
@@ -234,7 +234,9 @@ def refitted(
         return job.model()
 
 
-def begun(model: Model, k: int, binary: Binary, data: Rows, edited: Changes, found: Bound) -> Begun:
+def start_after_edits(
+    model: Model, k: int, binary: Binary, data: Rows, edited: Changes, found: Bound
+) -> EditStart:
     """The start of the k-th problem of the edited rows: the dual point of its bound."""
     n = data.n_rows
     dual = binary.problem.dual(data.y(0, n), data.weights(0, n))
@@ -254,8 +256,8 @@ def begun(model: Model, k: int, binary: Binary, data: Rows, edited: Changes, fou
         values[book.dual.places] = book.dual.alpha
         at = book.places(numbers)
         alpha, ends, far = (np.where(at >= 0, own[at], 0.0) for own in (values, sides, margins))
-    if found.mended is not None:
-        places, step = found.mended
+    if found.coupling_changes is not None:
+        places, step = found.coupling_changes
         # A coefficient is s alpha, and the changes leave its sign as it is.
         alpha[places] += dual.sign[places] * step
     stored = edited.places >= 0
@@ -266,4 +268,4 @@ def begun(model: Model, k: int, binary: Binary, data: Rows, edited: Changes, fou
     for own, new in ((alpha, found.alpha), (ends, found.alpha), (far, np.zeros(len(edited)))):
         own[edited.places[stored]] = new[stored]
         after.append(np.concatenate([own[keep], new[~stored]]))
-    return Begun(found, *after)
+    return EditStart(found, *after)

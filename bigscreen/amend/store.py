@@ -23,14 +23,14 @@ from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
 from bigscreen.files.scratch import scratch
 
-FROM = "amended_from"
+AMENDED_FROM = "amended_from"
 """The manifest's key for the fingerprint of the rows before an edit."""
 
 Block = tuple[Features, NDArray[np.int32], NDArray[np.float64], NDArray[np.int64]]
 """A block of rows: features, label codes, weights and row numbers."""
 
 
-def amended_rows(
+def make_edited_rows(
     data: Rows,
     edited: Changes,
     path: str | os.PathLike[str] | None,
@@ -69,10 +69,10 @@ def amended_rows(
             X, y, data.layout.labels, weights if weighted else None, preparation=data.preparation
         )
     writer = DatasetWriter(path, layout, data.preparation, extra=extra)
-    return written(writer, blocks)
+    return write_store(writer, blocks)
 
 
-class Place:
+class StorePlace:
     """The path of an edited store, and its temporary folder until the machine is fitted.
 
     The temporary folder is next to the path. A run that fails or is killed leaves no store behind.
@@ -101,7 +101,7 @@ class Place:
             raise InputError(f"{self.path} is not a bigscreen dataset, so it is not overwritten")
         if not overwrite:
             extra = Dataset.open(self.path).manifest["extra"]
-            if before is None or extra.get(FROM) != before:
+            if before is None or extra.get(AMENDED_FROM) != before:
                 raise self._exists()
 
     @contextmanager
@@ -118,7 +118,7 @@ class Place:
         if Dataset.open(self.path).fingerprint != made.fingerprint:
             raise self._exists()
 
-    def taken(self, made: Dataset) -> Dataset:
+    def publish(self, made: Dataset) -> Dataset:
         """Move the finished store to its path and open it."""
         self.check(made)
         assert isinstance(made.path, Path)
@@ -129,7 +129,7 @@ class Place:
         return InputError(f"{self.path} exists already; choose another path or overwrite it")
 
 
-def of_source(data: Rows, more: Rows | None) -> dict[str, Any]:
+def source_entries(data: Rows, more: Rows | None) -> dict[str, Any]:
     """The entries of a manifest about the source that an edited store inherits.
 
     Parameters
@@ -149,7 +149,7 @@ def of_source(data: Rows, more: Rows | None) -> dict[str, Any]:
     return known
 
 
-def written(writer: DatasetWriter, blocks: Iterator[Block]) -> Dataset:
+def write_store(writer: DatasetWriter, blocks: Iterator[Block]) -> Dataset:
     """Write blocks of rows as the chunks of a store; after an error remove the unfinished store."""
     try:
         _write(writer, blocks)
@@ -165,7 +165,7 @@ def _write(writer: DatasetWriter, blocks: Iterator[Block]) -> None:
         start, stop = writer.chunk(k)
         while held is None or len(held[1]) < stop - start:
             more = next(blocks)
-            held = more if held is None else _together(held, more)
+            held = more if held is None else _join(held, more)
         rows = slice(0, stop - start)
         X, y, weights, ids = (_part(each, rows) for each in held)
         writer.write(k, X, y, weights if writer.layout.has_weights else None, ids)
@@ -197,7 +197,7 @@ def _part(X: Any, rows: Any) -> Any:
     return X[rows] if isinstance(X, np.ndarray) else take(X, rows)
 
 
-def _together(one: Block, other: Block) -> Block:
+def _join(one: Block, other: Block) -> Block:
     rest = (np.concatenate([one[k], other[k]]) for k in (1, 2, 3))
     y, weights, ids = rest
     return joined(issparse(one[0]), [one[0], other[0]]), y, weights, ids

@@ -33,17 +33,17 @@ from bigscreen.model.ledger import DualPoint
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import Dual, Mu
 from bigscreen.problems.dual_sums import (
-    FEW,
     GRADIENT_ERROR,
+    MAX_COMPILED_ROWS,
     Arrays,
     arrays,
+    as_loop_array,
     multipliers,
-    plain,
-    slack,
+    row_gap,
 )
-from bigscreen.problems.point import Certificate, relative
-from bigscreen.problems.violation import unit, violation
-from bigscreen.screening.dynamic import farthest
+from bigscreen.problems.point import Certificate, relative_gap
+from bigscreen.problems.violation import libsvm_scale, violation
+from bigscreen.screening.dynamic import max_distance
 
 SUM_ERROR = 16 * 2.0**-53
 """Bound on the error of the sums of `prove`, relative to the sizes of their terms: four roundings
@@ -76,7 +76,7 @@ def make_certificate(
         primal=primal,
         dual=dual,
         gap=gap,
-        relative_gap=relative(gap, primal),
+        relative_gap=relative_gap(gap, primal),
         rounding_bound=rounding.gap,
         primal_rounding=rounding.primal,
         dual_rounding=rounding.dual,
@@ -144,14 +144,14 @@ def prove(
     n, groups = len(alpha), len(parts.total)
     if not groups:
         mu = np.empty(0)
-    elif n <= FEW:
+    elif n <= MAX_COMPILED_ROWS:
         mu = multipliers(parts, scores)
     else:
         mu = np.atleast_1d(dual.multiplier(scores))
     doubts = np.empty(n)
     sums, bounds = np.zeros(3 + groups), np.zeros(4)
-    bands = np.full(n, bands) if isinstance(bands, float) else plain(bands)
-    given = plain(alpha), plain(scores), bands
+    bands = np.full(n, bands) if isinstance(bands, float) else as_loop_array(bands)
+    given = as_loop_array(alpha), as_loop_array(scores), bands
     _sum_rows(parts, mu, *given, doubts, sums, bounds)
     gap, linear, w_sq = sums[:3].tolist()
     doubt, primal_doubt, dual_doubt, terms = bounds.tolist()
@@ -192,7 +192,7 @@ class SeparatePair:
     def radius(self) -> float:
         """An upper bound on the distance from w to the optimal w*."""
         rounding = self.rounding.gap
-        return farthest(max(self.gap, 0.0) + rounding, self.apart, rounding)
+        return max_distance(max(self.gap, 0.0) + rounding, self.apart, rounding)
 
     def dual_point(
         self, coef: FloatArray, offset: float, listed: list[tuple[NDArray[np.int64], FloatArray]]
@@ -211,7 +211,7 @@ def kkt_violation(
     the gap bounds nothing then.
     """
     band = float(np.max(bands[dual.reach > 0], initial=0.0))
-    return violation(dual, alpha, scores), 2.0 * unit(dual) * band
+    return violation(dual, alpha, scores), 2.0 * libsvm_scale(dual) * band
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -239,7 +239,7 @@ def _sum_rows(
             _add_compensated(sums, lost, 3 + group[i], t[i] * a)
         G = lin[i] - sign[i] * u - t[i] * at
         left, linear, signed = (
-            slack(G, lo[i], hi[i], e, a),
+            row_gap(G, lo[i], hi[i], e, a),
             lin[i] * a - e * abs(a),
             sign[i] * a * u,
         )

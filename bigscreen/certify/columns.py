@@ -260,7 +260,7 @@ class ColumnPass:
         if given is not None and given.dtype == np.float64:
             return [given]
         parts = list(self._readings(dual, read, known))
-        return parts if given is None else [dual.settled(given, each) for each in parts]
+        return parts if given is None else [dual.with_decisions(given, each) for each in parts]
 
     def _readings(self, dual: Dual, columns: Any, known: FloatArray | None) -> Iterator[FloatArray]:
         for reading in self.point.readings:

@@ -167,7 +167,7 @@ def feasible_alpha(design: Design, dual: Dual, alpha: FloatArray) -> FloatArray:
     data = design.data
     far = isinstance(data, Moved) and data.move.origin is not None
     if far and isinstance(design.kernel, Linear):
-        return dual.balanced(found)
+        return dual.with_exact_sums(found)
     return found
 
 

@@ -270,19 +270,19 @@ def _bound_record(
     watched: "Dataset | None",
 ) -> dict[str, Any]:
     """What `--bound --json` writes."""
-    from bigscreen.amend.bound import stays
-    from bigscreen.amend.predictions import unchanged
+    from bigscreen.amend.bound import count_unaffected
+    from bigscreen.amend.predictions import count_unchanged
 
     record: dict[str, Any] = {
         "edited": len(edited),
         "bounds": [each.to_dict() for each in found],
-        "unchanged": all(each.still for each in found),
+        "unchanged": all(each.unchanged for each in found),
     }
     if len(found) == 1:
         left = dataset.n_rows - int((edited.places >= 0).sum())
-        record["ledger"] = {"rows": left, "stay": stays(found[0], dataset, edited)}
+        record["ledger"] = {"rows": left, "stay": count_unaffected(found[0], dataset, edited)}
     if watched is not None:
-        record["watched"] = {"rows": watched.n_rows, "stay": unchanged(model, found, watched)}
+        record["watched"] = {"rows": watched.n_rows, "stay": count_unchanged(model, found, watched)}
     return record
 
 

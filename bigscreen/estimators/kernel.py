@@ -20,7 +20,7 @@ from bigscreen.estimators.base import Machine, checked_components
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
-from bigscreen.problems.point import met
+from bigscreen.problems.point import meets_tol
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -161,7 +161,9 @@ class KernelMachine(Machine):
         super()._publish(model, numbers)
         self._gamma = getattr(model.kernel, "gamma", 0.0)
         self.intercept_ = self._outward(model.intercept)
-        self.fit_status_ = int(not all(met(part, self.tol) for part in self.certificate_ or []))
+        self.fit_status_ = int(
+            not all(meets_tol(part, self.tol) for part in self.certificate_ or [])
+        )
         if exact:
             self._publish_support(model)
         else:

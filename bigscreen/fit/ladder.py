@@ -10,14 +10,14 @@ rung            after     takes over when                   goes on from, over, 
 (Newton)                                                    the start, or subsamples; all rows,
                                                             float32 features, recomputed or stored
 `FewRows`       Newton    the closing pass doubts the gap,  w; rows near their hinge point; float64
-                          or 8 looks at gaps below 1e-3     features, recomputed. Needs landmarks,
+                          or 8 checks of gaps below 1e-3     features, recomputed. Needs landmarks,
                           were not enough. If tol < 1e-6:   a C-SVC without a free offset, memory
                           few rows are near their hinge     for these features.
                           point and the gap is below .04,
                           or it is below 2e-6.
 `AllRows`       `FewRows` too many rows are near, or 8      w; all rows, features as Newton's
                           rounds were not enough
-`Interior`      Newton,   it stalls, or 20 looks (more if   the start; all rows, float64 features
+`Interior`      Newton,   it stalls, or 20 checks (more if  the start; all rows, float64 features
                 `AllRows` they are cheap) were not enough   in memory. Needs solver auto, no squared
                                                             loss, 5e9 products a step at most.
 (pairs, block)                                              the start; all rows, float32 entries of
@@ -63,7 +63,7 @@ from bigscreen.features.design import Design
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.cholesky import cholesky_features
-from bigscreen.problems.point import Point, met
+from bigscreen.problems.point import Point, meets_tol
 from bigscreen.problems.recipes import CSvc, Problem
 from bigscreen.solvers.interior import (
     InteriorPoint,
@@ -79,7 +79,7 @@ from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.newton.tuning import FLOAT32_TOL, NEARBY
 from bigscreen.solvers.protocol import Check, Near, Run, Save, Solver, Verdict
 
-ROUNDING = ("stalled", "rounded")
+ROUNDING_ENDINGS = ("stalled", "rounded")
 """Values of ``ended`` that mean that rounding stopped the solve, see `fit.monitor.Monitor`."""
 
 
@@ -91,14 +91,14 @@ class LadderTuning:
 
     Parameters
     ----------
-    min_looks : int
+    min_checks : int
         Replace the Newton solver after this many checks at the earliest. (Fits that converge
         seldom need 15.)
-    look_terms, look_terms_per_feature, cubes_per_term : float
-        The cost of one Newton step with its check: ``look_terms``, plus ``look_terms_per_feature``
-        for each row and feature, plus one term for every ``cubes_per_term`` products of the
-        m x m x m factorisation.
-    waited_part : float
+    check_terms, check_terms_per_feature, cubes_per_term : float
+        The cost of one Newton step with its check: ``check_terms``, plus
+        ``check_terms_per_feature`` for each row and feature, plus one term for every
+        ``cubes_per_term`` products of the m x m x m factorisation.
+    max_cost_fraction : float
         Replace the Newton solver once its checks have cost this fraction of an interior point.
     max_matrix_rows : int
         Never factor a kernel matrix of more rows than this: it would take too long.
@@ -107,11 +107,11 @@ class LadderTuning:
         round.
     """
 
-    min_looks: int = 20
-    look_terms: float = 5e6
-    look_terms_per_feature: float = 2.0
+    min_checks: int = 20
+    check_terms: float = 5e6
+    check_terms_per_feature: float = 2.0
     cubes_per_term: float = 10.0
-    waited_part: float = 0.25
+    max_cost_fraction: float = 0.25
     max_matrix_rows: int = 10_000
     entry_terms: float = 5.0
     round_terms: float = 2e6
@@ -120,17 +120,17 @@ class LadderTuning:
 LADDER = LadderTuning()
 
 
-class Look(NamedTuple):
+class CheckCall(NamedTuple):
     """One call of a solver's check: its point and stats, the verdict, and the calls so far.
 
-    ``looks``: the calls so far by the Newton solver over all rows. ``late``: how many of these had
+    ``checks``: the calls so far by the Newton solver over all rows. ``late``: how many of these had
     a relative gap of at most ``NEARBY.late_gap``.
     """
 
     point: Point
     stats: dict[str, Any]
     verdict: Verdict
-    looks: int
+    checks: int
     late: int
 
 
@@ -139,7 +139,7 @@ class Rung:
 
     Parameters
     ----------
-    then : sequence of Rung
+    successors : sequence of Rung
         The rungs that may take over from this one.
 
     Attributes
@@ -163,18 +163,18 @@ class Rung:
     saves: ClassVar[bool] = True
     awaited = False
 
-    def __init__(self, then: Sequence[Rung] = ()) -> None:
-        self.then = then
+    def __init__(self, successors: Sequence[Rung] = ()) -> None:
+        self.successors = successors
 
-    def is_due(self, look: Look) -> bool:
+    def is_due(self, call: CheckCall) -> bool:
         """Whether this rung takes over after a check, even if the solver has not stalled."""
         return False
 
-    def begin(self, run: Run, point: Point, look: Look) -> tuple[Solver, Run] | None:
+    def begin(self, run: Run, point: Point, call: CheckCall) -> tuple[Solver, Run] | None:
         """The solver that takes over, and its run; None if its first successor is to take over."""
         raise NotImplementedError
 
-    def own(self, point: Point) -> Point:
+    def to_fit_point(self, point: Point) -> Point:
         """A point of this rung's solver, converted to the fit's own features."""
         return point
 
@@ -196,21 +196,21 @@ class FewRows(Rung):
     phase = "solve, over float64 features of rows nearby"
     saves = False
 
-    def __init__(self, tol: float, source: Design, room: int, then: Sequence[Rung]) -> None:
-        super().__init__(then)
+    def __init__(self, tol: float, source: Design, room: int, successors: Sequence[Rung]) -> None:
+        super().__init__(successors)
         self.source, self.room, self.awaited = source, room, tol < FLOAT32_TOL
 
-    def is_due(self, look: Look) -> bool:
+    def is_due(self, call: CheckCall) -> bool:
         """See ``Rung``."""
         if not self.awaited:
-            return look.verdict.doubted or look.late > NEARBY.max_late_checks
-        gap, held = look.point.relative_gap, look.point.held
-        few = look.stats.get("reach", 0.0) > 0 and gap <= NEARBY.far_gap
+            return call.verdict.doubted or call.late > NEARBY.max_late_checks
+        gap, held = call.point.relative_gap, call.point.held
+        few = call.stats.get("reach", 0.0) > 0 and gap <= NEARBY.far_gap
         return few or (not held and gap <= 2 * FLOAT32_TOL)
 
-    def begin(self, run: Run, point: Point, look: Look) -> tuple[Solver, Run] | None:
+    def begin(self, run: Run, point: Point, call: CheckCall) -> tuple[Solver, Run] | None:
         """See ``Rung``."""
-        reach = look.stats.get("reach", 0.0)
+        reach = call.stats.get("reach", 0.0)
         nearby = near_sides(run, point, reach, self.source, self.room)
         return None if nearby is None else (nearby, run)
 
@@ -221,24 +221,24 @@ class AllRows(Rung):
     name = "newton"
     after_stall = True
 
-    def __init__(self, newton: Newton, then: Sequence[Rung]) -> None:
-        super().__init__(then)
+    def __init__(self, newton: Newton, successors: Sequence[Rung]) -> None:
+        super().__init__(successors)
         self.newton = newton
 
-    def begin(self, run: Run, point: Point, look: Look) -> tuple[Solver, Run]:
+    def begin(self, run: Run, point: Point, call: CheckCall) -> tuple[Solver, Run]:
         """See ``Rung``."""
         near = Near(machine_at(run, point), point.dual)
         return self.newton, replace(run, near=near, start=None, resume=False)
 
 
-class _ByInterior(Rung):
+class _InteriorRung(Rung):
     """An interior-point solve from the start, over explicit float64 features."""
 
     name = "interior"
     phase = "solve, by an interior point"
     after_stall = True
 
-    def begin(self, run: Run, point: Point, look: Look) -> tuple[Solver, Run]:
+    def begin(self, run: Run, point: Point, call: CheckCall) -> tuple[Solver, Run]:
         """See ``Rung``."""
         return InteriorPoint(), replace(run, design=self.over_features(run))
 
@@ -247,7 +247,7 @@ class _ByInterior(Rung):
         raise NotImplementedError
 
 
-class Interior(_ByInterior):
+class Interior(_InteriorRung):
     """An interior point that replaces Newton steps which do not converge.
 
     Parameters
@@ -262,9 +262,9 @@ class Interior(_ByInterior):
         super().__init__()
         self.design, self.source = design, source
 
-    def is_due(self, look: Look) -> bool:
+    def is_due(self, call: CheckCall) -> bool:
         """See ``Rung``."""
-        return look.looks > max_looks(self.design.data.n_rows, self.design.rank)
+        return call.checks > max_checks(self.design.data.n_rows, self.design.rank)
 
     def over_features(self, run: Run) -> Design:
         """The run's raw features, or the features of landmarks, computed in float64."""
@@ -273,12 +273,12 @@ class Interior(_ByInterior):
         made = nystrom.store_features(self.source, run.fleet, None, dtype=np.float64).data
         return _with_features(run.design, made.X(0, made.n_rows))
 
-    def own(self, point: Point) -> Point:
+    def to_fit_point(self, point: Point) -> Point:
         """See ``Rung``."""
         return replace(point, coef=self.design.coef(point.w))
 
 
-class ExactInterior(_ByInterior):
+class ExactInterior(_InteriorRung):
     """An interior point that replaces steps on alpha once they have cost as much as it would.
 
     Inner products of its features are the kernel's entries, up to float64 rounding.
@@ -293,9 +293,9 @@ class ExactInterior(_ByInterior):
         super().__init__()
         self.rows, self.features = design.data.n_rows, _kernel_features(design)
 
-    def is_due(self, look: Look) -> bool:
+    def is_due(self, call: CheckCall) -> bool:
         """See ``Rung``."""
-        n, stats = self.rows, look.stats
+        n, stats = self.rows, call.stats
         if "steps" in stats:
             spent = pair_terms(stats["steps"], n)
         else:
@@ -308,13 +308,13 @@ class ExactInterior(_ByInterior):
         """The rows with features whose inner products are the kernel's entries."""
         return _with_features(run.design, self.features.made)
 
-    def own(self, point: Point) -> Point:
+    def to_fit_point(self, point: Point) -> Point:
         """See ``Rung``."""
         nothing = np.empty(0)
         return replace(point, coef=nothing, w=nothing)
 
 
-def of_features(
+def rungs_after_newton(
     newton: Newton,
     problem: Problem,
     design: Design,
@@ -349,7 +349,7 @@ def of_features(
     return *last, FewRows(newton.tol, source, room, [AllRows(newton, last)])
 
 
-def of_exact(design: Design, room: float) -> tuple[Rung, ...]:
+def rungs_after_pairs(design: Design, room: float) -> tuple[Rung, ...]:
     """The rungs after pair steps or the block solver that fit in ``room`` bytes of memory."""
     n, d = design.data.n_rows, design.data.n_features
     if _are_features(design):
@@ -359,29 +359,30 @@ def of_exact(design: Design, room: float) -> tuple[Rung, ...]:
     return (ExactInterior(design),) if fits and design.definite else ()
 
 
-def max_looks(n: int, m: int) -> float:
+def max_checks(n: int, m: int) -> float:
     """How many checks the Newton solver may make before an interior point takes over.
 
     The data set has n rows of m features.
     """
-    look = LADDER.look_terms + LADDER.look_terms_per_feature * n * m + m**3 / LADDER.cubes_per_term
-    return max(LADDER.min_looks, LADDER.waited_part * terms(n, m) / look)
+    features = LADDER.check_terms_per_feature * n * m
+    cost = LADDER.check_terms + features + m**3 / LADDER.cubes_per_term
+    return max(LADDER.min_checks, LADDER.max_cost_fraction * terms(n, m) / cost)
 
 
-def next_rung(rung: Rung, look: Look) -> Rung | None:
+def next_rung(rung: Rung, call: CheckCall) -> Rung | None:
     """The successor that takes over from a rung after this check, or None."""
-    for one in rung.then:
-        if (one.after_stall and look.stats["stalled"]) or one.is_due(look):
+    for one in rung.successors:
+        if (one.after_stall and call.stats["stalled"]) or one.is_due(call):
             return one
     return None
 
 
 def rounding_ended(ended: str | None, certificate: dict[str, Any], tol: float) -> bool:
     """Whether rounding kept a solve from the requested gap: stored features may then reach it."""
-    return ended in ROUNDING and not met(certificate, tol)
+    return ended in ROUNDING_ENDINGS and not meets_tol(certificate, tol)
 
 
-class Climb:
+class LadderCheck:
     """The check that all solvers of a fit call: it calls the fit's own check and picks rungs.
 
     A checkpoint holds, in addition to the state of the fit's check and of the solver: the classes
@@ -393,7 +394,7 @@ class Climb:
     check : Check
         The fit's own check.
     run : Run
-    then : sequence of Rung
+    successors : sequence of Rung
         The successors of the fit's first solver.
     report : callable
     """
@@ -402,15 +403,15 @@ class Climb:
         self,
         check: Check,
         run: Run,
-        then: Sequence[Rung],
+        successors: Sequence[Rung],
         report: Callable[[dict[str, Any]], None],
     ) -> None:
         self.check, self.run, self.report = check, run, report
-        self.rung = Rung(then)
+        self.rung = Rung(successors)
         self.way: list[str] = []
         self.before = self.passes = 0, 0
-        self.looks = self.late = 0
-        self._next: Rung | None = None
+        self.checks = self.late = 0
+        self._next_rung: Rung | None = None
         self._checks = 0
         """How many checks the present rung has made."""
 
@@ -425,13 +426,13 @@ class Climb:
 
     def pause(self, save: Save | None = None) -> None:
         """See ``Check``."""
-        self.check.pause(None if save is None else self._saving(save))
+        self.check.pause(None if save is None else self._checkpoint_writer(save))
 
     def restored(self, meta: dict[str, Any]) -> None:
         """See ``Check``."""
         known = len(self.way)  # the present solver may be the first, or one that has taken over
         for name in meta.get("way", ())[known:]:
-            found = [one for one in self.rung.then if type(one).__name__ == name]
+            found = [one for one in self.rung.successors if type(one).__name__ == name]
             if not found:
                 raise InputError(
                     f"the checkpoint was written after {name} took over, which this run has no use "
@@ -440,38 +441,38 @@ class Climb:
             self._enter(found[0])
         full, partial = meta.get("before") or (0, 0)  # null in checkpoints of before
         self.before = self.passes = full, partial
-        self.looks, self.late = meta.get("looks", 0), meta.get("late", 0)
+        self.checks, self.late = meta.get("looks", 0), meta.get("late", 0)
         self.check.restored(meta)
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         """See ``Check``."""
-        point, then = self.rung.own(point), self.rung.then
-        saved = self._saving(save)
+        point, then = self.rung.to_fit_point(point), self.rung.successors
+        saved = self._checkpoint_writer(save)
         self._checks += 1
         if "decrement" in stats:  # only the Newton solver over all rows reports it
-            self.looks += 1
+            self.checks += 1
             self.late += point.relative_gap <= NEARBY.late_gap
-        stats = {**stats, **self._counted(stats)}
+        stats = {**stats, **self._passes_so_far(stats)}
         goes_on = any(one.after_stall for one in then)
         # A stall does not end the fit if another solver takes over.
         verdict = self.check(point, {**stats, "stalled": False} if goes_on else stats, saved)
         if verdict is None:
             return None
-        self._look = Look(point, stats, verdict, self.looks, self.late)
-        self._next = next_rung(self.rung, self._look)
-        if self._next is None:
+        self._last_call = CheckCall(point, stats, verdict, self.checks, self.late)
+        self._next_rung = next_rung(self.rung, self._last_call)
+        if self._next_rung is None:
             return replace(verdict, ahead=any(one.awaited for one in then))
-        self._left = saved, {"target": self.target, "doubted": verdict.doubted}
+        self._left_at = saved, {"target": self.target, "doubted": verdict.doubted}
         return None
 
-    def next_turn(self, point: Point) -> tuple[Solver, Run] | None:
+    def next_solver(self, point: Point) -> tuple[Solver, Run] | None:
         """The solver that takes over at the last point, and its run; None if the fit has ended."""
-        while self._next is not None:
-            self._enter(self._next)
+        while self._next_rung is not None:
+            self._enter(self._next_rung)
             self.before, self._checks = self.passes, 0
             self.report({"event": "phase", "phase": self.rung.phase})
-            turn = self.rung.begin(self.run, point, self._look)
-            self._next = self.rung.then[0] if turn is None else None
+            turn = self.rung.begin(self.run, point, self._last_call)
+            self._next_rung = self.rung.successors[0] if turn is None else None
             if turn is not None:
                 return turn
         return None
@@ -480,7 +481,7 @@ class Climb:
         self.rung = rung
         self.way.append(type(rung).__name__)
 
-    def _counted(self, stats: dict[str, Any]) -> dict[str, int]:
+    def _passes_so_far(self, stats: dict[str, Any]) -> dict[str, int]:
         """The ``full_passes`` and ``partial_passes`` of all rungs, if the solver counts them.
 
         (`newton.many.Begun` does not: its passes serve many problems.)
@@ -490,13 +491,13 @@ class Climb:
         self.passes = full, partial
         return {name: n for name, n in zip(names, self.passes, strict=True) if name in stats}
 
-    def _saving(self, save: Save) -> Save:
+    def _checkpoint_writer(self, save: Save) -> Save:
         """A function that writes a checkpoint from which the present rung can resume."""
         if self.rung.saves:
             kept = {
                 "way": list(self.way),
                 "before": list(self.before),
-                "looks": self.looks,
+                "looks": self.checks,
                 "late": self.late,
             }
             return lambda folder, meta: save(folder, {**meta, **kept})
@@ -504,7 +505,7 @@ class Climb:
 
     def _save_where_left(self, folder: Path, meta: dict[str, Any]) -> None:
         """Write a checkpoint of the point at which the present rung took over."""
-        saved, then = self._left
+        saved, then = self._left_at
         saved(folder, {**meta, **then, "history": meta["history"][: -self._checks]})
 
 

@@ -27,8 +27,8 @@ from bigscreen.certify.ledger import make_ledger
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.files.checkpoint import check_owner
-from bigscreen.fit.ladder import Climb, Rung
-from bigscreen.fit.monitor import COUNTED, Limits, Monitor, Report
+from bigscreen.fit.ladder import LadderCheck, Rung
+from bigscreen.fit.monitor import COUNTER_FIELDS, Limits, Monitor, Report
 from bigscreen.model.ledger import Ledger
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Certificate, Point
@@ -36,12 +36,12 @@ from bigscreen.problems.recipes import Problem
 from bigscreen.screening.dynamic import Rule, check_rule
 from bigscreen.solvers.protocol import Run, Solver
 
-BEYOND = (
+OVERFLOW_MESSAGE = (
     "the objective is no finite number, as sums overflow float64: the data, C, the weights or the "
     "kernel's parameters are too large or too small; scale the data, or take values nearer to 1"
 )
 
-LARGEST = 1e100
+MAX_BOX = 1e100
 """Largest allowed bound of a dual variable (the smallest is its inverse): products of two variables
 must stay within float64."""
 
@@ -51,24 +51,24 @@ def check_box(box: FloatArray, ids: Callable[[], NDArray[np.int64]]) -> None:
 
     ``ids`` returns the numbers of the rows.
     """
-    if len(box) and 1 / LARGEST <= box.min() and box.max() <= LARGEST:
+    if len(box) and 1 / MAX_BOX <= box.min() and box.max() <= MAX_BOX:
         return
-    fine = (box == 0) | ((box >= 1 / LARGEST) & (box <= LARGEST))  # a nan is neither
+    fine = (box == 0) | ((box >= 1 / MAX_BOX) & (box <= MAX_BOX))  # a nan is neither
     if not fine.all():
         k = int(np.argmin(fine))
         raise InputError(
             f"C (or 1 / nu) times the weight of row {ids()[k]} is {box[k]:.3g}: float64 carries "
-            f"sums of such from {1 / LARGEST:g} to {LARGEST:g}; take values nearer to 1"
+            f"sums of such from {1 / MAX_BOX:g} to {MAX_BOX:g}; take values nearer to 1"
         )
 
 
 @contextmanager
-def arithmetic() -> Iterator[None]:
+def explain_overflow() -> Iterator[None]:
     """Turn arithmetic errors inside the block into one sentence about float64 overflow."""
     try:
         yield
     except (ArithmeticError, np.linalg.LinAlgError) as error:
-        raise InputError(BEYOND) from error
+        raise InputError(OVERFLOW_MESSAGE) from error
 
 
 @dataclass
@@ -142,7 +142,7 @@ def fit(
         check_owner(run.checkpoint, run.of)
     _check_boxes(run)
 
-    def certified(point: Point) -> Certificate:
+    def certify_point(point: Point) -> Certificate:
         if design.exact:
             return close_exact(design, problem, point, run.fleet, certify, keep=True)
         if incremental is not None:
@@ -152,32 +152,32 @@ def fit(
         return close_explicit(design, problem, point, run.fleet, certify, source, keep=True)
 
     monitor = Monitor(
-        certify=certified,
+        certify=certify_point,
         limits=limits,
         rule=rule,
         report=report,
         folder=run.folder,
         of=run.of,
-        nothing=nothing(design, problem),
+        min_half_norm_sq=min_half_norm_sq(design, problem),
         definite=design.definite,
     )
     report({"event": "phase", "phase": "solve"})
-    with ExitStack() as heard, arithmetic():
-        (interrupt or heard.enter_context(GracefulInterrupt(run.folder))).tell(monitor)
-        climb = Climb(monitor, run, then, report)
+    with ExitStack() as heard, explain_overflow():
+        (interrupt or heard.enter_context(GracefulInterrupt(run.folder))).register(monitor)
+        climb = LadderCheck(monitor, run, then, report)
         turn: tuple[Solver, Run] | None = solver, run
         while turn is not None:
             one, own_run = turn
             point = one.solve(own_run, climb)
-            turn = climb.next_turn(point)
+            turn = climb.next_solver(point)
     # The ledger needs arrays of all rows; the shards' own arrays are freed first.
     run.fleet.stop()
     proof, proved = monitor.closings.certificate, monitor.closings.point
     assert proof is not None and proved is not None
-    if not np.isfinite([proof.reached, proof.dual]).all():
-        raise InputError(BEYOND)
+    if not np.isfinite([proof.gap_or_violation, proof.dual]).all():
+        raise InputError(OVERFLOW_MESSAGE)
     if proof.proved and proof.evidence is None:
-        proof = certified(proved)  # a certificate from a checkpoint has no evidence
+        proof = certify_point(proved)  # a certificate from a checkpoint has no evidence
     rows = None
     if proof.proved:
         rows = make_ledger(source or design, problem, proof.evidence)
@@ -190,7 +190,7 @@ def fit(
         "taken_back": monitor.removals.restarts,
         **{
             name: monitor.history[-1][name]
-            for name in COUNTED
+            for name in COUNTER_FIELDS
             if name in monitor.history[-1] and not name.endswith("passes")
         },
     }
@@ -205,18 +205,18 @@ def fit(
             "solve": total - monitor.closings.seconds,
             "certify": monitor.closings.seconds,
         },
-        passes=_passes(monitor),
+        passes=_count_passes(monitor),
         solver=climb.rung.name,
     )
 
 
-def _passes(monitor: Monitor) -> dict[str, int]:
+def _count_passes(monitor: Monitor) -> dict[str, int]:
     made = monitor.history[-1]
     known = {k: made[f"{k}_passes"] for k in ("full", "partial") if f"{k}_passes" in made}
     return {**known, "closing": monitor.closings.passes}
 
 
-def nothing(design: Design, problem: Problem) -> float:
+def min_half_norm_sq(design: Design, problem: Problem) -> float:
     """The smallest ``1/2 ||w*||^2`` that float32 rows can distinguish from 0.
 
     It is 0 for problems that have no trouble with w* = 0: those with a coupling of total 0, or with
@@ -241,7 +241,7 @@ def nothing(design: Design, problem: Problem) -> float:
 def _check_boxes(run: Run) -> None:
     """Refuse a row's box whose square overflows or underflows float64."""
     reach, data = run.reach, run.design.data
-    if 1 / LARGEST <= reach.least and reach.most <= LARGEST:
+    if 1 / MAX_BOX <= reach.least and reach.most <= MAX_BOX:
         return
     for s in range(data.n_shards):
         start, stop = data.shard(s)
@@ -266,7 +266,7 @@ class GracefulInterrupt:
         self._monitors: list[Monitor] = []
         self._pressed = False
 
-    def tell(self, monitor: Monitor) -> None:
+    def register(self, monitor: Monitor) -> None:
         """Register a monitor to be interrupted by Ctrl-C."""
         self._monitors.append(monitor)
         monitor.interrupted |= self._pressed

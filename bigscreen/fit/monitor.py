@@ -12,7 +12,7 @@ import numpy as np
 
 from bigscreen.errors import Paused
 from bigscreen.kernels.base import U32
-from bigscreen.problems.point import Certificate, Point, enough, relative
+from bigscreen.problems.point import Certificate, Point, relative_gap, sufficient_gap
 from bigscreen.screening.dynamic import GapBall, Rule
 from bigscreen.solvers.protocol import Save, Verdict
 
@@ -33,13 +33,13 @@ tell: it reads alpha of all rows anew, which can be a much better one."""
 LEAST_GAP = 1e-14
 """A relative gap that float64 sums can just tell from 0."""
 
-COUNTED = ("steps", "kernel_entries", "false_removals", "full_passes", "partial_passes")
+COUNTER_FIELDS = ("steps", "kernel_entries", "false_removals", "full_passes", "partial_passes")
 """Fields of a pass in the history that only some solvers count: totals so far."""
 
-READ = ("rows_read", "bytes_read")
+READ_FIELDS = ("rows_read", "bytes_read")
 """Fields of a pass in the history: rows and bytes read since the pass before, if reported."""
 
-ESTIMATED = "estimated_from"
+ESTIMATE_FIELD = "estimated_from"
 """Field of a pass in the history whose P is an estimate: the number of rows it comes from."""
 
 
@@ -72,16 +72,16 @@ class Removals:
     """The rows that a screening rule has removed during a solve.
 
     ``fixed``: how many rows were fixed at either end, by which rule and in which pass.
-    ``restarts``: how often all rows came back; ``since``: how many were removed since the last
-    time. ``lessons``: for each time, how many rows came back and how many of them had been removed
-    wrongly. ``asked_back``: whether the solver is bringing them back now.
+    ``restarts``: how often all rows came back; ``since_restart``: how many were removed since the
+    last time. ``restarted_counts``: for each time, how many rows came back and how many of them had
+    been removed wrongly. ``restarting``: whether the solver is bringing them back now.
     """
 
     fixed: list[dict[str, Any]] = field(default_factory=list)
-    since: int = 0
+    since_restart: int = 0
     restarts: int = 0
-    lessons: list[list[int]] = field(default_factory=list)
-    asked_back: bool = False
+    restarted_counts: list[list[int]] = field(default_factory=list)
+    restarting: bool = False
 
 
 @dataclass
@@ -99,11 +99,11 @@ class Monitor:
     """The check that a solver calls at its pass boundaries.
 
     ``history`` holds P, D, gap, rows visited and alive of every pass, and the counters of the
-    solver (``COUNTED``); D is the best so far. ``of``: the problem that checkpoints belong to.
-    ``resumed``: whether the next call repeats the pass at which a checkpoint was written.
+    solver (``COUNTER_FIELDS``); D is the best so far. ``of``: the problem that checkpoints belong
+    to. ``resumed``: whether the next call repeats the pass at which a checkpoint was written.
 
-    ``nothing``: if ``w = w(alpha)`` and ``1/2 ||w||^2`` is at most this, w* and P* cannot be
-    distinguished from 0, and a relative gap has no meaning.
+    ``min_half_norm_sq``: if ``w = w(alpha)`` and ``1/2 ||w||^2`` is at most this, w* and P* cannot
+    be distinguished from 0, and a relative gap has no meaning.
 
     ``ended``: why the solve ended. "proved": the gap is proved. "nothing": w* cannot be
     distinguished from 0. "rounded": the gap is small enough, but its rounding bound is not.
@@ -120,7 +120,7 @@ class Monitor:
     report: Report
     folder: Path | None = None
     of: str = ""
-    nothing: float = 0.0
+    min_half_norm_sq: float = 0.0
     definite: bool = True
     ended: str = ""
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -139,87 +139,89 @@ class Monitor:
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         if point.held:
-            return self._looked(point, stats, save)
+            return self._check_held(point, stats, save)
         resumed = self.resumed
         self._record(point, stats)
-        self._learn(stats)
-        if self.best is None or self._left(point) < self._left(self.best):
+        self._report_removals(stats)
+        if self.best is None or self._remaining(point) < self._remaining(self.best):
             self.best = point
         # The first call after a resume repeats the pass at which the checkpoint was written.
         doubted = self.doubted if resumed else False
         asked = point.relative_gap if self.definite else point.violation
         if asked <= self.target:
-            certificate = self._close(point)
-            if self._enough(certificate):
-                self._end(certificate)
+            certificate = self._run_closing_pass(point)
+            if self._is_enough(certificate):
+                self._set_ended(certificate)
                 return None
             # The solver's sums left out fixed rows or were rounded: require a smaller gap.
             # (But none that float64 cannot tell from 0: no solver would reach it.)
             self.target = max(0.5 * min(self.target, asked), min(self.target, LEAST_GAP))
-            if self._reckless():
-                return self._take_back()
-            doubted = self._left(certificate) > ROUNDING_GAP_RATIO * self._left(point)
-        if point.paired and self._nothing(point):
-            if self._nothing(self._close(point)):
+            if self._has_unsafe_removals():
+                return self._restore_rows()
+            doubted = self._remaining(certificate) > ROUNDING_GAP_RATIO * self._remaining(point)
+        if point.paired and self._has_zero_optimum(point):
+            if self._has_zero_optimum(self._run_closing_pass(point)):
                 self.ended = "nothing"
                 if self.best is not point:  # another solver has restarted from a worse point
-                    self._close(self.best)
+                    self._run_closing_pass(self.best)
                 return None
-            self.nothing = 0.0  # (The solver's sums are too inexact for this test: drop it.)
-        exhausted = self._exhausted()
-        if exhausted or (stats["stalled"] and not self._reckless()):
+            # The solver's sums are too inexact for this test: drop it.
+            self.min_half_norm_sq = 0.0
+        exhausted = self._has_used_budget()
+        if exhausted or (stats["stalled"] and not self._has_unsafe_removals()):
             ended = "slow" if stats["stalled"] == "slow" else "stalled"
             if exhausted:
-                ended = self._budget
-            self.ended = "nothing" if self._nothing(self._close(self.best)) else ended
+                ended = self._used_budget
+            certificate = self._run_closing_pass(self.best)
+            self.ended = "nothing" if self._has_zero_optimum(certificate) else ended
             return None
         if stats["stalled"]:
-            return self._take_back()
+            return self._restore_rows()
         self.doubted = doubted
-        self._checkpoint(point, save)
+        self._checkpoint_if_due(point, save)
         return Verdict(region=self._region(point), doubted=doubted)
 
-    def _looked(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
+    def _check_held(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         """Check a point with held rows, whose P only a closing pass computes.
 
         If the gap is not small enough, nothing is recorded: the solver calls again with P.
         """
         self.resumed = False
-        exhausted, certificate = self._exhausted(), None
+        exhausted, certificate = self._has_used_budget(), None
         if exhausted or point.relative_gap <= HOPED * self.target:
-            certificate = self._close(point)
-        enough = certificate is not None and self._enough(certificate)
+            certificate = self._run_closing_pass(point)
+        enough = certificate is not None and self._is_enough(certificate)
         if certificate is None or not (enough or exhausted):
-            self._checkpoint(point, save)
+            self._checkpoint_if_due(point, save)
             return Verdict()
         self._record(replace(point, primal=certificate.primal, dual=certificate.dual), stats)
         if enough:
-            self._end(certificate)
+            self._set_ended(certificate)
         else:
-            self.ended = self._budget
-            if self.best is not None and self._left(self.best) < self._left(certificate):
-                self._close(self.best)
+            self.ended = self._used_budget
+            if self.best is not None and self._remaining(self.best) < self._remaining(certificate):
+                self._run_closing_pass(self.best)
         return None
 
     @property
-    def _budget(self) -> str:
+    def _used_budget(self) -> str:
         """The budget that was used up: "passes" or "time"."""
         return "passes" if len(self.history) >= self.limits.max_iter else "time"
 
-    def _end(self, certificate: Certificate) -> None:
+    def _set_ended(self, certificate: Certificate) -> None:
         """Set ``ended`` for a solve that ends with this certificate."""
         self.ended = "proved" if certificate.proves(self.limits.tol) else "rounded"
-        if self._nothing(certificate):
+        if self._has_zero_optimum(certificate):
             self.ended = "nothing"
 
     def restored(self, meta: dict[str, Any]) -> None:
         """Go on with the history, the record and the clock of a checkpoint."""
         self.history, self.removals.fixed = meta["history"], meta["fixed"]
         self.target, self.removals.restarts = meta["target"], meta["restarts"]
-        self.removals.since, self.doubted = meta["removed"], meta["doubted"]
-        self.removals.asked_back = meta.get("asked_back", False)
+        self.removals.since_restart, self.doubted = meta["removed"], meta["doubted"]
+        self.removals.restarting = meta.get("asked_back", False)
         for removed, false in meta["lessons"]:
-            self._lesson(removed, false)
+            self._record_restart(removed, false)
         self.best = None if meta["best"] is None else Point.from_dict(meta["best"])
         if meta["certified"] is not None:
             self.closings.certificate = Certificate.from_dict(meta["certificate"])
@@ -242,14 +244,18 @@ class Monitor:
             "pass": len(self.history) + 1,
             "primal": point.primal,
             "dual": dual,
-            **self._distance(point, dual),
+            **self._gap_fields(point, dual),
             "rows_alive": stats["rows_alive"],
             "rows_visited": stats["rows_visited"],
             "seconds": time.monotonic() - self.started,
-            **{name: stats[name] for name in (*COUNTED, *READ, ESTIMATED) if name in stats},
+            **{
+                name: stats[name]
+                for name in (*COUNTER_FIELDS, *READ_FIELDS, ESTIMATE_FIELD)
+                if name in stats
+            },
         }
         self.history.append(event)
-        self.removals.since += stats["fixed_hi"] + stats["fixed_lo"]
+        self.removals.since_restart += stats["fixed_hi"] + stats["fixed_lo"]
         if stats["fixed_hi"] or stats["fixed_lo"]:
             assert self.rule is not None
             self.removals.fixed.append(
@@ -262,75 +268,77 @@ class Monitor:
             )
         self.report(event)
 
-    def _distance(self, point: Point, dual: float) -> dict[str, Any]:
+    def _gap_fields(self, point: Point, dual: float) -> dict[str, Any]:
         if self.definite:
-            return {"relative_gap": relative(point.primal - dual, point.primal)}
+            return {"relative_gap": relative_gap(point.primal - dual, point.primal)}
         return {"primal": None, "relative_gap": None, "violation": point.violation}
 
-    def _left(self, found: Point | Certificate) -> float:
+    def _remaining(self, found: Point | Certificate) -> float:
         """The gap, or the KKT violation if gaps bound nothing; a nan counts as infinite."""
         left = found.gap if self.definite else found.violation
         return float("inf") if left is None or np.isnan(left) else left
 
-    def _widest(self, certificate: Certificate) -> float:
+    def _max_remaining(self, certificate: Certificate) -> float:
         """The gap or KKT violation plus its rounding bound."""
-        return self._left(certificate) + certificate.rounding_bound
+        return self._remaining(certificate) + certificate.rounding_bound
 
-    def _enough(self, certificate: Certificate) -> bool:
+    def _is_enough(self, certificate: Certificate) -> bool:
         """Whether a certificate shows the requested gap, or as much of it as rounding allows."""
         if not (self.definite and certificate.proved):
             return certificate.proves(self.limits.tol)
-        wanted = enough(certificate.rounding_bound, certificate.primal, self.limits.tol)
+        wanted = sufficient_gap(certificate.rounding_bound, certificate.primal, self.limits.tol)
         return bool(certificate.gap <= wanted)
 
-    def _learn(self, stats: dict[str, Any]) -> None:
+    def _report_removals(self, stats: dict[str, Any]) -> None:
         """Report to the rule how many of the rows that came back had been removed wrongly."""
         rows = self.removals
-        if rows.asked_back:
+        if rows.restarting:
             # (If the solver does not count them, all count as wrong: some must have been.)
             total = stats.get("false_removals")
-            false = rows.since if total is None else total - sum(f for _, f in rows.lessons)
-            self._lesson(rows.since, false)
-            rows.since, rows.asked_back = 0, False
+            known = sum(wrong for _, wrong in rows.restarted_counts)
+            false = rows.since_restart if total is None else total - known
+            self._record_restart(rows.since_restart, false)
+            rows.since_restart, rows.restarting = 0, False
 
-    def _lesson(self, removed: int, false: int) -> None:
-        self.removals.lessons.append([removed, false])
+    def _record_restart(self, removed: int, false: int) -> None:
+        self.removals.restarted_counts.append([removed, false])
         if self.rule is not None:
-            self.rule = self.rule.learned(removed, false)
-            if not self.rule.safe and len(self.removals.lessons) >= self.limits.restarts:
+            self.rule = self.rule.after_restart(removed, false)
+            if not self.rule.safe and len(self.removals.restarted_counts) >= self.limits.restarts:
                 self.rule = GapBall() if self.definite else None
 
-    def _nothing(self, found: Point | Certificate) -> bool:
+    def _has_zero_optimum(self, found: Point | Certificate) -> bool:
         """Whether w* cannot be distinguished from 0: ``1/2 ||w*||^2 <= -D`` is below the threshold.
 
         If P stays far above ``P* = -1/2 ||w*||^2``, pair steps would go on for hours: after many
         checks the threshold is raised to the rounding of float32 entries.
         """
         late = len(self.history) > LATE and found.primal >= 0
-        return self.nothing > 0 and -found.dual <= (self.nothing / U32 if late else self.nothing)
+        threshold = self.min_half_norm_sq / U32 if late else self.min_half_norm_sq
+        return threshold > 0 and -found.dual <= threshold
 
     def _region(self, point: Point) -> Any:
         return None if self.rule is None else self.rule.region(point, point.rounding)
 
-    def _reckless(self) -> bool:
+    def _has_unsafe_removals(self) -> bool:
         """Whether rows are fixed at a bound by a rule that is not safe."""
-        return self.removals.since > 0 and self.rule is not None and not self.rule.safe
+        return self.removals.since_restart > 0 and self.rule is not None and not self.rule.safe
 
-    def _take_back(self) -> Verdict:
+    def _restore_rows(self) -> Verdict:
         """Bring all rows back, after a closing pass found that an unsafe rule removed too many."""
         self.removals.restarts += 1
         self.best, self.target = None, self.limits.tol
-        self.removals.asked_back = True
+        self.removals.restarting = True
         return Verdict(restart=True)
 
-    def _close(self, point: Point) -> Certificate:
+    def _run_closing_pass(self, point: Point) -> Certificate:
         self.report({"event": "phase", "phase": "certify"})
         began = time.monotonic()
         certificate = self.certify(point)
         self.closings.passes += 1
         self.closings.seconds += time.monotonic() - began
         before = self.closings.certificate
-        if before is None or not self._widest(before) <= self._widest(certificate):
+        if before is None or not self._max_remaining(before) <= self._max_remaining(certificate):
             self.closings.certificate, self.closings.point = certificate, point
         return certificate
 
@@ -343,22 +351,22 @@ class Monitor:
         if not self.interrupted:
             return
         if self.folder is not None and save is not None:
-            self._keep(None, save)
+            self._write_checkpoint(None, save)
         raise Paused
 
-    def _exhausted(self) -> bool:
+    def _has_used_budget(self) -> bool:
         # (After a Ctrl-C a checkpoint is written first.)
         late = self.expired() and not self.interrupted
         return late or len(self.history) >= self.limits.max_iter
 
-    def _checkpoint(self, point: Point, save: Save) -> None:
+    def _checkpoint_if_due(self, point: Point, save: Save) -> None:
         due = time.monotonic() - self.saved > CHECKPOINT_SECONDS
         if self.folder is not None and (due or self.interrupted):
-            self._keep(point, save)
+            self._write_checkpoint(point, save)
         if self.interrupted:
             raise KeyboardInterrupt
 
-    def _keep(self, point: Point | None, save: Save) -> None:
+    def _write_checkpoint(self, point: Point | None, save: Save) -> None:
         """Write a checkpoint of the pass that reached this point; None: of a pass under way."""
         assert self.folder is not None
         proof, proved = self.closings.certificate, self.closings.point
@@ -368,9 +376,9 @@ class Monitor:
             "fixed": self.removals.fixed,
             "target": self.target,
             "restarts": self.removals.restarts,
-            "removed": self.removals.since,
-            "asked_back": self.removals.asked_back,
-            "lessons": self.removals.lessons,
+            "removed": self.removals.since_restart,
+            "asked_back": self.removals.restarting,
+            "lessons": self.removals.restarted_counts,
             # (The checkpoint's own point is computed again by the repeated pass.)
             "best": None if self.best is None or self.best is point else self.best.to_dict(),
             "doubted": self.doubted,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from bigscreen.problems.point import met, reached
+from bigscreen.problems.point import gap_or_violation, meets_tol
 
 
 def certificate_html(
@@ -49,9 +49,9 @@ def _verdict(provenance: Mapping[str, Any], scorers: int) -> tuple[str, bool]:
         return f"Nothing is proved: the kernel is not positive semidefinite{over}.", False
     tol = provenance["parameters"]["tol"]
     gap = max(part["relative_gap"] for part in found)
-    if all(met(part, tol) for part in found):
+    if all(meets_tol(part, tol) for part in found):
         return f"Proved{over}: the relative gap is {gap:.1e} (asked for {tol:g}){many}.", True
-    widest = max(reached(part) for part in found)
+    widest = max(gap_or_violation(part) for part in found)
     return (
         f"The relative gap missed {tol:g}: {widest:.1e}, rounding included{over}{many}; it is the "
         "best machine found.",

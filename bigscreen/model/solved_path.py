@@ -15,7 +15,7 @@ from bigscreen.errors import InputError
 from bigscreen.kernels.standard import kernel_from_dict
 from bigscreen.model.file import ABOUT_FILE, PATH, array_of, opened, packed, unpacked, write
 from bigscreen.model.model import Model, in_present_words
-from bigscreen.problems.point import EACH, met, reached, relative
+from bigscreen.problems.point import ROUNDING_FIELDS, gap_or_violation, meets_tol, relative_gap
 
 CERTIFIED = ("primal", "dual", "gap", "relative_gap")
 
@@ -71,18 +71,18 @@ class SolvedPath:
         """A sentence on the points that missed the requested tolerance; None if all met it."""
         tol = self.record["provenance"]["parameters"]["tol"]
         parts = self.walks
-        missed = [part for part in parts if not met(part, tol)]
+        missed = [part for part in parts if not meets_tol(part, tol)]
         if not missed:
             return None
-        worst = max(missed, key=reached)
+        worst = max(missed, key=gap_or_violation)
         which = "points, those of the folds among them," if self.record["folds"] else "points"
         what, rounded = "KKT violation", ""
         if worst.get("violation") is None:
-            what, moved = "relative gap", relative(worst["rounding"], worst["primal"])
+            what, moved = "relative gap", relative_gap(worst["rounding"], worst["primal"])
             rounded = f" (rounding can have moved it by {moved:.1e})"
         return (
             f"{len(missed)} of {len(parts)} {which} missed the {what} {tol:g}: the largest is "
-            f"{reached(worst):.2e}{rounded}, at {self.parameter} {worst['value']:.4g}"
+            f"{gap_or_violation(worst):.2e}{rounded}, at {self.parameter} {worst['value']:.4g}"
         )
 
     @property
@@ -171,7 +171,7 @@ class SolvedPath:
                 **{key: part[key] for key in CERTIFIED},
                 "rounding_bound": part["rounding"],
                 # (Older files have no such fields.)
-                **{key: part.get(key) for key in EACH},
+                **{key: part.get(key) for key in ROUNDING_FIELDS},
                 "proved": part["gap"] is not None,
                 "psd": part.get("violation") is None,
                 "violation": part.get("violation"),

@@ -25,7 +25,7 @@ from bigscreen.path.explicit_rows import (
 )
 from bigscreen.path.stage import PathPoint, PointTask
 from bigscreen.problems.dual import Dual
-from bigscreen.problems.point import enough
+from bigscreen.problems.point import sufficient_gap
 from bigscreen.screening.regions import Scores
 from bigscreen.solvers.coordinate import EpochRows, epoch
 
@@ -122,7 +122,7 @@ class ColumnsStage:
             tries += 1
             if best is None or solved.gap < best.gap:
                 best, kept = solved, total
-            done = best.gap <= enough(best.rounding, best.primal, task.tol)
+            done = best.gap <= sufficient_gap(best.rounding, best.primal, task.tol)
             if done or not able or goal.expired() or tries > TRIES:
                 break
             goal.sharpen()

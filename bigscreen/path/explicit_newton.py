@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from bigscreen.numerics.cholesky import Factor, factorise
 from bigscreen.numerics.rows import FloatArray, njit, row_axpy
 from bigscreen.path.explicit_rows import SUM_UNIT, ExplicitRows, Goal, UndecidedRows
-from bigscreen.problems.dual_sums import slack
+from bigscreen.problems.dual_sums import row_gap
 
 
 @dataclass(frozen=True)
@@ -395,7 +395,7 @@ def _respond(
                 w[-1] += step
             alpha[k] = new
             moved += 1
-        gap += slack(G, lo[k], hi[k], tube[k], new)
+        gap += row_gap(G, lo[k], hi[k], tube[k], new)
     return found, moved, gap
 
 

@@ -277,7 +277,7 @@ class UndecidedRows:
         # Smaller arrays have to pay for their making.
         if np.count_nonzero(stay) > 0.8 * len(stay):
             return None
-        settled = self.dual.settled(decided, self.alpha)
+        settled = self.dual.with_decisions(decided, self.alpha)
         change = self.dual.sign * (settled - self.alpha)
         moved = np.flatnonzero(change)
         columns.add(self.ids[moved], change[moved], self.w)

@@ -13,7 +13,7 @@ from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.options import PathOptions
 from bigscreen.path.scoring import SCORINGS, check_spread
-from bigscreen.problems.recipes import NuSvc, check_feasible, classes, rows_weights
+from bigscreen.problems.recipes import NuSvc, check_feasible, class_signs, rows_weights
 from bigscreen.train.problems import Binary
 
 Folds = int | list[tuple[NDArray[np.int64], NDArray[np.int64]]]
@@ -84,7 +84,10 @@ def make_folds(
             for binary in binaries:
                 problem = binary.problem
                 assert isinstance(problem, NuSvc)
-                c, sign = rows_weights(y, own, problem.code_weight), classes(y, problem.positive)
+                c, sign = (
+                    rows_weights(y, own, problem.code_weight),
+                    class_signs(y, problem.positive),
+                )
                 sides = float(np.sum(c[sign > 0])), float(np.sum(c[sign < 0]))
                 where = f" without the rows of fold {f + 1}"
                 check_feasible(float(values[-1]), *sides, problem.intercept, where)

@@ -25,7 +25,7 @@ from bigscreen.options.train import TrainOptions
 from bigscreen.path.folds import Fold
 from bigscreen.path.scoring import judged
 from bigscreen.plan.memory import Plan
-from bigscreen.problems.recipes import of_rows
+from bigscreen.problems.recipes import with_mass_of
 from bigscreen.train.job import Attempt, Result
 from bigscreen.train.many import ManyJob, Outcomes
 from bigscreen.train.problems import Binary
@@ -73,7 +73,7 @@ class FoldsJob(ManyJob):
         for f, fold in enumerate(self.folds):
             for v, value in enumerate(self.values):
                 for one in self.binaries:
-                    problem = of_rows(one.problem.at(value), y, fold.weights)
+                    problem = with_mass_of(one.problem.at(value), y, fold.weights)
                     name = f"fold-{f}-{v}-{one.folder}"
                     found.append(Binary(problem, name, name))
                     self.fits[name] = f * len(self.values) + v

@@ -21,9 +21,9 @@ from bigscreen.path.gram_matrix import ENTRY_UNIT, FullGram, Progress
 from bigscreen.path.interior import GramInterior
 from bigscreen.path.stage import PathPoint, PointTask
 from bigscreen.problems.dual import FREE, Dual
-from bigscreen.problems.point import enough
-from bigscreen.problems.violation import unit
-from bigscreen.screening.bounds import greedy
+from bigscreen.problems.point import sufficient_gap
+from bigscreen.problems.violation import libsvm_scale
+from bigscreen.screening.bounds import fill_total
 from bigscreen.screening.regions import Ball, Scores
 from bigscreen.solvers.block.face import Faces
 from bigscreen.solvers.block.working_set import free
@@ -153,7 +153,7 @@ class GramStage:
                 best, alpha = now if _left(now) < _left(best) else best, now.alpha
             box = self._share * float(np.sum(dual.hi[live] - dual.lo[live]))
             aim = sharper * GRAM.aim * self._enough(tol, now)
-            aim /= max(box, 1e-300) if psd else unit(dual)
+            aim /= max(box, 1e-300) if psd else libsvm_scale(dual)
             alpha, steps, violation = self._steps(dual, alpha, live, aim)
             before, now = now, self._at(dual, alpha)
             counts["steps"] += steps
@@ -207,7 +207,7 @@ class GramStage:
             kept.coef, kept.scores, kept.drift = memory["coef"], memory["scores"], drift
 
     def _enough(self, tol: float, point: PathPoint) -> float:
-        return enough(point.rounding, point.primal, tol) if self.gram.psd else tol
+        return sufficient_gap(point.rounding, point.primal, tol) if self.gram.psd else tol
 
     def _nothing(self, dual: Dual, point: PathPoint) -> bool:
         """Whether a nu-SVC's w* is 0 as far as float32 entries could tell; P does not say so.
@@ -399,7 +399,7 @@ def near_last(
     try:
         near = part.feasible(near, (near <= part.lo) | (near >= part.hi))
     except ValueError:
-        near = greedy(part, near, scores()[live])
+        near = fill_total(part, near, scores()[live])
     farther = float(np.sum(np.abs(alpha[live] - before)))
     if farther > (1 + 1e-6) * float(np.sum(np.abs(near - before))):
         return alpha
@@ -423,5 +423,5 @@ def screened(
     gap = part.frank_wolfe_gap(alpha, scores, point.mu) + point.rounding
     lower, upper = Ball(float(np.sqrt(gap))).intervals(scores, norms[live], slack[live])
     mu: Any = (0.0, 0.0) if dual.coupling is None else part.multiplier_interval(lower, upper)
-    stay = part.arrived(part.decide(lower, upper, mu), alpha) == FREE
+    stay = part.decisions_in_place(part.decide(lower, upper, mu), alpha) == FREE
     return live[stay] if np.count_nonzero(stay) <= (1 - WORTH_COPYING) * len(live) else live

@@ -17,7 +17,7 @@ from bigscreen.certify.exact import ScoredRows, score_rows
 from bigscreen.certify.scores import ProvedScores, score_bands
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
-from bigscreen.fit.loop import nothing
+from bigscreen.fit.loop import min_half_norm_sq
 from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.operand import Operand
@@ -108,7 +108,7 @@ class KernelStage:
             limits=Limits(task.tol, MOST_ROUNDS, task.deadline),
             rule=ThrottledGapBall() if screens else None,
             report=lambda event: None,
-            nothing=nothing(self.design, judge.problem),
+            min_half_norm_sq=min_half_norm_sq(self.design, judge.problem),
             definite=self.design.definite,
         )
         solve.run(monitor)
@@ -226,6 +226,6 @@ class ThrottledGapBall:
         self.last = point.gap
         return GapBall().region(point, rounding)
 
-    def learned(self, removed: int, false: int) -> Rule:
+    def after_restart(self, removed: int, false: int) -> Rule:
         """The rule as it is."""
         return self

@@ -18,7 +18,7 @@ from bigscreen.features import nystrom
 from bigscreen.files.kept_files import KeptFiles
 from bigscreen.files.sealed import Arrays
 from bigscreen.files.work import PROBLEM
-from bigscreen.fit.loop import BEYOND
+from bigscreen.fit.loop import OVERFLOW_MESSAGE
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
@@ -36,8 +36,8 @@ from bigscreen.path.scoring import SCORINGS, best_of, judged
 from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
 from bigscreen.plan.plan import plan_on
-from bigscreen.problems.point import EACH, settled, worst
-from bigscreen.problems.recipes import of_rows
+from bigscreen.problems.point import ROUNDING_FIELDS, is_solved, largest_gaps
+from bigscreen.problems.recipes import with_mass_of
 from bigscreen.screening.sequential import make_path_rule
 from bigscreen.train.job import Result, claimed
 from bigscreen.train.problems import check_rows, problems, published
@@ -224,7 +224,7 @@ class PathJob:
         walks = [
             Walk(
                 stage,
-                of_rows(one.problem, self.y, weights),
+                with_mass_of(one.problem, self.y, weights),
                 self.y,
                 weights,
                 self.values,
@@ -257,7 +257,7 @@ class PathJob:
             yield records, arrays
 
     def _met(self, record: dict[str, Any]) -> bool:
-        return settled(record, self.fit.tol)
+        return is_solved(record, self.fit.tol)
 
     def _deadline(self, fold: int | None) -> float | None:
         """When a walk has used its share of the time that is left."""
@@ -277,7 +277,7 @@ class PathJob:
                     "done": self.done,
                     "total": self.total,
                     "value": records[0]["value"],
-                    **worst(records),
+                    **largest_gaps(records),
                     "rows": records[0]["rows"],
                     "left": max(record["left"] for record in records),
                 }
@@ -338,7 +338,7 @@ class PathJob:
             machines = job.machines(f, v)
             records = []
             for binary, one in zip(self.binaries, machines, strict=True):
-                problem = of_rows(binary.problem.at(value), self.y, weights)
+                problem = with_mass_of(binary.problem.at(value), self.y, weights)
                 dual = problem.dual(self.y, weights)
                 rows = int(np.count_nonzero(dual.hi > dual.lo))
                 records.append(_of_certificate(one, value, rows, each))
@@ -418,8 +418,8 @@ def _of_certificate(result: Result, value: float, rows: int, seconds: float) -> 
     """
     proof = result["certificate"]
     if not proof["proved"]:
-        raise InputError(f"at {value:g} of the grid {BEYOND}")
-    names = ("primal", "dual", "gap", "relative_gap", *EACH)
+        raise InputError(f"at {value:g} of the grid {OVERFLOW_MESSAGE}")
+    names = ("primal", "dual", "gap", "relative_gap", *ROUNDING_FIELDS)
     return {
         "value": value,
         **{name: proof[name] for name in names},

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bigscreen.certify.certificate import SquaredNorm, kkt_violation, prove
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import FREE, Dual, Mu
-from bigscreen.problems.point import relative
+from bigscreen.problems.point import relative_gap
 from bigscreen.screening.regions import Scores
 
 
@@ -64,7 +64,7 @@ class PathPoint:
     @property
     def relative_gap(self) -> float:
         """``gap / |P|``; 0 where both are 0."""
-        return relative(self.gap, self.primal)
+        return relative_gap(self.gap, self.primal)
 
     @classmethod
     def proved(

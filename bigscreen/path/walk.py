@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.errors import InputError
-from bigscreen.fit.loop import BEYOND, arithmetic, check_box
+from bigscreen.fit.loop import OVERFLOW_MESSAGE, check_box, explain_overflow
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.stage import PathPoint, PointTask, Stage
 from bigscreen.problems.dual import FREE, Dual
-from bigscreen.problems.point import EACH
+from bigscreen.problems.point import ROUNDING_FIELDS
 from bigscreen.problems.recipes import Problem, refuse_uncommon
 from bigscreen.screening.regions import Past
 from bigscreen.screening.sequential import PathRule, Screened, screen
@@ -166,13 +166,13 @@ class Walk:
         return self.stage.norms
 
     @property
-    def ends(self) -> bool:
+    def needs_both_sides(self) -> bool:
         """Whether a rule needs the last point beforehand."""
-        return any(rule.ends for rule in self.settings.rules) and len(self.values) > 1
+        return any(rule.needs_both_sides for rule in self.settings.rules) and len(self.values) > 1
 
     def step(self, k: int) -> Step:
         """Solve point k; points are asked for in their order."""
-        if self.ends and self.end is None:
+        if self.needs_both_sides and self.end is None:
             self.end = self._solve(len(self.values) - 1)
         if self.end is not None and k == len(self.values) - 1:
             return self.end
@@ -194,13 +194,13 @@ class Walk:
             found = self._screen(dual, value, before)
             decided, screened = found.decided, found.counts
         if screened and any(screened["all"].values()):
-            alpha = dual.feasible(dual.settled(decided, alpha), decided != FREE)
+            alpha = dual.feasible(dual.with_decisions(decided, alpha), decided != FREE)
         else:
             alpha = dual.feasible(alpha)
         ruled = time.perf_counter()
         of_walk = settings.aim, settings.deadline, settings.dynamic
         task = PointTask(dual, alpha, decided, *of_walk, point)
-        with arithmetic():
+        with explain_overflow():
             solved = self.stage.solve(task)
             said = solved
             if settings.published is not None:
@@ -229,13 +229,13 @@ class Walk:
 
 def _proof(solved: PathPoint, value: float) -> dict[str, Any]:
     """What is proved of a point; without a gap None stands for it, and the violation is there."""
-    names = ("primal", "dual", "gap", "relative_gap", "rounding", *EACH)
+    names = ("primal", "dual", "gap", "relative_gap", "rounding", *ROUNDING_FIELDS)
     proof: dict[str, Any] = {name: getattr(solved, name) for name in names}
     if solved.violation is not None:
         without = ("primal", "gap", "relative_gap", "primal_rounding")
         proof |= {**dict.fromkeys(without), "violation": solved.violation}
     if not np.isfinite([number for number in proof.values() if number is not None]).all():
-        raise InputError(f"at {value:g} of the grid {BEYOND}")
+        raise InputError(f"at {value:g} of the grid {OVERFLOW_MESSAGE}")
     return proof
 
 

@@ -84,7 +84,7 @@ class Dual:
         return Dual(self.sign[rows], self.lin[rows], *box, coupling, self.total, group, tube, curve)
 
     @property
-    def ways(self) -> FloatArray:
+    def step_signs(self) -> FloatArray:
         """The sign of every row in a pair step (rows,): t with a coupling, s without one."""
         return self.sign if self.coupling is None else self.coupling
 
@@ -256,7 +256,7 @@ class Dual:
         high = self._each_group(most, np.maximum(one, other), weights, group)
         # A gradient with a multiplier is rounded twice: the last bit must not decide about a row
         # whose breakpoint is the multiplier itself.
-        size = max(_largest(one), _largest(other))
+        size = max(_max_finite(one), _max_finite(other))
         size += 0.0 if self.tube is None else float(np.max(self.tube, initial=0.0))
         return low - 1e-15 * size, high + 1e-15 * size
 
@@ -300,14 +300,14 @@ class Dual:
             decided = np.where((g_low > -tube) & (g_high < tube), AT_ZERO, decided)
         return np.where(under, AT_LO, decided)
 
-    def settled(self, decided: NDArray[np.int8], alpha: FloatArray) -> FloatArray:
+    def with_decisions(self, decided: NDArray[np.int8], alpha: FloatArray) -> FloatArray:
         """alpha with every decided variable set to its value (which may break the coupling)."""
         rest = np.where(decided == AT_ZERO, 0.0, alpha)
         return np.where(decided == AT_HI, self.hi, np.where(decided == AT_LO, self.lo, rest))
 
-    def arrived(self, decided: NDArray[np.int8], alpha: FloatArray) -> NDArray[np.int8]:
+    def decisions_in_place(self, decided: NDArray[np.int8], alpha: FloatArray) -> NDArray[np.int8]:
         """The decisions for variables that have their decided value already; FREE for the rest."""
-        return np.where(self.settled(decided, alpha) == alpha, decided, FREE)
+        return np.where(self.with_decisions(decided, alpha) == alpha, decided, FREE)
 
     def feasible(self, alpha: FloatArray, fixed: NDArray[np.bool_] | None = None) -> FloatArray:
         """A feasible alpha of the whole problem near this one: in its box, with the right total.
@@ -336,14 +336,14 @@ class Dual:
             way, t = (1.0 if excess > 0 else -1.0), self.coupling[own]
             # A sum that is too small is, with signs turned, one that is too large.
             low = np.where(way * t > 0, self.lo[own], -self.hi[own])
-            x[own], left = _lowered(way * x[own], low, abs(excess))
+            x[own], left = _lower_sum(way * x[own], low, abs(excess))
             x[own] *= way
             if left > 1e-9 * max(1.0, abs(total), size):
                 raise ValueError("no alpha within the box has the coupling's total")
             moved = True
         return np.clip(self.coupling * x, self.lo, self.hi) if moved else alpha
 
-    def balanced(self, alpha: FloatArray) -> FloatArray:
+    def with_exact_sums(self, alpha: FloatArray) -> FloatArray:
         """A feasible alpha rounded to multiples of a power of two, so that its sums are exact.
 
         ``sum t alpha`` of every group is its total rounded to a multiple; a variable at 0 stays 0.
@@ -372,7 +372,7 @@ class Dual:
         return found
 
 
-def _lowered(x: FloatArray, low: FloatArray, excess: float) -> tuple[FloatArray, float]:
+def _lower_sum(x: FloatArray, low: FloatArray, excess: float) -> tuple[FloatArray, float]:
     """Lower x by ``excess`` in sum, no row below ``low``; return x and the excess that is left."""
     for end in (np.minimum(np.maximum(low, 0.0), x), low):
         room = float(np.sum(x - end))
@@ -384,7 +384,7 @@ def _lowered(x: FloatArray, low: FloatArray, excess: float) -> tuple[FloatArray,
     return x, excess
 
 
-def _largest(values: FloatArray) -> float:
+def _max_finite(values: FloatArray) -> float:
     """The largest absolute value among the finite values, or 0 if there is none."""
     if not len(values):
         return 0.0

@@ -15,7 +15,7 @@ from bigscreen.numerics.order_statistic import WEIGHT_TOL
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import Dual
 
-FEW = 4096
+MAX_COMPILED_ROWS = 4096
 """Use the compiled loops of this module for at most this many rows: they sum one after another."""
 
 GRADIENT_ERROR = 2.0**-51
@@ -41,24 +41,24 @@ def arrays(dual: Dual) -> Arrays:
     n = len(dual)
     coupled = dual.coupling is not None
     return Arrays(
-        plain(dual.sign),
-        plain(dual.lin),
-        plain(dual.lo),
-        plain(dual.hi),
-        np.zeros(n) if dual.coupling is None else plain(dual.coupling),
-        np.zeros(n) if dual.tube is None else plain(dual.tube),
+        as_loop_array(dual.sign),
+        as_loop_array(dual.lin),
+        as_loop_array(dual.lo),
+        as_loop_array(dual.hi),
+        np.zeros(n) if dual.coupling is None else as_loop_array(dual.coupling),
+        np.zeros(n) if dual.tube is None else as_loop_array(dual.tube),
         np.zeros(n, np.int8) if dual.group is None else np.array(dual.group, np.int8),
         np.array(dual.total, np.float64, ndmin=1) if coupled else np.empty(0),
     )
 
 
-def plain(values: FloatArray) -> FloatArray:
+def as_loop_array(values: FloatArray) -> FloatArray:
     """A contiguous, writeable float64 array: loops are compiled again for any other kind."""
     found = np.ascontiguousarray(values, np.float64)
     return found if found.flags.writeable else found.copy()
 
 
-def measure(
+def dual_and_gap(
     dual: Dual,
     parts: Arrays,
     alpha: FloatArray,
@@ -70,10 +70,10 @@ def measure(
     """Compute D(alpha), the best multiplier of every group, the gap and the gap's error bound.
 
     The array of multipliers is empty without a coupling. The error bound says how far errors of
-    the scores can have moved the gap; see `look` and `gap_and_doubt`.
+    the scores can have moved the gap; see `scores_and_dual` and `gap_and_doubt`.
     """
-    value = look(parts, alpha, F, r, scores)
-    if len(scores) <= FEW:
+    value = scores_and_dual(parts, alpha, F, r, scores)
+    if len(scores) <= MAX_COMPILED_ROWS:
         mu = multipliers(parts, scores)
     else:
         mu = np.atleast_1d(dual.multiplier(scores)) if len(parts.total) else np.empty(0)
@@ -113,25 +113,25 @@ def _middle(values: FloatArray, weights: FloatArray, threshold: float) -> float:
     level = WEIGHT_TOL * total
     if level == 0.0:
         return 0.0
-    low, high = _statistics(values, weights, threshold, level)
+    low, high = _select_both(values, weights, threshold, level)
     if low < high:
         least = np.inf
         for weight in weights:
             if weight > 0.0:
                 least = min(least, 0.25 * weight)
         if least < level:
-            low, high = _statistics(values, weights, threshold, least)
+            low, high = _select_both(values, weights, threshold, least)
     if np.isfinite(low) and np.isfinite(high):
         return low + 0.5 * (high - low)
     return low if np.isfinite(low) else high
 
 
 @njit(cache=True, nogil=True)
-def _statistics(
+def _select_both(
     values: FloatArray, weights: FloatArray, threshold: float, level: float
 ) -> tuple[float, float]:
     """The weighted order statistics at ``threshold - level`` and ``threshold + level``."""
-    low = _statistic(values, weights, threshold - level)
+    low = _select(values, weights, threshold - level)
     if np.isfinite(low):
         below = 0.0
         for i in range(len(values)):
@@ -139,11 +139,11 @@ def _statistics(
                 below += weights[i]
         if below >= threshold + level:
             return low, low
-    return low, _statistic(values, weights, threshold + level)
+    return low, _select(values, weights, threshold + level)
 
 
 @njit(cache=True, nogil=True)
-def _statistic(values: FloatArray, weights: FloatArray, threshold: float) -> float:
+def _select(values: FloatArray, weights: FloatArray, threshold: float) -> float:
     """A weighted order statistic by quickselect: `order_statistic`, compiled."""
     if threshold <= 0.0:
         return -np.inf
@@ -180,7 +180,7 @@ def _statistic(values: FloatArray, weights: FloatArray, threshold: float) -> flo
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def look(
+def scores_and_dual(
     parts: Arrays, alpha: FloatArray, F: FloatArray, r: FloatArray, scores: FloatArray
 ) -> float:
     """Write the scores that follow from F (``r F = p - s u``) into ``scores``; return D(alpha)."""
@@ -234,7 +234,7 @@ def gap_and_doubt(
 
 
 @njit(nogil=True, cache=True)
-def slack(G: float, lo: float, hi: float, tube: float, alpha: float) -> float:
+def row_gap(G: float, lo: float, hi: float, tube: float, alpha: float) -> float:
     """One row's part of the Frank-Wolfe gap, as in ``Dual.slacks``."""
     if tube == 0.0:
         return G * (hi - alpha) if G > 0 else -G * (alpha - lo)

@@ -17,59 +17,59 @@ from bigscreen.problems.recipes import Problem
 HOPELESS = 0.9
 """If rounding exceeds this fraction of the requested gap, no gap can prove it any more."""
 
-NUMBERS = ("primal", "dual", "gap", "relative_gap", "rounding_bound")
+REQUIRED_FIELDS = ("primal", "dual", "gap", "relative_gap", "rounding_bound")
 """Fields of a certificate that must be finite: otherwise the certificate proves nothing."""
 
-EACH = ("primal_rounding", "dual_rounding")
+ROUNDING_FIELDS = ("primal_rounding", "dual_rounding")
 """Fields of a certificate that bound the rounding errors of P and of D."""
 
 MET = 1e-13
 """Relative rounding error up to which a sum counts as equal to the coupling's total."""
 
 
-def relative(gap: float, primal: float) -> float:
+def relative_gap(gap: float, primal: float) -> float:
     """The relative gap ``gap / |P|``; if P is 0, it is 1 for a positive gap and else 0."""
     return gap / abs(primal) if primal != 0 else float(gap > 0)
 
 
-def reached(record: Mapping[str, Any]) -> float:
+def gap_or_violation(record: Mapping[str, Any]) -> float:
     """The number of a certificate's JSON record that is compared with ``tol``.
 
     It is the relative gap, or the violation of the KKT conditions if a gap bounds nothing, or nan
-    if the record has neither: ``reached(record) <= tol`` is False then. ``record`` may also be
-    that of a path's point.
+    if the record has neither: ``gap_or_violation(record) <= tol`` is False then. ``record`` may
+    also be that of a path's point.
     """
     found = record.get("violation")
     found = record["relative_gap"] if found is None else found
     return np.nan if found is None else float(found)
 
 
-def met(record: Mapping[str, Any], tol: float) -> bool:
+def meets_tol(record: Mapping[str, Any], tol: float) -> bool:
     """Whether a certificate's JSON record proves the relative gap ``tol``, rounding included.
 
     If a gap bounds nothing: whether the violation is at most ``tol``. ``record`` may also be that
     of a path's point.
     """
     if record.get("violation") is not None:
-        return reached(record) <= tol
+        return gap_or_violation(record) <= tol
     if record["gap"] is None:
         return False
     proved = proves(record["gap"], _rounding(record), record["primal"], tol)
-    return bool(reached(record) <= tol and proved)
+    return bool(gap_or_violation(record) <= tol and proved)
 
 
-def settled(record: Mapping[str, Any], tol: float) -> bool:
-    """Whether further solving would prove no smaller gap than this record has: see `enough`."""
+def is_solved(record: Mapping[str, Any], tol: float) -> bool:
+    """Whether further solving would prove no smaller gap than this record's (`sufficient_gap`)."""
     if record.get("violation") is not None or record["gap"] is None:
-        return met(record, tol)
-    return bool(record["gap"] <= enough(_rounding(record), record["primal"], tol))
+        return meets_tol(record, tol)
+    return bool(record["gap"] <= sufficient_gap(_rounding(record), record["primal"], tol))
 
 
 def _rounding(record: Mapping[str, Any]) -> float:
     return float(record["rounding_bound" if "rounding_bound" in record else "rounding"])
 
 
-def worst(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+def largest_gaps(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """The largest relative gap and KKT violation of several records; None if a record lacks it."""
     found: dict[str, float | None] = {}
     for name in ("relative_gap", "violation"):
@@ -83,7 +83,7 @@ def proves(gap: float, rounding: float, primal: float, tol: float) -> bool:
     return gap + rounding <= tol * abs(primal)
 
 
-def enough(rounding: float, primal: float, tol: float) -> float:
+def sufficient_gap(rounding: float, primal: float, tol: float) -> float:
     """The largest gap that proves the relative gap tol: ``tol |P|`` less the rounding.
 
     If rounding leaves no room for such a gap, it is ``tol |P|``: a smaller gap would prove no more.
@@ -197,7 +197,7 @@ class Point:
     @property
     def relative_gap(self) -> float:
         """``gap / |P|``; 0 if both are 0."""
-        return relative(self.gap, self.primal)
+        return relative_gap(self.gap, self.primal)
 
     def to_dict(self) -> dict[str, Any]:
         """The point as JSON values, without rounding; arrays over the rows are in base64."""
@@ -206,8 +206,8 @@ class Point:
             "coef": self.coef.tolist(),
             "w": self.w.tolist(),
             "readings": [reading.to_dict() for reading in self.readings],
-            "alpha": _text(self.alpha),
-            "sides": _text(self.sides),
+            "alpha": _to_base64(self.alpha),
+            "sides": _to_base64(self.sides),
         }
 
     @classmethod
@@ -227,7 +227,7 @@ class Point:
         return cls(**{**known, **made})
 
 
-def _text(rows: NDArray[Any] | None) -> str | None:
+def _to_base64(rows: NDArray[Any] | None) -> str | None:
     return None if rows is None else base64.b64encode(rows.tobytes()).decode()
 
 
@@ -292,8 +292,8 @@ class Certificate:
     evidence: Any = field(default=None, repr=False, compare=False)
 
     @property
-    def reached(self) -> float:
-        """The relative gap, or the KKT violation if a gap bounds nothing: see `reached`."""
+    def gap_or_violation(self) -> float:
+        """The relative gap, or the KKT violation if a gap bounds nothing."""
         return self.relative_gap if self.violation is None else self.violation
 
     def proves(self, tol: float) -> bool:
@@ -309,21 +309,21 @@ class Certificate:
         """The fields as plain JSON values; None stands for a number that is not finite."""
         fields = {**vars(self), "multiplier": list(self.multiplier)}
         del fields["evidence"]
-        return {**fields, **{name: _known(fields[name]) for name in NUMBERS}}
+        return {**fields, **{name: _or_none(fields[name]) for name in REQUIRED_FIELDS}}
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Certificate:
         """The certificate that ``to_dict`` wrote."""
-        numbers = {name: np.nan if saved[name] is None else saved[name] for name in NUMBERS}
+        numbers = {name: np.nan if saved[name] is None else saved[name] for name in REQUIRED_FIELDS}
         return cls(**{**saved, **numbers, "multiplier": tuple(saved["multiplier"])})
 
     def checked(self) -> Certificate:
         """The certificate, with ``proved=False`` if a required number is not finite."""
-        numbers = [getattr(self, name) for name in NUMBERS]
+        numbers = [getattr(self, name) for name in REQUIRED_FIELDS]
         return self if np.isfinite(numbers).all() else replace(self, proved=False)
 
 
-def _known(number: float) -> float | None:
+def _or_none(number: float) -> float | None:
     return number if np.isfinite(number) else None
 
 

@@ -133,10 +133,10 @@ class CSvc(_Penalised):
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
         """See ``Problem``; ``y`` are label codes."""
         n = len(y)
-        sign = classes(y, self.positive)
+        sign = class_signs(y, self.positive)
         hi = self.C * scale * rows_weights(y, weights, self.code_weight)
         coupling = sign if self.intercept == "true" else None
-        return Dual(sign, constant(1.0, n), constant(0.0, n), hi, coupling)
+        return Dual(sign, constant_array(1.0, n), constant_array(0.0, n), hi, coupling)
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class Svr(_Penalised):
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
         """See ``Problem``; ``y`` are targets."""
         hi = self.C * scale * weights
-        tube = constant(self.epsilon, len(y)) if self.epsilon else None
+        tube = constant_array(self.epsilon, len(y)) if self.epsilon else None
         return replace(_residual(y, -hi, hi, self.intercept), tube=tube)
 
 
@@ -304,7 +304,7 @@ def refuse_uncommon(problem: Problem) -> None:
         )
 
 
-def classes(codes: NDArray[Any], positive: int) -> FloatArray:
+def class_signs(codes: NDArray[Any], positive: int) -> FloatArray:
     """+1 for the positive class, -1 for every other."""
     sign: FloatArray = (codes == positive).astype(np.float64)
     sign *= 2.0
@@ -321,7 +321,7 @@ def rows_weights(
 
 def _residual(y: NDArray[Any], lo: FloatArray, hi: FloatArray, intercept: str) -> Dual:
     """The dual of a regression: its loss is a function of ``y - u``."""
-    one = constant(1.0, len(y))
+    one = constant_array(1.0, len(y))
     coupling = one if intercept == "true" else None
     return Dual(one, np.asarray(y, dtype=np.float64), lo, hi, coupling)
 
@@ -340,7 +340,7 @@ def _squared(dual: Dual) -> Dual:
 
 
 @lru_cache(maxsize=64)
-def constant(value: float, n: int) -> FloatArray:
+def constant_array(value: float, n: int) -> FloatArray:
     """A read-only array of one value that takes no memory."""
     return np.broadcast_to(np.float64(value), (n,))
 
@@ -383,14 +383,14 @@ class NuSvc:
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
         """See ``Problem``; ``y`` are label codes."""
         n = len(y)
-        sign = classes(y, self.positive)
+        sign = class_signs(y, self.positive)
         hi = scale / self.mass * rows_weights(y, weights, self.code_weight)
         total: Any = self.nu
         group = None
         if self.intercept == "true":
             group, total = (sign > 0).astype(np.int8), np.full(2, 0.5 * self.nu)
-        zero = constant(0.0, n)
-        return Dual(sign, zero, zero, hi, constant(1.0, n), total, group)
+        zero = constant_array(0.0, n)
+        return Dual(sign, zero, zero, hi, constant_array(1.0, n), total, group)
 
     def offset(self, mu: Mu) -> float:
         """``b``: half the difference of LIBSVM's two multipliers, 0 for the bounded machine."""
@@ -449,8 +449,8 @@ class NuSvr:
         group = None
         if self.intercept == "true":
             group, total = (sign > 0).astype(np.int8), np.full(2, 0.5 * total)
-        box = constant(0.0, n), self.C * scale * weights
-        return Dual(sign, sign * y[:, 0], *box, constant(1.0, n), total, group)
+        box = constant_array(0.0, n), self.C * scale * weights
+        return Dual(sign, sign * y[:, 0], *box, constant_array(1.0, n), total, group)
 
     def offset(self, mu: Mu) -> float:
         """``b``: half the difference of the two multipliers."""
@@ -490,7 +490,7 @@ class OneClass:
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
         """See ``Problem``; only the length of ``y`` matters."""
-        one, zero = constant(1.0, len(y)), constant(0.0, len(y))
+        one, zero = constant_array(1.0, len(y)), constant_array(0.0, len(y))
         return Dual(one, zero, zero, scale / (self.nu * self.mass) * weights, one, 1.0)
 
     def offset(self, mu: Mu) -> float:
@@ -544,7 +544,7 @@ def check_feasible(nu: float, positive: float, negative: float, intercept: str, 
         )
 
 
-def of_rows(problem: Problem, y: NDArray[Any], weights: FloatArray) -> Problem:
+def with_mass_of(problem: Problem, y: NDArray[Any], weights: FloatArray) -> Problem:
     """The problem for these rows alone: nu becomes a share of their weight."""
     if isinstance(problem, NuSvc):
         own = rows_weights(y, weights, problem.code_weight)

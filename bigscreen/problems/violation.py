@@ -13,14 +13,16 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 
 
-def edges(dual: Dual, alpha: FloatArray, v: FloatArray) -> tuple[FloatArray, FloatArray]:
+def one_sided_gradients(
+    dual: Dual, alpha: FloatArray, v: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """The one-sided gradients v for raising and for lowering ``t alpha`` (rows,) each.
 
     They differ only for rows with alpha = 0 and a tube.
     """
     if dual.tube is None:
         return v, v
-    x = dual.ways * alpha
+    x = dual.step_signs * alpha
     return np.where(x >= 0, v - dual.tube, v + dual.tube), np.where(
         x > 0, v - dual.tube, v + dual.tube
     )
@@ -33,9 +35,9 @@ def extremes(
 
     One number for each group, float64 (groups,) each: LIBSVM's m(alpha) and M(alpha).
     """
-    t = dual.ways
+    t = dual.step_signs
     more, less = alpha < dual.hi, alpha > dual.lo
-    up, down = edges(dual, alpha, v)
+    up, down = one_sided_gradients(dual, alpha, v)
     up = np.where(np.where(t > 0, more, less), up, -np.inf)
     down = np.where(np.where(t > 0, less, more), down, np.inf)
     highest, lowest = np.full(groups, -np.inf), np.full(groups, np.inf)
@@ -49,21 +51,21 @@ def violation(dual: Dual, alpha: FloatArray, scores: FloatArray) -> float:
     """The KKT violation of alpha: the largest ``t_i G_i - t_j G_j`` of a pair that can move.
 
     Both rows of a pair are in one group. Without a coupling it is the largest gradient of a row
-    that can move. The number is in LIBSVM's scale, see ``unit``.
+    that can move. The number is in LIBSVM's scale, see ``libsvm_scale``.
     """
-    v = (dual.lin - dual.sign * scores) / dual.ways
+    v = (dual.lin - dual.sign * scores) / dual.step_signs
     highest, lowest = extremes(dual, alpha, v, int(np.size(dual.total)))
-    return unit(dual) * apart(highest, lowest, dual.coupling is not None)
+    return libsvm_scale(dual) * largest_violation(highest, lowest, dual.coupling is not None)
 
 
-def apart(highest: FloatArray, lowest: FloatArray, coupled: bool) -> float:
+def largest_violation(highest: FloatArray, lowest: FloatArray, coupled: bool) -> float:
     """The violation, unscaled, from the ``extremes`` of every group."""
     found = highest - lowest if coupled else np.concatenate([highest, -lowest])
     # (Not Python's max: it would lose a nan.)
     return float(np.max(np.maximum(found, 0.0)))
 
 
-def unit(dual: Dual) -> float:
+def libsvm_scale(dual: Dual) -> float:
     """The factor that turns a violation into LIBSVM's scale.
 
     LIBSVM's boxes of nu-problems end at the weights, the boxes here at the weights' shares of the

@@ -6,7 +6,7 @@ from typing import Any
 from bigscreen.kernels.definite import WITHOUT_PROOF
 from bigscreen.model.ledger import described
 from bigscreen.model.model import Model
-from bigscreen.problems.point import EACH, met, reached
+from bigscreen.problems.point import ROUNDING_FIELDS, gap_or_violation, meets_tol
 from bigscreen.report import report
 
 _SUMS = ("primal", "dual", "gap", "rounding_bound")
@@ -41,11 +41,11 @@ def fit_record(model: Model) -> dict[str, Any]:
     certificates = known["certificates"]
     alive = {event["class"]: event["rows_alive"] for event in known["history"]}
     proved: dict[str, Any] = dict.fromkeys(
-        (*_SUMS, *EACH, "relative_gap", "certified_in", "violation")
+        (*_SUMS, *ROUNDING_FIELDS, "relative_gap", "certified_in", "violation")
     )
     if certificates is not None:
         parts = {name: [part.get(name) for part in certificates] for name in proved}
-        proved = {name: _all(sum, parts[name]) for name in (*_SUMS, *EACH)}
+        proved = {name: _all(sum, parts[name]) for name in (*_SUMS, *ROUNDING_FIELDS)}
         proved |= {name: _all(max, parts[name]) for name in ("relative_gap", "violation")}
         proved["certified_in"] = parts["certified_in"][0]
         proved["proved"] = all(part.get("proved", True) for part in certificates)
@@ -149,13 +149,13 @@ def warnings(record: Mapping[str, Any]) -> list[str]:
     why = next((each for each in hindrances if each), None)
     if record["violation"] is not None:
         said.append(f"the kernel is not positive semidefinite: {WITHOUT_PROOF}")
-    missed = [part for part in record["certificates"] if not met(part, record["tol"])]
+    missed = [part for part in record["certificates"] if not meets_tol(part, record["tol"])]
     if missed:
         what = "relative gap" if record["violation"] is None else "violation"
         more = "more --max-iter or --time-budget, or another --solver, may help"
         parts = len(record["certificates"])
         which = f" of {len(missed)} of {parts} classifiers" if parts > 1 else ""
-        widest = max(reached(part) for part in missed)
+        widest = max(gap_or_violation(part) for part in missed)
         said.append(
             f"the {what}{which} missed {record['tol']:g}, rounding included: it is "
             f"{widest:.2e}; the model is the best one found ({why or more})"
@@ -228,7 +228,7 @@ def _rank(known: Mapping[str, Any] | None) -> dict[str, str]:
 
 def _moved(record: Mapping[str, Any]) -> str:
     """How far rounding can have moved what was proved."""
-    gap, own, other = (record.get(name) for name in ("rounding_bound", *EACH))
+    gap, own, other = (record.get(name) for name in ("rounding_bound", *ROUNDING_FIELDS))
     each = "" if own is None or other is None else f", P by {own:.2g}, D by {other:.2g}"
     return f"can have moved the gap by {gap:.2g}{each}"
 

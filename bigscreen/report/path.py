@@ -30,7 +30,7 @@ from bigscreen.errors import InputError
 from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
 from bigscreen.model.solved_path import SolvedPath
-from bigscreen.problems.point import EACH, reached
+from bigscreen.problems.point import ROUNDING_FIELDS, gap_or_violation
 from bigscreen.report.report import PLAIN_SECONDS, Heartbeat, count, left_of, seconds
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def point_rows(path: SolvedPath) -> tuple[list[str], dict[int, list[str]]]:
         found[k] = [
             f"{path.values[k]:.4g}",
             f"{sum(part['primal' if gaps else 'dual'] for part in parts):.6g}",
-            f"{max(reached(part) for part in parts):.1e}",
+            f"{max(gap_or_violation(part) for part in parts):.1e}",
             _share({"rows": rows, "left": left}),
             count(left),
             count(sum(part["support"] for part in parts)),
@@ -192,7 +192,7 @@ def totals(path: SolvedPath) -> dict[str, str]:
 
 
 def _worst(parts: Sequence[Mapping[str, Any]], rows: str) -> dict[str, str]:
-    most = f"{max(reached(part) for part in parts):.1e}"
+    most = f"{max(gap_or_violation(part) for part in parts):.1e}"
     if all(part["gap"] is not None for part in parts):
         return {
             "largest relative gap": f"{most}, each proved over all {rows} rows",
@@ -206,7 +206,7 @@ def _worst(parts: Sequence[Mapping[str, Any]], rows: str) -> dict[str, str]:
 
 def _rounded(parts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """How far rounding can have moved what is stated of any point; paths of before do not say."""
-    names = ("rounding", *EACH)
+    names = ("rounding", *ROUNDING_FIELDS)
     if any(part.get(name) is None for part in parts for name in names):
         return {}
     gap, own, other = (max(part[name] for part in parts) for name in names)

@@ -18,35 +18,35 @@ It is added to every squared radius, which is then at least 3e-7 ||w||; that als
 rounding of single scores and intervals."""
 
 
-def radius(square: float, size: float) -> float:
+def safe_radius(square: float, size: float) -> float:
     """The radius of a ball, rounded up; ``square``: r^2, ``size``: the sum of its terms' sizes."""
     return float(np.sqrt(max(square, 0.0) + ROUNDING * size)) * (1 + 1e-14)
 
 
-def scaled(scores: Scores, factor: float) -> Scores:
+def scale_scores(scores: Scores, factor: float) -> Scores:
     """The scores of ``factor w``."""
     return Scores(factor * scores.values, abs(factor) * scores.slack)
 
 
-def spread(coef: FloatArray, slack: FloatArray | float) -> float:
+def total_slack(coef: FloatArray, slack: FloatArray | float) -> float:
     """Bound on the error of ``sum_j coef_j u_j`` if each u_j may be off by its slack."""
     size = np.abs(coef)
     return float(size @ slack) if np.ndim(slack) else float(np.sum(size)) * float(slack)
 
 
-def inner(coef: FloatArray, scores: Scores) -> tuple[float, float]:
+def inner_product(coef: FloatArray, scores: Scores) -> tuple[float, float]:
     """The inner product of two weight vectors, ``sum_j coef_j u_j``, and a bound on its error."""
     value = float(coef @ scores.values)
     rounding = ROUNDING * float(np.abs(coef) @ np.abs(scores.values))
-    return value, spread(coef, scores.slack) + rounding
+    return value, total_slack(coef, scores.slack) + rounding
 
 
-def doubt(past: Past) -> float:
+def norm_sq_error(past: Past) -> float:
     """Bound on the error of ``past.w_sq``."""
-    return spread(past.alpha, past.scores.slack) + ROUNDING * past.w_sq
+    return total_slack(past.alpha, past.scores.slack) + ROUNDING * past.w_sq
 
 
-def nearest(value: float, past: Sequence[Past]) -> Past | None:
+def nearest_point(value: float, past: Sequence[Past]) -> Past | None:
     """The solved point whose C or nu is nearest to ``value``, by ratio."""
     return min(past, key=lambda one: abs(np.log(value / one.value)), default=None)
 
@@ -64,7 +64,7 @@ def box_factor(dual: Dual, past: Past) -> float | None:
     if width <= 0:
         return None
     k = float(dual.hi[largest] - dual.lo[largest]) / width
-    same = _times(k, dual.hi, before.hi) and _times(k, dual.lo, before.lo)
+    same = _is_multiple(k, dual.hi, before.hi) and _is_multiple(k, dual.lo, before.lo)
     return k if same else None
 
 
@@ -85,7 +85,7 @@ def gap_bound(dual: Dual, alpha: FloatArray, scores: Scores) -> float:
     """
     values = scores.values
     mu = dual.multiplier(values) if dual.coupling is not None else 0.0
-    slack = scores.slack + _rounding(dual, values, mu)
+    slack = scores.slack + _gradient_error(dual, values, mu)
     G = dual.gradient(values, mu)
     parts = [(G, dual.hi, alpha, dual.lo)]
     if dual.tube is not None:
@@ -100,10 +100,10 @@ def gap_bound(dual: Dual, alpha: FloatArray, scores: Scores) -> float:
         up, down = gradient + slack, slack - gradient
         gap += float(np.maximum(up, 0.0, out=up) @ (most - at))
         gap += float(np.maximum(down, 0.0, out=down) @ (at - smallest))
-    return gap + _infeasible(dual, alpha, values, mu)
+    return gap + _coupling_error(dual, alpha, values, mu)
 
 
-def least(dual: Dual, scores: Scores) -> float:
+def dual_lower_bound(dual: Dual, scores: Scores) -> float:
     """Lower bound on ``<a, w(alpha)> - p . alpha + e . |alpha|`` over all feasible alpha.
 
     ``scores`` are the scores of a. By duality the bound is minus the primal's losses at a, for any
@@ -111,7 +111,7 @@ def least(dual: Dual, scores: Scores) -> float:
     """
     values = scores.values
     mu = dual.multiplier(values) if dual.coupling is not None else 0.0
-    slack = scores.slack + _rounding(dual, values, mu)
+    slack = scores.slack + _gradient_error(dual, values, mu)
     losses = dual.losses(values - slack, mu)
     np.maximum(losses, dual.losses(values + slack, mu), out=losses)
     constant = float(np.sum(mu * dual.total))
@@ -119,31 +119,31 @@ def least(dual: Dual, scores: Scores) -> float:
     return -constant - float(np.sum(losses)) - ROUNDING * size
 
 
-def _times(k: float, new: FloatArray, old: FloatArray) -> bool:
+def _is_multiple(k: float, new: FloatArray, old: FloatArray) -> bool:
     """Whether ``new`` equals ``k * old`` up to rounding."""
-    new, old = (_once(new), _once(old)) if new.strides == old.strides else (new, old)
+    new, old = (_collapse(new), _collapse(old)) if new.strides == old.strides else (new, old)
     off = k * old
     off -= new
     return bool(np.all(np.abs(off, out=off) <= 1e-12 * np.abs(new)))
 
 
-def _once(values: FloatArray) -> FloatArray:
+def _collapse(values: FloatArray) -> FloatArray:
     """The first element of an array with stride 0, whose values are all equal; else the array."""
     return values[:1] if values.strides == (0,) else values
 
 
 def _largest(values: FloatArray) -> float:
     """``max |values|``, without a temporary array."""
-    values = _once(values)
+    values = _collapse(values)
     return max(float(np.max(values)), -float(np.min(values))) if len(values) else 0.0
 
 
-def _rounding(dual: Dual, values: FloatArray, mu: Mu) -> float:
+def _gradient_error(dual: Dual, values: FloatArray, mu: Mu) -> float:
     """Bound on the rounding error of a gradient: its terms are p, a score and a multiplier."""
     return 1e-15 * (_largest(values) + _largest(dual.lin) + _largest(np.atleast_1d(mu)))
 
 
-def _infeasible(dual: Dual, alpha: FloatArray, values: FloatArray, mu: Mu) -> float:
+def _coupling_error(dual: Dual, alpha: FloatArray, values: FloatArray, mu: Mu) -> float:
     """Bound on the error of the gap if alpha keeps the coupling's total only up to rounding."""
     if dual.coupling is None:
         return 0.0
@@ -154,11 +154,11 @@ def _infeasible(dual: Dual, alpha: FloatArray, values: FloatArray, mu: Mu) -> fl
     return 2.0 * largest * float(np.sum(np.abs(totals - sums)))
 
 
-Carried = tuple[FloatArray, Scores, float]
+ScoredAlpha = tuple[FloatArray, Scores, float]
 """A dual point: alpha (n,), the scores of w(alpha), and approximately ``||w(alpha)||^2``."""
 
 
-def in_the_box(dual: Dual, past: Past) -> tuple[float, Carried] | None:
+def scale_to_box(dual: Dual, past: Past) -> tuple[float, ScoredAlpha] | None:
     """Scale a solved point's alpha with the box; the coupling's total need not be kept.
 
     Returns None if the new box is not a multiple of the old one.
@@ -173,41 +173,44 @@ def in_the_box(dual: Dual, past: Past) -> tuple[float, Carried] | None:
     if k is None:
         return None
     alpha = np.clip(k * past.alpha, dual.lo, dual.hi)
-    return k, (alpha, scaled(past.scores, k), k**2 * past.w_sq)
+    return k, (alpha, scale_scores(past.scores, k), k**2 * past.w_sq)
 
 
-def carried(dual: Dual, past: Past, products: Products | None) -> Carried | None:
+def carry_alpha(dual: Dual, past: Past, products: Products | None) -> ScoredAlpha | None:
     """Make a feasible alpha of the new problem that is close to the alpha at ``past``.
 
     Scaling alpha costs nothing. If scaling with the total leaves the box, alpha is scaled with the
     box, and the total is filled up greedily, which costs a product for new scores.
     """
     if not np.any(dual.total):
-        scaled_up = in_the_box(dual, past)
+        scaled_up = scale_to_box(dual, past)
         return scaled_up[1] if scaled_up is not None else None
     k = total_factor(dual, past)
     if k is not None:
         alpha = k * past.alpha
         if np.all(alpha <= dual.hi * (1 + 1e-13)) and np.all(alpha >= dual.lo - 1e-13 * dual.hi):
             alpha = np.clip(alpha, dual.lo, dual.hi)
-            return alpha, scaled(past.scores, k), k**2 * past.w_sq
-    start = in_the_box(dual, past)
+            return alpha, scale_scores(past.scores, k), k**2 * past.w_sq
+    start = scale_to_box(dual, past)
     if start is None or products is None:
         return None
     _, (alpha, scores, w_sq) = start
-    return moved(dual, (alpha, scores, w_sq), greedy(dual, alpha, scores.values), products)
+    return add_scores(dual, (alpha, scores, w_sq), fill_total(dual, alpha, scores.values), products)
 
 
-def moved(dual: Dual, start: Carried, alpha: FloatArray, products: Products) -> Carried:
+def add_scores(
+    dual: Dual, start: ScoredAlpha, alpha: FloatArray, products: Products
+) -> ScoredAlpha:
     """The dual point for another alpha: the scores of the difference are added to ``start``'s."""
     before, scores, w_sq = start
     coef = dual.sign * (alpha - before)
     more = products(coef)
     added = Scores(scores.values + more.values, scores.slack + more.slack)
-    return alpha, added, w_sq + 2 * abs(inner(coef, scores)[0]) + abs(inner(coef, more)[0])
+    w_sq += 2 * abs(inner_product(coef, scores)[0]) + abs(inner_product(coef, more)[0])
+    return alpha, added, w_sq
 
 
-def greedy(dual: Dual, alpha: FloatArray, scores: FloatArray) -> FloatArray:
+def fill_total(dual: Dual, alpha: FloatArray, scores: FloatArray) -> FloatArray:
     """Change alpha to have the coupling's total, in as few rows as possible.
 
     The rows with the largest gain, or least loss, by their gradient change first: it is the step

@@ -27,18 +27,18 @@ class Rule(Protocol):
         ``rounding`` bounds the error of the point's gap.
         """
 
-    def learned(self, removed: int, false: int) -> Rule:
+    def after_restart(self, removed: int, false: int) -> Rule:
         """The rule to use after ``removed`` rows came back, of which ``false`` were wrongly out."""
 
 
-class _Unteachable:
-    def learned(self, removed: int, false: int) -> Rule:
+class _FixedRule:
+    def after_restart(self, removed: int, false: int) -> Rule:
         """The rule as it is."""
         return self  # type: ignore[return-value]  # (those that inherit this are rules)
 
 
 @dataclass(frozen=True)
-class GapBall(_Unteachable):
+class GapBall(_FixedRule):
     """The gap ball (Zimmert et al. 2015, cor. 4.2; maths.md 2.2): safe for any primal-dual pair.
 
     P is 1-strongly convex in w, so ``1/2 ||w - w*||^2 <= P(w) - D(alpha)`` for every pair. If w is
@@ -55,7 +55,7 @@ class GapBall(_Unteachable):
 
 
 @dataclass(frozen=True)
-class FSafe(_Unteachable):
+class FSafe(_FixedRule):
     """f-safe screening (Zimmert et al. 2015, eq. 1): the gap ball shrunk by ``0 < f < 1``.
 
     Not safe: the closing pass over all rows finds out whether it removed rows wrongly.
@@ -95,7 +95,7 @@ class Adaptive:
         """The gap ball's, its radius times f."""
         return _ball(self.f, point, rounding)
 
-    def learned(self, removed: int, false: int) -> Rule:
+    def after_restart(self, removed: int, false: int) -> Rule:
         """A larger f if rows were removed wrongly, a smaller one if not."""
         if self.safe:
             return self
@@ -106,7 +106,7 @@ class Adaptive:
 
 
 @dataclass(frozen=True)
-class Joachims(_Unteachable):
+class Joachims(_FixedRule):
     """Shrinking as in SVMlight and LIBSVM: by the present gradient alone (the baseline).
 
     A row is removed once ``patience`` checks in a row have found it at a bound that its gradient
@@ -132,10 +132,10 @@ def _ball(f: float, point: Point, rounding: float) -> Ball | None:
         return None
     if point.paired:
         return Ball(f * float(np.sqrt(gap)))
-    return Ball(f * farthest(gap, point.apart, rounding))
+    return Ball(f * max_distance(gap, point.apart, rounding))
 
 
-def farthest(gap: float, apart: float | None, rounding: float) -> float:
+def max_distance(gap: float, apart: float | None, rounding: float) -> float:
     """An upper bound on ``||w - w*||`` if w is at the distance ``apart`` from w(alpha).
 
     ``1/2 ||w - w*||^2 + 1/2 ||w(alpha) - w*||^2 <= gap``: with ``d = ||w - w(alpha)||``, the ball
@@ -153,16 +153,16 @@ def farthest(gap: float, apart: float | None, rounding: float) -> float:
     return 0.5 * d + float(np.sqrt(inside)) if inside >= 0 else widest
 
 
-WITHOUT_GAP = ("none", "joachims")
+GRADIENT_RULES = ("none", "joachims")
 """Names of screening rules that use gradients alone, which suits any kernel."""
 
 
 def check_rule(name: str, definite: bool) -> None:
     """Refuse a rule that uses the gap if the kernel has none (``Design.definite``)."""
-    if not definite and name not in WITHOUT_GAP:
+    if not definite and name not in GRADIENT_RULES:
         raise InputError(
             f"screening {name} rests on the gap, and a kernel that is not positive semidefinite "
-            f"has none; use screening {' or '.join(WITHOUT_GAP)}"
+            f"has none; use screening {' or '.join(GRADIENT_RULES)}"
         )
 
 

@@ -131,7 +131,7 @@ class Region:
         return below, above
 
 
-def half_space(scores: Scores, size_sq: float, off: float, excess: float) -> Cut | None:
+def make_cut(scores: Scores, size_sq: float, off: float, excess: float) -> Cut | None:
     """Make the cut ``<a, w> >= beta``.
 
     Parameters

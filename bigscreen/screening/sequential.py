@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual
-from bigscreen.problems.recipes import constant
+from bigscreen.problems.recipes import constant_array
 from bigscreen.screening.bounds import (
     ROUNDING,
     box_factor,
-    carried,
-    doubt,
+    carry_alpha,
     gap_bound,
-    inner,
-    nearest,
-    radius,
-    scaled,
+    inner_product,
+    nearest_point,
+    norm_sq_error,
+    safe_radius,
+    scale_scores,
 )
-from bigscreen.screening.regions import Cut, Past, Products, Region, Scores, half_space
+from bigscreen.screening.regions import Cut, Past, Products, Region, Scores, make_cut
 from bigscreen.screening.srbo import Solve, Srbo, SrboCut
 
 __all__ = [
@@ -58,7 +58,7 @@ class PathRule(Protocol):
     def safe(self) -> bool: ...
 
     @property
-    def ends(self) -> bool:
+    def needs_both_sides(self) -> bool:
         """Whether the rule needs solved points on both sides of the one to be screened."""
 
     def region(
@@ -95,19 +95,19 @@ class GapAtPast:
 
     name: str = "gap"
     safe: bool = True
-    ends: bool = False
+    needs_both_sides: bool = False
 
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
         """See ``PathRule``."""
-        point = nearest(value, past)
-        start = carried(dual, point, products) if point is not None else None
+        point = nearest_point(value, past)
+        start = carry_alpha(dual, point, products) if point is not None else None
         if start is None:
             return None
         alpha, scores, size = start
         gap = gap_bound(dual, alpha, scores)
-        return Region(scores, radius(gap, size + gap)) if np.isfinite(gap) else None
+        return Region(scores, safe_radius(gap, size + gap)) if np.isfinite(gap) else None
 
 
 @dataclass(frozen=True)
@@ -129,21 +129,23 @@ class Dvi:
 
     name: str = "dvi"
     safe: bool = True
-    ends: bool = False
+    needs_both_sides: bool = False
 
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
         """See ``PathRule``."""
-        point = nearest(value, past)
+        point = nearest_point(value, past)
         if point is None or np.any(dual.total) or np.any(point.dual.total):
             return None
         k = box_factor(dual, point)
         if k is None or not np.isfinite(point.gap):
             return None
         half = (k - 1.0) / 2.0
-        square = half**2 * (point.w_sq + doubt(point)) + k * max(point.gap, 0.0)
-        return Region(scaled(point.scores, (1.0 + k) / 2.0), radius(square, k**2 * point.w_sq))
+        square = half**2 * (point.w_sq + norm_sq_error(point)) + k * max(point.gap, 0.0)
+        return Region(
+            scale_scores(point.scores, (1.0 + k) / 2.0), safe_radius(square, k**2 * point.w_sq)
+        )
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ def screen(
     found = Screened(np.full(len(dual), FREE))
     lower: FloatArray | None = None
     upper: FloatArray | None = None
-    asked = None if products is None else _Once(products)
+    asked = None if products is None else _LastProducts(products)
     for rule in rules:
         began = time.perf_counter()
         region = rule.region(dual, value, past, asked)
@@ -210,13 +212,13 @@ def screen(
             continue
         low, high = ends
         if alone:
-            found.counts[rule.name] = _tally(dual, _decide(dual, low, high))
+            found.counts[rule.name] = _count_decided(dual, _decide(dual, low, high))
         lower = low if lower is None else np.maximum(lower, low, out=lower)
         upper = high if upper is None else np.minimum(upper, high, out=upper)
     began = time.perf_counter()
     if lower is not None and upper is not None:
         found.decided[:] = _decide(dual, lower, upper)
-    found.counts["all"] = _tally(dual, found.decided)
+    found.counts["all"] = _count_decided(dual, found.decided)
     found.seconds["all"] = time.perf_counter() - began
     return found
 
@@ -228,14 +230,14 @@ def _decide(dual: Dual, lower: FloatArray, upper: FloatArray) -> NDArray[np.int8
     return dual.decide(lower, upper, dual.multiplier_interval(lower, upper))
 
 
-def _tally(dual: Dual, decided: NDArray[np.int8]) -> dict[str, int]:
+def _count_decided(dual: Dual, decided: NDArray[np.int8]) -> dict[str, int]:
     """Count the decided rows at each place, without rows whose box is a single point."""
     live = dual.hi > dual.lo
     places = {"lo": AT_LO, "hi": AT_HI, "zero": AT_ZERO}
     return {name: int(np.count_nonzero(live & (decided == at))) for name, at in places.items()}
 
 
-class _Once:
+class _LastProducts:
     """Products that keep the last result, since several rules need the scores of the same alpha."""
 
     def __init__(self, products: Products) -> None:
@@ -285,20 +287,20 @@ class Ssnsv:
 
     name: str = "ssnsv"
     safe: bool = True
-    ends: bool = True
+    needs_both_sides: bool = True
 
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
         """See ``PathRule``."""
-        pair = _between(dual, value, past)
+        pair = _neighbours(dual, value, past)
         if pair is None:
             return None
         (_, a), (_, b) = pair
-        reach = np.sqrt(b.w_sq + doubt(b)) + np.sqrt(b.gap)
+        reach = np.sqrt(b.w_sq + norm_sq_error(b)) + np.sqrt(b.gap)
         size = reach**2
-        nothing = Scores(constant(0.0, len(dual)), 0.0)
-        return Region(nothing, radius(size, size), _cut(a, 0.0, 0.0))
+        nothing = Scores(constant_array(0.0, len(dual)), 0.0)
+        return Region(nothing, safe_radius(size, size), _make_cut(a, 0.0, 0.0))
 
 
 @dataclass(frozen=True)
@@ -311,24 +313,24 @@ class Essnsv:
 
     name: str = "essnsv"
     safe: bool = True
-    ends: bool = True
+    needs_both_sides: bool = True
 
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
         """See ``PathRule``."""
-        pair = _between(dual, value, past)
+        pair = _neighbours(dual, value, past)
         if pair is None:
             return None
         (_, a), (k, b) = pair
-        w_sq = b.w_sq + doubt(b)
+        w_sq = b.w_sq + norm_sq_error(b)
         square = w_sq / 4 + k * (1.5 * b.gap + np.sqrt(w_sq * b.gap))
-        product, error = inner(a.dual.sign * a.alpha, b.scores)
-        cut = _cut(a, product / 2, error / 2)
-        return Region(scaled(b.scores, 0.5), radius(square, square), cut)
+        product, error = inner_product(a.dual.sign * a.alpha, b.scores)
+        cut = _make_cut(a, product / 2, error / 2)
+        return Region(scale_scores(b.scores, 0.5), safe_radius(square, square), cut)
 
 
-def _between(
+def _neighbours(
     dual: Dual, value: float, past: Sequence[Past]
 ) -> tuple[tuple[float, Past], tuple[float, Past]] | None:
     """The nearest solved points below and above ``value``, each with its ratio ``C / C_point``."""
@@ -345,10 +347,10 @@ def _between(
     return (k_a, below), (k_b, above)
 
 
-def _cut(a: Past, product: float, error: float) -> Cut | None:
+def _make_cut(a: Past, product: float, error: float) -> Cut | None:
     """The cut ``<w_a, w> >= beta`` from a centre c; ``product``: ``<w_a, c>`` up to ``error``."""
-    off, gap = doubt(a), max(a.gap, 0.0)
+    off, gap = norm_sq_error(a), max(a.gap, 0.0)
     least_sq = max(a.w_sq - off, 0.0)
     low = max(np.sqrt(least_sq) - np.sqrt(gap), 0.0)
     beta = 0.5 * least_sq - gap + 0.5 * low**2 - ROUNDING * (a.w_sq + gap)
-    return half_space(a.scores, a.w_sq, off, beta - product - error)
+    return make_cut(a.scores, a.w_sq, off, beta - product - error)

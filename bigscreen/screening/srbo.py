@@ -24,17 +24,17 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual, Mu
 from bigscreen.screening.bounds import (
     ROUNDING,
-    Carried,
-    doubt,
-    greedy,
-    in_the_box,
-    inner,
-    least,
-    nearest,
-    radius,
+    ScoredAlpha,
+    dual_lower_bound,
+    fill_total,
+    inner_product,
+    nearest_point,
+    norm_sq_error,
+    safe_radius,
+    scale_to_box,
     total_factor,
 )
-from bigscreen.screening.regions import Past, Products, Region, Scores, half_space
+from bigscreen.screening.regions import Past, Products, Region, Scores, make_cut
 
 Solve = Callable[[Dual, FloatArray], FloatArray]
 """``solve(dual, alpha)`` improves a feasible alpha of a dual with ``p = 0``, to any accuracy.
@@ -45,7 +45,7 @@ DELTAS = ("greedy", "small", "full")
 
 
 @dataclass(frozen=True)
-class _Chosen:
+class _ChosenDelta:
     """The old point in the new scale, and the change of its w by the chosen delta."""
 
     total: float
@@ -79,16 +79,16 @@ class Srbo:
     solve: Solve | None = None
     name: str = "srbo"
     safe: bool = True
-    ends: bool = False
+    needs_both_sides: bool = False
 
     def __post_init__(self) -> None:
-        _check(self.delta, self.solve)
+        _check_delta(self.delta, self.solve)
 
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
         """See ``PathRule``; None for a nu below that of the nearest point."""
-        own = _choose(dual, value, past, products, self.delta, self.solve)
+        own = _prepare(dual, value, past, products, self.delta, self.solve)
         if own is None or own.total < 1:
             return None
         factor = 1.0 if own.gap <= own.w_sq - own.off else own.total
@@ -99,7 +99,7 @@ class Srbo:
             own.scores.values + 0.5 * own.more.values, own.scores.slack + 0.5 * own.more.slack
         )
         size = own.w_sq + abs(product) + abs(square) + factor * own.gap
-        return Region(centre, radius(r_sq, size))
+        return Region(centre, safe_radius(r_sq, size))
 
 
 @dataclass(frozen=True)
@@ -120,16 +120,16 @@ class SrboCut:
     solve: Solve | None = None
     name: str = "srbo-cut"
     safe: bool = True
-    ends: bool = False
+    needs_both_sides: bool = False
 
     def __post_init__(self) -> None:
-        _check(self.delta, self.solve)
+        _check_delta(self.delta, self.solve)
 
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
         """See ``PathRule``."""
-        own = _choose(dual, value, past, products, self.delta, self.solve)
+        own = _prepare(dual, value, past, products, self.delta, self.solve)
         if own is None:
             return None
         (product, error), (square, error_sq) = own.with_delta, own.delta_sq
@@ -140,14 +140,16 @@ class SrboCut:
         )
         size = own.w_sq + 2 * abs(product) + square
         inside = 0.5 * (own.w_sq + product)
-        excess = least(dual, own.scores) - inside - 0.5 * (own.off + error) - ROUNDING * size
-        cut = half_space(own.scores, own.w_sq, own.off, excess)
-        return Region(centre, radius((w_sq + off) / 4, size), cut)
+        excess = (
+            dual_lower_bound(dual, own.scores) - inside - 0.5 * (own.off + error) - ROUNDING * size
+        )
+        cut = make_cut(own.scores, own.w_sq, own.off, excess)
+        return Region(centre, safe_radius((w_sq + off) / 4, size), cut)
 
 
-def choose(
+def choose_alpha(
     dual: Dual,
-    start: Carried,
+    start: ScoredAlpha,
     before: FloatArray | None,
     delta: str,
     solve: Solve | None,
@@ -171,22 +173,22 @@ def choose(
     float64 (n,)
     """
     alpha, scores, _ = start
-    filled = greedy(dual, alpha, scores.values)
+    filled = fill_total(dual, alpha, scores.values)
     if delta == "greedy" or solve is None:
         return filled
     if delta == "full" or before is None:
-        return _least_ball(dual, alpha, filled, None, solve)
+        return _minimise_norm(dual, alpha, filled, None, solve)
     # QP (27): the last delta is kept for rows that stay in their box, the other rows are free.
     step = alpha - before
-    guess = alpha + _rate(dual, alpha, step) * step
+    guess = alpha + _steps_to_total(dual, alpha, step) * step
     out = (guess < dual.lo) | (guess > dual.hi)
     start_at = dual.feasible(guess)
     if not out.any():
         return start_at
-    return _least_ball(dual, alpha, start_at, out, solve)
+    return _minimise_norm(dual, alpha, start_at, out, solve)
 
 
-def _rate(dual: Dual, alpha: FloatArray, step: FloatArray) -> float:
+def _steps_to_total(dual: Dual, alpha: FloatArray, step: FloatArray) -> float:
     """The multiple of the last step that reaches the new total."""
     assert dual.coupling is not None
     made = float(dual.coupling @ step)
@@ -194,7 +196,7 @@ def _rate(dual: Dual, alpha: FloatArray, step: FloatArray) -> float:
     return missing / made if made * missing > 0 else 1.0
 
 
-def _least_ball(
+def _minimise_norm(
     dual: Dual,
     alpha: FloatArray,
     start: FloatArray,
@@ -218,42 +220,51 @@ def _least_ball(
     return dual.feasible(2.0 * solve(halved, np.clip(half, lo, hi)) - alpha)
 
 
-def _choose(
+def _prepare(
     dual: Dual,
     value: float,
     past: Sequence[Past],
     products: Products | None,
     delta: str,
     solve: Solve | None,
-) -> _Chosen | None:
-    point = nearest(value, past)
-    if point is None or products is None or not _homogeneous(dual) or not np.isfinite(point.gap):
+) -> _ChosenDelta | None:
+    point = nearest_point(value, past)
+    if point is None or products is None or not _is_homogeneous(dual) or not np.isfinite(point.gap):
         return None
     total = total_factor(dual, point)
-    start = in_the_box(dual, point)
+    start = scale_to_box(dual, point)
     if total is None or start is None:
         return None
     k, (alpha, scores, w_sq) = start
     others = [one for one in past if (one.value - point.value) * (value - point.value) < 0]
-    last = nearest(point.value, others)
+    last = nearest_point(point.value, others)
     before = None
     if delta == "small" and last is not None:
-        found = in_the_box(dual, last)
+        found = scale_to_box(dual, last)
         before = found[1][0] if found is not None else None
-    target = choose(dual, start[1], before, delta, solve)
+    target = choose_alpha(dual, start[1], before, delta, solve)
     coef = dual.sign * (target - alpha)
     more = products(coef)
-    gap, off = k**2 * max(point.gap, 0.0), k**2 * doubt(point)
-    return _Chosen(total / k, scores, w_sq, off, gap, inner(coef, scores), inner(coef, more), more)
+    gap, off = k**2 * max(point.gap, 0.0), k**2 * norm_sq_error(point)
+    return _ChosenDelta(
+        total / k,
+        scores,
+        w_sq,
+        off,
+        gap,
+        inner_product(coef, scores),
+        inner_product(coef, more),
+        more,
+    )
 
 
-def _homogeneous(dual: Dual) -> bool:
+def _is_homogeneous(dual: Dual) -> bool:
     """Whether the objective is ``1/2 ||w||^2`` alone, with boxes from 0 and a nonzero total."""
     plain = dual.coupling is not None and dual.tube is None
     return plain and not np.any(dual.lin) and not np.any(dual.lo) and bool(np.all(dual.total))
 
 
-def _check(delta: str, solve: Solve | None) -> None:
+def _check_delta(delta: str, solve: Solve | None) -> None:
     if delta not in DELTAS:
         raise InputError(f"delta must be greedy, small or full, got {delta!r}")
     if delta != "greedy" and solve is None:

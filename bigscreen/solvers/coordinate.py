@@ -14,7 +14,7 @@ from bigscreen.files.checkpoint import load_alone, save_alone
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy, row_dot
 from bigscreen.problems.dual import AT_HI, FREE
 from bigscreen.problems.point import Point
-from bigscreen.problems.recipes import constant
+from bigscreen.problems.recipes import constant_array
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.protocol import Check, Run
 
@@ -134,7 +134,7 @@ class _Descent:
             free = np.flatnonzero(self.active[a:b])
             if len(free):
                 dual = self.duals[s]
-                tube = constant(0.0, b - a) if dual.tube is None else dual.tube
+                tube = constant_array(0.0, b - a) if dual.tube is None else dual.tube
                 box = dual.sign, dual.lin, dual.lo, dual.hi, tube, dual.curve
                 _, violation = epoch(
                     EpochRows(as_rows(self._rows(s)), self.sqnorms[s], *box),
@@ -213,7 +213,7 @@ class _Descent:
             dual, alpha, fixed = self.duals[s], self.alpha[a:b], self.fixed[a:b]
             bounds = region.intervals(self.scores[a:b], np.sqrt(self.sqnorms[s]), slack)
             decided = dual.decide(*bounds)
-            sure = (decided != FREE) & (dual.settled(decided, alpha) == alpha)
+            sure = (decided != FREE) & (dual.with_decisions(decided, alpha) == alpha)
             self.streak[a:b] = np.where(sure, self.streak[a:b] + 1, 0)
             drop = sure & (self.streak[a:b] >= region.patience) & ~fixed
             fixed |= drop

@@ -17,7 +17,7 @@ from bigscreen.errors import InputError
 from bigscreen.files.checkpoint import load_alone, save_alone
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
-from bigscreen.problems.point import Point, relative
+from bigscreen.problems.point import Point, relative_gap
 from bigscreen.solvers.protocol import Check, Run
 
 PLACE = "interior"
@@ -466,7 +466,7 @@ class _Path:
         found = self._point(self._alpha(self.x))
         least = min(float(self.least[0]), found.gap)
         self.on_face = False
-        if relative(least, found.primal) <= max(INTERIOR.near * target, INTERIOR.near_gap):
+        if relative_gap(least, found.primal) <= max(INTERIOR.near * target, INTERIOR.near_gap):
             face = self._point(self._alpha(self._on_face()))
             self.on_face = face.gap <= found.gap
             found = face if self.on_face else found

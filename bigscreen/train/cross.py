@@ -21,7 +21,7 @@ from bigscreen.model.fold_machines import FoldMachines
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
-from bigscreen.problems.recipes import of_rows
+from bigscreen.problems.recipes import with_mass_of
 from bigscreen.train.job import Job
 from bigscreen.train.problems import Binary, class_weights
 
@@ -108,7 +108,7 @@ def _paired(job: Job, model: Model) -> FloatArray:
 def _without(binary: Binary, f: int, y: NDArray[np.int32], weights: FloatArray) -> Binary:
     """Return the problem of fold f: its held-out rows have weight 0."""
     return binary._replace(
-        problem=of_rows(binary.problem, y, weights),
+        problem=with_mass_of(binary.problem, y, weights),
         name=f"fold {f + 1}" if binary.name is None else f"{binary.name}, fold {f + 1}",
         folder=f"{binary.folder}-fold-{f}",
         fold=f,

@@ -14,7 +14,7 @@ from bigscreen.certify.exact import feasible_alpha
 from bigscreen.data.views import Moved
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
-from bigscreen.fit.ladder import Rung, of_exact
+from bigscreen.fit.ladder import Rung, rungs_after_pairs
 from bigscreen.fit.loop import Fitted
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.given import Custom, Precomputed
@@ -60,7 +60,11 @@ class ExactJob(Job):
 
     def _then(self, design: Design) -> tuple[Rung, ...]:
         """Return the solvers that may continue a solve; none if the options name a solver."""
-        return of_exact(design, self.plan.nearby_bytes) if self.options.solver == "auto" else ()
+        return (
+            rungs_after_pairs(design, self.plan.nearby_bytes)
+            if self.options.solver == "auto"
+            else ()
+        )
 
     def _start(self, design: Design, binary: Binary) -> Start:
         return starting_point(self, design, binary)

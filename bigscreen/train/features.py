@@ -12,7 +12,7 @@ from bigscreen.data.views import Moved
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design
-from bigscreen.fit.ladder import Rung, of_features
+from bigscreen.fit.ladder import Rung, rungs_after_newton
 from bigscreen.fit.loop import Fitted
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
@@ -151,7 +151,9 @@ class FeaturesJob(Job):
         interior = self.options.solver == "auto" and not PROBLEMS[self.options.problem].squared
         room, columns = self.plan.nearby_bytes // self.plan.together, self.plan.columns
         columns = self.plan.landmarks or columns
-        return of_features(newton, problem, self.design, self.source, columns, room, interior)
+        return rungs_after_newton(
+            newton, problem, self.design, self.source, columns, room, interior
+        )
 
     def _start(self, design: Design, binary: Binary) -> Start:
         if begins_at_fewer(self, design, binary):

@@ -38,7 +38,7 @@ from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import FREE, TrainOptions
 from bigscreen.plan.memory import Plan
-from bigscreen.problems.point import settled
+from bigscreen.problems.point import is_solved
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Near, Run, Solver
 from bigscreen.train.kernel import chosen_kernel
@@ -482,7 +482,7 @@ class Job:
         if certificate is None:
             return result
         # A problem that missed the gap continues from its last checkpoint.
-        return result if settled(certificate, self._tol(binary)) else None
+        return result if is_solved(certificate, self._tol(binary)) else None
 
     def _finish(self, binary: Binary, result: Result) -> None:
         """Write a result to the work folder, for a run that resumes this one."""
@@ -517,7 +517,7 @@ class Job:
         self._short.pop(binary.name, None)
         if why or missed:
             why = why or "allow more passes (max_iter) or time (time_budget)"
-            self._short[binary.name] = Shortfall(proof.reached, why, missed)
+            self._short[binary.name] = Shortfall(proof.gap_or_violation, why, missed)
 
     def _unsolved(self) -> str:
         """Describe in one sentence which problems missed the gap, and why."""
@@ -525,7 +525,7 @@ class Job:
         known = [one.name for one in self.problems if one.name in self._short]
         short = {name: self._short[name] for name in known}
         missed = [name for name, one in short.items() if one.missed]
-        worst = max(short, key=lambda name: (name in missed, short[name].reached))
+        worst = max(short, key=lambda name: (name in missed, short[name].gap_or_violation))
         gap, why, _ = short[worst]
         definite = self.kernel.psd or not self.options.exact
         what = "relative gap" if definite else "violation of the KKT conditions"

@@ -28,8 +28,8 @@ from bigscreen.path.prepare import exact_stage
 from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
 from bigscreen.problems.dual import Dual
-from bigscreen.problems.point import read_off, settled
-from bigscreen.problems.recipes import of_rows
+from bigscreen.problems.point import is_solved, read_off
+from bigscreen.problems.recipes import with_mass_of
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.problems import Binary
 from bigscreen.tune.options import SearchTuning
@@ -188,7 +188,7 @@ def solve_path(
     grid = np.array(values)
     walks = []
     for k, one in enumerate(binaries):
-        problem = of_rows(one.problem, part.y, part.weights)
+        problem = with_mass_of(one.problem, part.y, part.weights)
         start = None if before is None else partial(_start, ground, before, k)
         walks.append(Walk(stage, problem, part.y, part.weights, grid, settings, start))
     steps: list[list[Step]] = []
@@ -218,7 +218,7 @@ def rough(ground: Ground, steps: list[list[Step]], tol: float, tuning: SearchTun
         )
         off = stage.gram.scores(step.dual.sign * step.solved.alpha, rows) - values[rows]
         allowed = tuning.max_probe_error * np.mean(abs(values))
-        if not settled(step.record, tol) or np.max(np.abs(off)) > allowed:
+        if not is_solved(step.record, tol) or np.max(np.abs(off)) > allowed:
             return True
     return False
 

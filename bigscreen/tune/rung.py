@@ -24,7 +24,7 @@ from bigscreen.path.folds import Fold
 from bigscreen.path.prepare import LEAST_FLOAT32, room_for
 from bigscreen.path.scoring import SCORINGS, judged
 from bigscreen.path.walk import PathSettings, Step
-from bigscreen.problems.point import settled, worst
+from bigscreen.problems.point import is_solved, largest_gaps
 from bigscreen.train.job import claimed
 from bigscreen.train.problems import Binary, published
 from bigscreen.tune.group import Ground, Group, Part, rough, solve_path
@@ -168,7 +168,7 @@ class RungSolver:
 
     def _report_part(self, task: RungTask, solved: Solved) -> None:
         self.done += 1
-        gap = worst(solved[0])["relative_gap"]
+        gap = largest_gaps(solved[0])["relative_gap"]
         self.report({"event": "part", "done": self.done, "rung": task.r, "relative_gap": gap})
 
     def _outcomes(
@@ -181,7 +181,7 @@ class RungSolver:
             for k, value in enumerate(task.values[pair]):
                 records = [solved[pair, f][0][k] for f in range(len(self.folds))]
                 scores = [record["score"] for record in records]
-                found = Outcome(scores, task.r, task.n_rows, worst(records)["relative_gap"])
+                found = Outcome(scores, task.r, task.n_rows, largest_gaps(records)["relative_gap"])
                 outcomes[Candidate(*pair, value)] = found
         return outcomes
 
@@ -236,7 +236,7 @@ class RungSolver:
         settings = PathSettings(tol, (), True, True, False, self.until)
         before = self.machines.get(unit)
         steps, arrays = solve_path(ground, self.binaries, part, values, settings, before)
-        if settings.late and not all(settled(s.record, tol) for point in steps for s in point):
+        if settings.late and not all(is_solved(s.record, tol) for point in steps for s in point):
             raise OutOfTime
         if ground.quick and rough(ground, steps, tol, self.options.tuning):
             return None

@@ -14,7 +14,7 @@ from bigscreen.path.folds import Fold
 from bigscreen.path.folds_job import FoldsJob
 from bigscreen.path.scoring import SCORINGS
 from bigscreen.plan.plan import plan_on
-from bigscreen.problems.point import worst
+from bigscreen.problems.point import largest_gaps
 from bigscreen.train.problems import Binary
 from bigscreen.tune.options import Solved
 
@@ -63,7 +63,9 @@ def _solved(job: FoldsJob) -> list[Solved]:
     found: list[Solved] = []
     for f in range(len(job.folds)):
         machines = [job.machines(f, v) for v in range(len(job.values))]
-        gaps = [worst([one["certificate"] for one in own])["relative_gap"] for own in machines]
+        gaps = [
+            largest_gaps([one["certificate"] for one in own])["relative_gap"] for own in machines
+        ]
         records = [
             {"relative_gap": gap, "score": float(score)}
             for gap, score in zip(gaps, scores[f], strict=True)

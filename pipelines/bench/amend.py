@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from bigscreen.amend.amend import amend, bounds
-from bigscreen.amend.bound import stays
+from bigscreen.amend.bound import count_unaffected
 from bigscreen.amend.compress import compress
 from bigscreen.amend.edits import Edits
-from bigscreen.amend.predictions import unchanged
+from bigscreen.amend.predictions import count_unchanged
 from bigscreen.data.dataset import Dataset
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.rows import Rows
@@ -107,8 +107,8 @@ def edits(
                 "bound_gap": found[0].relative_gap,
                 "relative_gap": proof["relative_gap"],
                 "apart": abs(proof["primal"] - other["primal"]) / other["primal"],
-                "stay": unchanged(model, found, first) / first.n_rows,
-                "stay_by_ledger": stays(found[0], first, changed) / first.n_rows,
+                "stay": count_unchanged(model, found, first) / first.n_rows,
+                "stay_by_ledger": count_unaffected(found[0], first, changed) / first.n_rows,
                 "stayed": float(np.mean(_codes(model, first) == _codes(made.model, first))),
             }
         )

@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.problems.dual import AT_HI, AT_LO, FREE, Dual
-from bigscreen.screening.bounds import greedy, in_the_box, inner, nearest, scaled
+from bigscreen.screening.bounds import (
+    fill_total,
+    inner_product,
+    nearest_point,
+    scale_scores,
+    scale_to_box,
+)
 from bigscreen.screening.regions import Past, Products, Region, Scores
 from bigscreen.screening.sequential import Essnsv, Ssnsv
 
@@ -25,16 +31,18 @@ class LiteralDvi:
 
     name: str = "dvi (literal)"
     safe: bool = False
-    ends: bool = False
+    needs_both_sides: bool = False
 
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
-        point = nearest(value, past)
+        point = nearest_point(value, past)
         if point is None or np.any(dual.total) or value < point.value:
             return None
         k = value / point.value
-        return Region(scaled(point.scores, (1 + k) / 2), (k - 1) / 2 * float(np.sqrt(point.w_sq)))
+        return Region(
+            scale_scores(point.scores, (1 + k) / 2), (k - 1) / 2 * float(np.sqrt(point.w_sq))
+        )
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class LiteralSsnsv:
 
     name: str = "ssnsv (literal)"
     safe: bool = False
-    ends: bool = True
+    needs_both_sides: bool = True
 
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
@@ -57,7 +65,7 @@ class LiteralEssnsv:
 
     name: str = "essnsv (literal)"
     safe: bool = False
-    ends: bool = True
+    needs_both_sides: bool = True
 
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
@@ -71,21 +79,21 @@ class LiteralSrbo:
 
     name: str = "srbo (literal)"
     safe: bool = False
-    ends: bool = False
+    needs_both_sides: bool = False
 
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
-        point = nearest(value, past)
+        point = nearest_point(value, past)
         if point is None or products is None or value < point.value or not np.all(dual.total):
             return None
-        start = in_the_box(dual, point)
+        start = scale_to_box(dual, point)
         if start is None:
             return None
         alpha, scores, _ = start[1]
-        coef = dual.sign * (greedy(dual, alpha, scores.values) - alpha)
+        coef = dual.sign * (fill_total(dual, alpha, scores.values) - alpha)
         more = products(coef)
-        r_sq = inner(coef, scores)[0] + inner(coef, more)[0] / 4
+        r_sq = inner_product(coef, scores)[0] + inner_product(coef, more)[0] / 4
         return Region(
             Scores(scores.values + 0.5 * more.values, scores.slack), float(np.sqrt(abs(r_sq)))
         )

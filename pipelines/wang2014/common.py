@@ -47,7 +47,7 @@ def experiment(rows: Rows, problem: Problem, y: np.ndarray, rules: list[str]) ->
     found["ways"], found["rejection"], found["closer"] = {}, {}, {}
     for way, manner in ways.items():
         stage = ColumnsStage(X)
-        both = way in RULES and RULES[way].ends
+        both = way in RULES and RULES[way].needs_both_sides
         run = papers.walked(stage, problem, y, VALUES, manner, CLOSE if both else None)
         if way in RULES:
             shares = papers.rejected(stage, run, RULES[way], both)
@@ -62,7 +62,7 @@ def experiment(rows: Rows, problem: Problem, y: np.ndarray, rules: list[str]) ->
     stage = ColumnsStage(X)
     close = papers.walked(stage, problem, y, VALUES, PathSettings(CLOSE, (), False, True))
     for name in rules:
-        shares = papers.rejected(stage, close, RULES[name], RULES[name].ends)
+        shares = papers.rejected(stage, close, RULES[name], RULES[name].needs_both_sides)
         found["closer"][name] = shares.tolist()
     cold, warm = (found["ways"][way]["total"] for way in ("cold", "warm"))
     for run in found["ways"].values():

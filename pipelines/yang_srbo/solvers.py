@@ -159,7 +159,7 @@ def timed(bench: common.Bench, nu: float, decided: np.ndarray, step: Step | None
     n = len(bench.codes)
     dual = bench.problem.at(nu).dual(bench.codes, np.ones(n))
     live = np.flatnonzero(decided == FREE)
-    alpha = dual.settled(decided, np.zeros(n))
+    alpha = dual.with_decisions(decided, np.zeros(n))
     K = bench.stage.gram.K
     began = time.perf_counter()
     if len(live):

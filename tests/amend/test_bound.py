@@ -7,7 +7,7 @@ import pytest
 import bigscreen.amend.bound as amend_bound
 from bigscreen.amend.amend import bounds
 from bigscreen.amend.edits import Edits
-from bigscreen.amend.predictions import same
+from bigscreen.amend.predictions import are_unchanged
 from bigscreen.errors import InputError
 
 
@@ -17,7 +17,7 @@ def test_no_bound_is_broken_however_rough_the_machine(part):
     for seed in range(30 * part, 30 * part + 30):
         case = edit_cases.Case(edit_cases.drawn(seed))
         assert not edit_cases.wrongs(case), case.spec
-        still += case.bound().still
+        still += case.bound().unchanged
         found.append(case.bound().relative_gap)
     assert still and np.median(found) < 0.5
 
@@ -65,12 +65,12 @@ def test_predictions_that_stay_are_those_of_the_optimum():
         phi = case.phi(X)
         if spec.intercept == "penalized":
             phi = np.column_stack([phi, np.ones(len(phi))])
-        certain = same(case.model, [case.bound().intervals(X)])
+        certain = are_unchanged(case.model, [case.bound().intervals(X)])
         moved = (phi @ w > 0) != (phi @ best.w > 0)
         stay, changed = stay + certain.sum(), changed + moved.sum()
         assert not np.any(certain & moved), spec
         ledger = case.model.ledger[0]
-        assert amend_bound.stays(case.bound(), case.data, case.changes) <= len(ledger)
+        assert amend_bound.count_unaffected(case.bound(), case.data, case.changes) <= len(ledger)
     assert stay > 2000 and changed > 50
 
 

@@ -53,7 +53,7 @@ def amended(edits, options=OPTIONS, threads=1):
 def waited_for(monkeypatch):
     """Steps over all rows, however many: rows nearby are an edit's alone."""
     tune_near(monkeypatch, max_late_checks=10**6)
-    monkeypatch.setattr(ladder, "LADDER", replace(ladder.LADDER, min_looks=10**6))
+    monkeypatch.setattr(ladder, "LADDER", replace(ladder.LADDER, min_checks=10**6))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import Square, sum_rows
 from bigscreen.kernels.standard import Laplacian, Linear, Polynomial, Rbf, Sigmoid
 from bigscreen.problems.dual import Dual
-from bigscreen.problems.dual_sums import FEW, arrays, measure, multipliers
+from bigscreen.problems.dual_sums import MAX_COMPILED_ROWS, arrays, dual_and_gap, multipliers
 from bigscreen.problems.point import Point
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Svr
 from bigscreen.solvers.smo.loop import Limits, Matrix, smo
@@ -105,7 +105,7 @@ NAMES = list(problems(4))
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("n", [1, 2, 37, 500, FEW + 5])
+@pytest.mark.parametrize("n", [1, 2, 37, 500, MAX_COMPILED_ROWS + 5])
 def test_multiplier_and_gap(name: str, n: int) -> None:
     """They are the dual's own; also where many scores are equal."""
     problem, y = problems(n)[name]
@@ -120,7 +120,7 @@ def test_multiplier_and_gap(name: str, n: int) -> None:
         r = dual.sign if dual.coupling is None else dual.coupling
         F = r * (dual.lin - dual.sign * scores)
         errors, seen = (np.full(n, 1e-3), np.full(n, 1e-4), 2.0), np.empty(n)
-        value, found, gap, doubt = measure(dual, parts, alpha, F, r, errors, seen)
+        value, found, gap, doubt = dual_and_gap(dual, parts, alpha, F, r, errors, seen)
         np.testing.assert_allclose(seen, scores, atol=1e-12)
         np.testing.assert_allclose(found, mu, atol=1e-12)
         own: Any = 0.0 if not len(mu) else float(mu[0]) if dual.group is None else mu
@@ -132,7 +132,7 @@ def test_multiplier_and_gap(name: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("n", [200, FEW + 5])
+@pytest.mark.parametrize("n", [200, MAX_COMPILED_ROWS + 5])
 def test_what_scores_prove(name: str, n: int) -> None:
     """P, D and the gap are the dual's own; no error within the bands moves one beyond its bound."""
     problem, y = problems(n)[name]

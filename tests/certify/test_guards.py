@@ -228,9 +228,9 @@ def test_a_gap_counts_what_alpha_lacks_of_its_total(kind, missing):
 
 def test_radii_are_rounded_up():
     for square in (2.0, 3.0, 5.0, 1e-3, 7e10):
-        assert Fraction(bounds.radius(square, 0.0)) ** 2 > Fraction(square)
-    assert bounds.radius(0.0, 1.0) ** 2 >= 0.99 * bounds.ROUNDING
-    assert bounds.radius(-1.0, 1.0) ** 2 >= 0.99 * bounds.ROUNDING
+        assert Fraction(bounds.safe_radius(square, 0.0)) ** 2 > Fraction(square)
+    assert bounds.safe_radius(0.0, 1.0) ** 2 >= 0.99 * bounds.ROUNDING
+    assert bounds.safe_radius(-1.0, 1.0) ** 2 >= 0.99 * bounds.ROUNDING
     ball = GapBall().region(Point(np.empty(0), np.empty(0), 0.0, 1.0, 1.0, True), 1e-6)
     assert ball is not None and ball.radius**2 >= 0.99e-6
 

@@ -129,7 +129,7 @@ KILL = "os.kill(os.getpid(), signal.SIGKILL)"
     ("where", "placed"),
     [
         ("bigscreen.data.writer:DatasetWriter.finish", False),
-        ("bigscreen.amend.amend.refitted", False),
+        ("bigscreen.amend.amend.refit", False),
         ("bigscreen.model.model:Model.save", True),
     ],
 )

@@ -8,7 +8,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 import bigscreen
 from bigscreen.fit.monitor import Limits, Monitor
-from bigscreen.problems.point import Certificate, Point, enough, proves
+from bigscreen.problems.point import Certificate, Point, proves, sufficient_gap
 
 STATS = {
     **dict.fromkeys(("rows_alive", "rows_visited", "fixed_hi", "fixed_lo"), 0),
@@ -31,8 +31,8 @@ def monitor(rounding, tol=1e-3, **closed):
 def test_rounding_counts():
     assert proves(5e-4, 4e-4, 1.0, 1e-3) and not proves(5e-4, 6e-4, 1.0, 1e-3)
     assert proves(5e-4, 4e-4, -1.0, 1e-3) and not proves(np.nan, 0.0, 1.0, 1e-3)
-    assert enough(4e-4, 1.0, 1e-3) == pytest.approx(6e-4)
-    assert enough(2e-3, 1.0, 1e-3) == 1e-3  # no gap would prove it
+    assert sufficient_gap(4e-4, 1.0, 1e-3) == pytest.approx(6e-4)
+    assert sufficient_gap(2e-3, 1.0, 1e-3) == 1e-3  # no gap would prove it
 
 
 def test_a_gap_beside_rounding_has_to_be_smaller():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bigscreen.numerics.order_statistic import order_statistic
 from bigscreen.problems.dual import Dual
-from bigscreen.screening.bounds import greedy
+from bigscreen.screening.bounds import fill_total
 
 
 def sorted_statistic(values, weights, threshold):
@@ -80,5 +80,5 @@ def test_a_greedy_fill_is_one_row_after_another(groups, seed, ties):
             step = min(abs(missing), room)
             x[i] += way * step
             missing -= way * step
-    found = greedy(dual, alpha, scores)
+    found = fill_total(dual, alpha, scores)
     np.testing.assert_allclose(found, t * x, rtol=0, atol=1e-12)

@@ -158,10 +158,10 @@ def test_decided_rows_stay_and_the_objective_is_the_same(name, engine, monkeypat
         [G > tube + 1e-3, G < -tube - 1e-3, np.abs(G) < tube - 1e-3], [AT_HI, AT_LO, AT_ZERO], FREE
     ).astype(np.int8)
     assert 0 < np.sum(held == FREE) < len(X)
-    start = dual.settled(held, dual.feasible(np.zeros(len(X))))
+    start = dual.with_decisions(held, dual.feasible(np.zeros(len(X))))
     again = stage.solve(PointTask(dual, start, held, 1e-8))
     assert_true(stage, q, dual, again)
-    assert np.array_equal(again.alpha, dual.settled(held, again.alpha))
+    assert np.array_equal(again.alpha, dual.with_decisions(held, again.alpha))
     assert again.dual == pytest.approx(best.dual, rel=1e-7)
     # All decided: nothing to solve, and the certificate says how far it is.
     done = stage.solve(PointTask(dual, best.alpha, np.full(len(X), AT_LO), 1e-8))
@@ -227,7 +227,7 @@ def test_a_path_of_both_directions_with_decided_multiples(engine, monkeypatch):
         alpha = dual.feasible(factor / before * last.alpha)
         gap = reference.solve(oracle(X, False, dual)).gradient
         decided = np.select([gap > 0.3, gap < -0.3], [AT_HI, AT_LO], FREE).astype(np.int8)
-        last = stage.solve(PointTask(dual, dual.settled(decided, alpha), decided, 1e-6))
+        last = stage.solve(PointTask(dual, dual.with_decisions(decided, alpha), decided, 1e-6))
         assert last.relative_gap <= 1e-6
         assert_true(stage, oracle(X, False, dual), dual, last)
         before = factor

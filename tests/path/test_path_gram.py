@@ -158,11 +158,11 @@ def test_a_path_ends_where_cold_solves_do(seed, kind, sizes):
         certain = (np.abs(np.abs(gradient) - tube) > 1e-6) & (np.arange(50) % 2 == 0)
         decided = np.where(gradient > tube, AT_HI, np.where(gradient < -tube, AT_LO, AT_ZERO))
         decided = np.where(certain, decided, FREE).astype(np.int8)
-        alpha = dual.feasible(dual.settled(decided, alpha), decided != FREE)
+        alpha = dual.feasible(dual.with_decisions(decided, alpha), decided != FREE)
         last = one.solve(PointTask(dual, alpha, decided, 1e-10))
         before = problem
         is_true(one, dual, last)
-        np.testing.assert_array_equal(last.alpha, dual.settled(decided, last.alpha))
+        np.testing.assert_array_equal(last.alpha, dual.with_decisions(decided, last.alpha))
         size = abs(whole.primal) + 1e-12
         np.testing.assert_allclose(last.dual, whole.dual, atol=1e-8 * size + last.rounding)
 

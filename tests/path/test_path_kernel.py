@@ -156,11 +156,13 @@ def test_decided_rows_stay_and_are_certified_too(name, part, fleet):
     decided[np.random.default_rng(0).random(140) > part] = FREE
     assert np.count_nonzero(decided != FREE) > 20
     stage = stage_of(w, fleet)
-    alpha = dual.feasible(dual.settled(decided, cold(dual)), decided != FREE)
+    alpha = dual.feasible(dual.with_decisions(decided, cold(dual)), decided != FREE)
     found = stage.solve(PointTask(dual, alpha, decided, 1e-6))
     law(w, dual, found, 1e-6)
     fixed = decided != FREE
-    np.testing.assert_array_equal(found.alpha[fixed], dual.settled(decided, found.alpha)[fixed])
+    np.testing.assert_array_equal(
+        found.alpha[fixed], dual.with_decisions(decided, found.alpha)[fixed]
+    )
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)

@@ -21,7 +21,7 @@ from bigscreen.path import prepare, resume
 from bigscreen.path.options import PathOptions
 from bigscreen.path.prepare import PathSizes
 from bigscreen.path.run import train_path
-from bigscreen.problems.point import EACH
+from bigscreen.problems.point import ROUNDING_FIELDS
 from bigscreen.report.path import totals
 
 # A gap that is missed shows a fault, here as in the folds.
@@ -271,7 +271,7 @@ def test_an_interrupted_path_goes_on_bit_for_bit(kind, labels, after, tmp_path, 
 
 def before(record):
     """A point's record as paths of before have it: the gap's rounding alone."""
-    return {name: part for name, part in record.items() if name not in EACH}
+    return {name: part for name, part in record.items() if name not in ROUNDING_FIELDS}
 
 
 def test_a_path_of_before_states_no_rounding_of_p_and_d(tmp_path):

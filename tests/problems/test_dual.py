@@ -113,7 +113,7 @@ def test_a_balanced_alpha_adds_up_to_nothing(seed, n):
     dual = Dual(t, np.ones(n), np.zeros(n), hi, t, 0.0)
     start = hi * rng.choice([0.0, 1.0, rng.random()], n, p=[0.5, 0.3, 0.2])
     alpha = dual.feasible(start)
-    mended = dual.balanced(alpha)
+    mended = dual.with_exact_sums(alpha)
     if not alpha.any():
         return
     # (What `feasible` takes for kept is not 0 to the last digit.)

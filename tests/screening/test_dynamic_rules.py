@@ -14,7 +14,7 @@ from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.point import Certificate, Point
 from bigscreen.problems.recipes import CSvc
-from bigscreen.screening.dynamic import Adaptive, FSafe, GapBall, Joachims, farthest, make_rule
+from bigscreen.screening.dynamic import Adaptive, FSafe, GapBall, Joachims, make_rule, max_distance
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.solvers.smo.state import SmoState
 
@@ -48,18 +48,23 @@ def test_what_is_no_rule(make):
 
 def test_fixed_rules_do_not_learn():
     for rule in (GapBall(), FSafe(0.1), Joachims(2)):
-        assert rule.learned(100, 50) is rule
+        assert rule.after_restart(100, 50) is rule
 
 
 def test_the_adaptive_rule_grows_careful_and_bold():
     rule = Adaptive(0.03)
     assert not rule.safe
-    assert rule.learned(1000, 0).f < rule.f < rule.learned(1000, 1).f < rule.learned(1000, 500).f
+    assert (
+        rule.after_restart(1000, 0).f
+        < rule.f
+        < rule.after_restart(1000, 1).f
+        < rule.after_restart(1000, 500).f
+    )
     for _ in range(4):
-        rule = rule.learned(1000, 1)
+        rule = rule.after_restart(1000, 1)
     # It ends as the gap ball, whose removals are none of its own to regret.
     assert rule.safe and rule.f == 1.0
-    assert rule.learned(1000, 0).safe
+    assert rule.after_restart(1000, 0).safe
     assert rule.region(point(), 0.0).radius == GapBall().region(point(), 0.0).radius
 
 
@@ -82,12 +87,12 @@ def test_the_rule_is_told_what_it_did():
     check(point(), stats(fixed_lo=30, kernel_entries=7, false_removals=0), None)
     assert check(point(), stats(stalled=True, false_removals=0), None).restart
     after = check(point(), stats(false_removals=2), None)
-    assert check.removals.lessons == [[30, 2]]
+    assert check.removals.restarted_counts == [[30, 2]]
     assert after.region.radius == pytest.approx(0.5 * check.rule.f) and check.rule.f > 0.01
     check(point(), stats(fixed_hi=5, false_removals=2), None)
     assert check(point(), stats(stalled=True, false_removals=2), None).restart
     check(point(), stats(false_removals=2), None)
-    assert check.removals.lessons == [[30, 2], [5, 0]]
+    assert check.removals.restarted_counts == [[30, 2], [5, 0]]
     assert check.history[1]["kernel_entries"] == 7 and "kernel_entries" not in check.history[0]
 
 
@@ -108,7 +113,7 @@ def test_a_rule_that_goes_on_being_wrong_gives_way(counts):
         false = {"false_removals": k + 1} if counts else {}
         check(point(), stats(**false), None)
     assert isinstance(check.rule, GapBall)
-    assert check.removals.lessons == ([[3, 1], [3, 1]] if counts else [[3, 3], [3, 3]])
+    assert check.removals.restarted_counts == ([[3, 1], [3, 1]] if counts else [[3, 3], [3, 3]])
     # Its removals are safe: nothing is taken back any more.
     check(point(), stats(fixed_lo=3), None)
     assert check(point(), stats(stalled=True), None) is None
@@ -125,7 +130,7 @@ def test_lessons_survive_a_checkpoint(tmp_path):
     before(point(), stats(false_removals=1, fixed_lo=2), lambda folder, meta: saved.append(meta))
     after = monitor(Adaptive(0.01), restarts=9)
     after.restored(saved[0])
-    assert after.rule == before.rule and after.removals.lessons == before.removals.lessons
+    assert after.rule == before.rule and after.removals.restarted_counts == before.removals.restarted_counts
     again = after(point(), stats(false_removals=1, fixed_lo=2), None)
     assert again.region.radius == pytest.approx(0.5 * before.rule.f)
     assert after(point(), stats(false_removals=1, stalled=True), None).restart
@@ -197,7 +202,7 @@ def test_bold_rules_cost_false_removals_and_safe_ones_none():
     for name, f in (("none", 0), ("gap", 0), ("f-safe", 0.001)):
         rule = None if name == "none" else GapBall() if name == "gap" else FSafe(f)
         found[name] = solved(w, Pairs(every=10), rule, 1e-5, restarts=100)
-    assert found["gap"].last["false_removals"] == 0 and not found["gap"].monitor.removals.lessons
+    assert found["gap"].last["false_removals"] == 0 and not found["gap"].monitor.removals.restarted_counts
     assert found["f-safe"].last["false_removals"] > 0
     duals = [one.certificate.dual for one in found.values()]
     np.testing.assert_allclose(duals, duals[0], rtol=1e-4)
@@ -205,9 +210,9 @@ def test_bold_rules_cost_false_removals_and_safe_ones_none():
 
 def test_how_far_the_optimum_can_be_from_a_w_that_is_not_w_of_alpha():
     """``d / 2 + sqrt(gap - d^2 / 4)`` up to ``d^2 = 2 gap``, and no less where d is in doubt."""
-    assert farthest(4.0, 0.0, 0.0) == pytest.approx(2.0)
-    assert farthest(4.0, 2.0, 0.0) == pytest.approx(1.0 + np.sqrt(3.0))
-    assert farthest(4.0, np.sqrt(8.0), 0.0) == pytest.approx(np.sqrt(8.0))
-    assert farthest(4.0, None, 0.0) == farthest(4.0, np.nan, 0.0) == np.sqrt(8.0)
-    assert farthest(4.0, 2.0, 0.01) == pytest.approx(1.05 + np.sqrt(4.0 - 1.05**2))
-    assert farthest(4.0, 9.0, 0.0) == np.sqrt(8.0)  # no pair is so far apart
+    assert max_distance(4.0, 0.0, 0.0) == pytest.approx(2.0)
+    assert max_distance(4.0, 2.0, 0.0) == pytest.approx(1.0 + np.sqrt(3.0))
+    assert max_distance(4.0, np.sqrt(8.0), 0.0) == pytest.approx(np.sqrt(8.0))
+    assert max_distance(4.0, None, 0.0) == max_distance(4.0, np.nan, 0.0) == np.sqrt(8.0)
+    assert max_distance(4.0, 2.0, 0.01) == pytest.approx(1.05 + np.sqrt(4.0 - 1.05**2))
+    assert max_distance(4.0, 9.0, 0.0) == np.sqrt(8.0)  # no pair is so far apart

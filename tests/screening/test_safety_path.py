@@ -12,10 +12,16 @@ from safety_cases import INTERCEPTS, RECIPES, STYLES, WEIGHTS, Case, Spec, Tally
 
 from bigscreen.errors import InputError
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual
-from bigscreen.screening.bounds import box_factor, carried, gap_bound, in_the_box, least
-from bigscreen.screening.regions import Region, Scores, half_space
+from bigscreen.screening.bounds import (
+    box_factor,
+    carry_alpha,
+    dual_lower_bound,
+    gap_bound,
+    scale_to_box,
+)
+from bigscreen.screening.regions import Region, Scores, make_cut
 from bigscreen.screening.sequential import Dvi, Essnsv, GapAtPast, Ssnsv, make_path_rule, screen
-from bigscreen.screening.srbo import Srbo, SrboCut, choose
+from bigscreen.screening.srbo import Srbo, SrboCut, choose_alpha
 from pipelines.papers import printed_rules
 
 RULES = ("gap", "dvi", "ssnsv", "essnsv", "srbo", "srbo-cut")
@@ -187,7 +193,7 @@ def test_one_class_is_srbo_in_another_scale():
     """Box c / (nu mass) and total 1: scaled by nu it is the machine with box c / mass, total nu."""
     case = Case(Spec(2, "one_class", step=0.05, value=0.5))
     dual, k = case.dual(case.value), case.start / case.value
-    found, (alpha, scores, w_sq) = in_the_box(dual, case.pasts[0])
+    found, (alpha, scores, w_sq) = scale_to_box(dual, case.pasts[0])
     assert found == pytest.approx(k)
     np.testing.assert_allclose(alpha, k * case.pasts[0].alpha)
     np.testing.assert_allclose(scores.values, k * case.pasts[0].scores.values)
@@ -216,11 +222,11 @@ def test_every_delta_is_feasible_and_the_full_one_the_best(recipe, intercept):
     for seed in range(5):
         case = Case(Spec(seed, recipe, intercept, weights="zeros", accuracy=4, step=0.03))
         dual = case.dual(case.value)
-        start = in_the_box(dual, case.pasts[0])[1]
-        before = in_the_box(dual, case.pasts[1])[1][0]
+        start = scale_to_box(dual, case.pasts[0])[1]
+        before = scale_to_box(dual, case.pasts[1])[1][0]
         size = {}
         for delta in ("greedy", "small", "full"):
-            found = choose(dual, start, before, delta, safety_cases.solver(case))
+            found = choose_alpha(dual, start, before, delta, safety_cases.solver(case))
             assert np.all(found >= dual.lo) and np.all(found <= dual.hi)
             for own, total in reference.couplings(case.oracle(dual)):
                 assert found[own].sum() == pytest.approx(total, abs=1e-12)
@@ -232,7 +238,7 @@ def test_every_delta_is_feasible_and_the_full_one_the_best(recipe, intercept):
 def test_greedy_moves_few_rows():
     case = Case(Spec(4, "nu_svc", "true", n=40, step=0.01, value=0.0, accuracy=9))
     dual = case.dual(case.value)
-    alpha, scores, _ = carried(dual, case.pasts[0], case.products)
+    alpha, scores, _ = carry_alpha(dual, case.pasts[0], case.products)
     assert 1 <= np.count_nonzero(alpha != case.pasts[0].alpha) <= 10
     np.testing.assert_allclose(scores.values, case.K @ (dual.sign * alpha), atol=1e-12)
 
@@ -251,7 +257,7 @@ def test_bounds_of_gap_and_linear_minimum():
         if q.tube is None:
             best = reference.vertex(q, q.p - q.s * exact)
             value = (q.s * best) @ exact - q.p @ best
-            assert least(point.dual, point.scores) <= value + 1e-12 * (1 + abs(value))
+            assert dual_lower_bound(point.dual, point.scores) <= value + 1e-12 * (1 + abs(value))
 
 
 # -- regions ---------------------------------------------------------------------------------------
@@ -269,7 +275,7 @@ def test_a_cut_ball_holds_and_touches_its_points(seed, radius, depth, d):
     phi[0], phi[1], phi[2] = 0, a, -a
     norms = np.linalg.norm(phi, axis=1)
     beta = a @ c + depth * radius * np.linalg.norm(a)
-    cut = half_space(Scores(phi @ a, 0.0), a @ a, 0.0, beta - a @ c)
+    cut = make_cut(Scores(phi @ a, 0.0), a @ a, 0.0, beta - a @ c)
     lower, upper = Region(Scores(phi @ c, 0.0), radius, cut).intervals(norms)
     points = rng.normal(size=(4000, d))
     points *= radius * rng.random((4000, 1)) ** 0.2 / np.linalg.norm(points, axis=1)[:, None]
@@ -299,11 +305,11 @@ def test_a_cut_that_says_nothing_is_left_out():
     centre, norms = Scores(np.zeros(2), 0.0), np.array([1.0, 0.0])
     ball = Region(centre, 1.0).intervals(norms)
     for excess in (-5.0, -1.0, 1.0 + 1e-9, 7.0):
-        cut = half_space(Scores(np.array([1.0, 0.0]), 0.0), 1.0, 0.0, excess)
+        cut = make_cut(Scores(np.array([1.0, 0.0]), 0.0), 1.0, 0.0, excess)
         for one, other in zip(Region(centre, 1.0, cut).intervals(norms), ball, strict=True):
             np.testing.assert_array_equal(one, other)
-    assert half_space(Scores(np.zeros(2), 0.0), 0.0, 0.0, 1.0) is None
-    assert half_space(Scores(np.zeros(2), 0.0), 1.0, 0.9, 1.0) is None
+    assert make_cut(Scores(np.zeros(2), 0.0), 0.0, 0.0, 1.0) is None
+    assert make_cut(Scores(np.zeros(2), 0.0), 1.0, 0.9, 1.0) is None
 
 
 def test_an_unsure_direction_widens_the_cut():
@@ -312,7 +318,7 @@ def test_an_unsure_direction_widens_the_cut():
     phi, a = rng.normal(size=(50, 3)), rng.normal(size=3)
     norms, plain = np.linalg.norm(phi, axis=1), None
     for slack, off in ((0.0, 0.0), (1e-3, 0.0), (0.0, 0.1), (0.1, 0.3)):
-        cut = half_space(Scores(phi @ a, slack), a @ a, off * (a @ a), 0.4)
+        cut = make_cut(Scores(phi @ a, slack), a @ a, off * (a @ a), 0.4)
         lower, upper = Region(Scores(phi @ a, 0.0), 1.0, cut).intervals(norms)
         if plain is not None:
             assert np.all(lower <= plain[0] + 1e-12) and np.all(upper >= plain[1] - 1e-12)
@@ -394,7 +400,14 @@ def test_rules_by_name():
     solve = safety_cases.solver(Case(Spec()))
     assert [make_path_rule(name).name for name in RULES] == list(RULES)
     assert make_path_rule("srbo", "full", solve).delta == "full"
-    assert [make_path_rule(name).ends for name in RULES] == [False, False, True, True, False, False]
+    assert [make_path_rule(name).needs_both_sides for name in RULES] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
     for make in (
         lambda: make_path_rule("all"),
         lambda: Srbo("best"),

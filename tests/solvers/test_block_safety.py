@@ -41,7 +41,7 @@ class Reckless:
     def region(self, point, rounding):
         return Ball(0.05 * float(np.sqrt(max(point.gap, 0.0))))
 
-    def learned(self, removed, false):
+    def after_restart(self, removed, false):
         return self
 
 

@@ -115,9 +115,9 @@ def test_d_of_held_rows_is_that_of_the_sides_they_were_held_to(wide, monkeypatch
     points = []
 
     class Held(Monitor):
-        def _close(self, point):
+        def _run_closing_pass(self, point):
             points.append(point)
-            return super()._close(point)
+            return super()._run_closing_pass(point)
 
     monkeypatch.setattr(loop, "Monitor", Held)
     with Inline(1) as fleet:

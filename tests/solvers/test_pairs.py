@@ -149,7 +149,7 @@ def test_bold_rules_end_right(rule, working_set, intercept):
         found = solved(w, Pairs("second", working_set, whole=whole, every=20), rule, 1e-6)
         is_right(w, found, 1e-6)
         wrong += found.last["false_removals"]
-        lessons = found.monitor.removals.lessons
+        lessons = found.monitor.removals.restarted_counts
         assert sum(false for _, false in lessons) == found.last["false_removals"]
         assert len(lessons) == found.monitor.removals.restarts
     assert wrong > 0 or not isinstance(rule, FSafe)
@@ -241,7 +241,7 @@ def test_a_ctrl_c_between_steps_changes_no_bit(kernel, intercept, rule, tmp_path
     kept = [{k: v for k, v in e.items() if k not in ("seconds", "kernel_entries")}
             for m in (found, whole) for e in m.monitor.history]  # fmt: skip
     assert kept[: len(kept) // 2] == kept[len(kept) // 2 :]
-    assert found.monitor.removals.lessons == whole.monitor.removals.lessons
+    assert found.monitor.removals.restarted_counts == whole.monitor.removals.restarted_counts
 
 
 def test_rows_without_weight_never_move():

@@ -22,7 +22,7 @@ from scipy import sparse
 
 from bigscreen.amend.amend import Amended, amend
 from bigscreen.amend.bound import Bound, bound
-from bigscreen.amend.edits import Changes, Edits, changes
+from bigscreen.amend.edits import Changes, Edits, find_changes
 from bigscreen.amend.request import check_amendable
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.inline import Inline
@@ -152,8 +152,8 @@ class Case:
         return X, y, weights
 
     @cached_property
-    def changes(self) -> Changes:
-        return changes(self.data, self.edits)
+    def find_changes(self) -> Changes:
+        return find_changes(self.data, self.edits)
 
     def bound(self) -> Bound:
         (binary,) = check_amendable(self.model, self.data)

@@ -26,7 +26,9 @@ class NaiveStage:
 
     def solve(self, task):
         dual, alpha, decided, tol = task.dual, task.alpha, task.decided, task.tol
-        assert np.array_equal(dual.settled(decided, alpha), alpha), "decided rows stand there"
+        assert np.array_equal(dual.with_decisions(decided, alpha), alpha), (
+            "decided rows stand there"
+        )
         assert np.array_equal(np.clip(alpha, dual.lo, dual.hi), alpha)
         self.calls.append((dual, alpha.copy(), decided.copy()))
         live = (decided == FREE) & (dual.hi > dual.lo)

@@ -10,7 +10,7 @@ from trained import fitted, proofs
 
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fit import monitor
-from bigscreen.fit.ladder import LADDER, max_looks
+from bigscreen.fit.ladder import LADDER, max_checks
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
 from bigscreen.plan.plan import plan
@@ -55,7 +55,7 @@ def test_what_has_happened_is_told():
     assert facts(fit_record(easy))["solver, features"].startswith("newton, ")
     history = model.provenance["history"]
     passes = [event["full_passes"] for event in history]
-    assert passes == sorted(passes) and len(history) > LADDER.min_looks
+    assert passes == sorted(passes) and len(history) > LADDER.min_checks
     assert proofs(model)[0]["passes"]["full"] == passes[-1]
 
 
@@ -94,15 +94,15 @@ def test_linear_machines_too():
 
 
 def test_who_asks_for_newton_has_newton():
-    asked = replace(HARD, solver="newton", max_iter=LADDER.min_looks + 5)
+    asked = replace(HARD, solver="newton", max_iter=LADDER.min_checks + 5)
     history = fitted(rows(), asked).provenance["history"]
-    assert "reach" not in history[-1] and len(history) == LADDER.min_looks + 5
+    assert "reach" not in history[-1] and len(history) == LADDER.min_checks + 5
 
 
 def test_looks_that_are_cheap_beside_an_interior_point_may_be_more():
     """As those at 14,000 rows of 500 features, of which an interior point takes 25 dear steps."""
-    assert max_looks(1500, 40) == max_looks(1000, 120) == LADDER.min_looks
-    assert 60 < max_looks(14_000, 500) < 200
+    assert max_checks(1500, 40) == max_checks(1000, 120) == LADDER.min_checks
+    assert 60 < max_checks(14_000, 500) < 200
 
 
 class Stopped(Exception):
@@ -116,7 +116,7 @@ def test_a_run_that_goes_on_has_the_same_bits(tmp_path, monkeypatch):
     whole = fitted(rows(), HARD)
     events = whole.provenance["history"]
     few = [event["pass"] for event in events if event["rows_alive"] < 1500]
-    over = few[-1] + LADDER.min_looks - few[0] + 1
+    over = few[-1] + LADDER.min_checks - few[0] + 1
     passes = [event["full_passes"] for event in events]
     assert len(few) == 2 and over < len(events) and passes == sorted(passes)
     for last in (few[0] - 1, *few, over, over + 1):

@@ -12,7 +12,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point, read_off
-from bigscreen.problems.violation import extremes, unit
+from bigscreen.problems.violation import extremes, libsvm_scale
 from bigscreen.solvers.block.ending import face_optimum, open_rows
 from bigscreen.solvers.block.messages import received
 from bigscreen.solvers.block.records import Proposal
@@ -272,7 +272,7 @@ class BlockRun(BlockRounds):
 
     def block_gradient(self) -> FloatArray:
         """Return the dual gradient ``p - s u`` of the block's rows (q,)."""
-        return self.next.v * self.dual.ways[self.gram.ids]
+        return self.next.v * self.dual.step_signs[self.gram.ids]
 
     def steps(self, part: Dual, alpha: FloatArray, G: FloatArray, tol: float, most: int) -> int:
         """Take at most ``most`` pair steps on a problem of the block's rows; update alpha and G.
@@ -361,7 +361,7 @@ class BlockRun(BlockRounds):
             alpha=self.alpha.copy(),
             rounding=self.survey.rounding,
             multiplier=() if self.dual.coupling is None else tuple(self.mu.tolist()),
-            violation=unit(self.dual) * self.violation,
+            violation=libsvm_scale(self.dual) * self.violation,
         )
 
     def stats(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def face_optimum(run: BlockRounds, ids: NDArray[np.int64]) -> Proposal:
         near = run.sharpen(ids, run.tuning.ending.join_distance * run.violation)
         ids = near if len(near) <= run.tuning.ending.max_open(len(run.dual)) else ids
     run.survey_again(ids)
-    G = run.survey.watched * run.dual.ways[ids]
+    G = run.survey.watched * run.dual.step_signs[ids]
     X = received(run.fleet, run.data, ids)
     gram = BlockGram(run.gram.kernel, run.constant, run.gram.threads, np.float64)
     gram.enter(NOBODY, ids, X, len(ids))

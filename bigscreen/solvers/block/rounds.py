@@ -16,7 +16,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import AT_HI, AT_ZERO, FREE, Mu
 from bigscreen.problems.recipes import Problem
-from bigscreen.problems.violation import apart as ends_apart
+from bigscreen.problems.violation import largest_violation as ends_apart
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.messages import gathered, shares

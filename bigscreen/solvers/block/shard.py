@@ -179,7 +179,7 @@ class BlockProgram:
             u, mu = u + message["offset"], message["mu"]
             slack = np.maximum(slack, message["margin"])
             decided = dual.decide(u - slack, u + slack, (mu, mu))
-            rough = alive[dual.arrived(decided, state.alpha[alive]) == FREE]
+            rough = alive[dual.decisions_in_place(decided, state.alpha[alive]) == FREE]
             wanted = np.union1d(rough, mine(state, message["watch"]))
             state.mending = np.setdiff1d(wanted, state.near)
             state.near = np.union1d(state.near, wanted)
@@ -231,7 +231,7 @@ class BlockProgram:
         alive = state.alive
         dual = state.dual[alive]
         decided = dual.decide(*self._intervals(state, message), message["mu"])
-        decided = dual.arrived(decided, state.alpha[alive])
+        decided = dual.decisions_in_place(decided, state.alpha[alive])
         state.decided[alive] = np.where(decided == FREE, 0, state.decided[alive] + 1)
         drop = state.decided[alive] >= message["region"].patience
         if np.any(drop):
@@ -426,7 +426,7 @@ class BlockShard:
         about, ends = np.empty((3, len(rows))), np.empty((2, len(mu)))
         sums = _survey(
             rows,
-            Terms(dual.sign, dual.lin, dual.lo, dual.hi, dual.ways),
+            Terms(dual.sign, dual.lin, dual.lo, dual.hi, dual.step_signs),
             dual.group,
             dual.tube,
             At(self.alpha, self.scores, mu, message["offset"]),

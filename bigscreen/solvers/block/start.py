@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import read_off
-from bigscreen.problems.violation import edges, extremes
+from bigscreen.problems.violation import extremes, one_sided_gradients
 from bigscreen.solvers.block.working_set import between, free
 
 
@@ -40,7 +40,7 @@ def multipliers(part: Dual, alpha: FloatArray, G: FloatArray, groups: int) -> Fl
     highest, lowest = extremes(part, alpha, v, groups)
     mu = between(lowest, highest, np.zeros(groups))
     inside = free(part, alpha)
-    edge, _ = edges(part, alpha, v)
+    edge, _ = one_sided_gradients(part, alpha, v)
     for g in range(groups):
         own = inside if part.group is None else inside & (part.group == g)
         if np.any(own):

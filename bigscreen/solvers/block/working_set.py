@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
-from bigscreen.problems.violation import edges
+from bigscreen.problems.violation import one_sided_gradients
 
 
 class Violators(NamedTuple):
@@ -69,7 +69,7 @@ def apart(at: Standing, rows: NDArray[np.int64], v: FloatArray) -> FloatArray:
     own = mu[0] if dual.group is None else mu[dual.group[rows]]
     if dual.tube is None:
         return np.abs(v - own)
-    up, down = edges(dual[rows], alpha[rows], v)
+    up, down = one_sided_gradients(dual[rows], alpha[rows], v)
     return np.maximum(np.maximum(up - own, own - down), 0.0)
 
 

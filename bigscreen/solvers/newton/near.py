@@ -23,7 +23,7 @@ from bigscreen.features.design import (
 )
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
-from bigscreen.problems.point import Point, SumLayout, relative
+from bigscreen.problems.point import Point, SumLayout, relative_gap
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton.algebra import Algebra
 from bigscreen.solvers.newton.local import Local
@@ -59,7 +59,7 @@ class Standing:
     @property
     def gap(self) -> float:
         """The relative gap between that P and D."""
-        return relative(self.primal - self.old.dual, self.primal)
+        return relative_gap(self.primal - self.old.dual, self.primal)
 
 
 def first_rows(far: FloatArray, gap: float, dual: Dual, size: int) -> NDArray[np.bool_] | None:

@@ -16,8 +16,8 @@ from bigscreen.kernels.square import error_spread, number_equal_rows
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual, Mu, sensitivity
-from bigscreen.problems.dual_sums import Arrays, arrays, measure
-from bigscreen.problems.point import Point, relative
+from bigscreen.problems.dual_sums import Arrays, arrays, dual_and_gap
+from bigscreen.problems.point import Point, relative_gap
 from bigscreen.problems.recipes import Problem
 from bigscreen.problems.violation import violation
 from bigscreen.screening.regions import Ball
@@ -233,7 +233,7 @@ class SmoState:
             x, F = self.since
             self.value += 0.5 * float((self.x - x) @ (F + self.F))
         gap, doubt = self._look()
-        met = self.design.definite and relative(gap, self.value + gap) <= target
+        met = self.design.definite and relative_gap(gap, self.value + gap) <= target
         if not (met and self.violation > self.tolerated) and self._coarse(gap, doubt):
             self._refine()
             gap, doubt = self._look()
@@ -265,7 +265,7 @@ class SmoState:
         part, alpha = self.part, self.alpha[self.alive]
         scores = np.empty(len(alpha))
         errors = *part.rough, self._spread()
-        value, mu, gap, doubt = measure(
+        value, mu, gap, doubt = dual_and_gap(
             part.dual, part.arrays, alpha, self.F, part.own, errors, scores
         )
         if len(self.alive) == len(self.movable):
@@ -344,7 +344,7 @@ class SmoState:
         slack = self._slack(self.alive, scores)
         lower, upper = region.intervals(scores, self.rows.errors.norms[self.alive], slack)
         decided = dual.decide(lower, upper, self._multipliers(lower, upper))
-        decided = dual.arrived(decided, alpha)
+        decided = dual.decisions_in_place(decided, alpha)
         streak = np.where(decided == FREE, 0, taken.streak[self.alive] + 1)
         taken.streak[self.alive] = streak
         drop = (decided != FREE) & (streak >= region.patience)
