@@ -525,7 +525,7 @@ class Job:
         known = [one.name for one in self.problems if one.name in self._short]
         short = {name: self._short[name] for name in known}
         missed = [name for name, one in short.items() if one.missed]
-        worst = max(short, key=lambda name: (name in missed, short[name].gap_or_violation))
+        worst = max(short, key=lambda name: (name in missed, short[name].reached))
         gap, why, _ = short[worst]
         definite = self.kernel.psd or not self.options.exact
         what = "relative gap" if definite else "violation of the KKT conditions"

@@ -90,11 +90,11 @@ def test_the_sums_are_those_of_all_rows(intercept):
 
 def test_what_rounding_did_before_counts_and_too_much_of_it_is_no_proof():
     case = Case("none")
-    little, more = case.certificate(), case.certificate(astray=1e-3)
+    little, more = case.certificate(), case.certificate(error=1e-3)
     apart = little.evidence.dual.apart
     assert more.rounding_bound - little.rounding_bound == pytest.approx(1e-3 * apart, rel=0.01)
     assert more.gap == little.gap
-    assert case.certificate(astray=little.gap) is None
+    assert case.certificate(error=little.gap) is None
 
 
 def test_a_side_that_float32_cannot_tell_is_looked_at_in_float64():

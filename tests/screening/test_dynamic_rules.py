@@ -130,7 +130,10 @@ def test_lessons_survive_a_checkpoint(tmp_path):
     before(point(), stats(false_removals=1, fixed_lo=2), lambda folder, meta: saved.append(meta))
     after = monitor(Adaptive(0.01), restarts=9)
     after.restored(saved[0])
-    assert after.rule == before.rule and after.removals.restarted_counts == before.removals.restarted_counts
+    assert (
+        after.rule == before.rule
+        and after.removals.restarted_counts == before.removals.restarted_counts
+    )
     again = after(point(), stats(false_removals=1, fixed_lo=2), None)
     assert again.region.radius == pytest.approx(0.5 * before.rule.f)
     assert after(point(), stats(false_removals=1, stalled=True), None).restart
@@ -202,7 +205,10 @@ def test_bold_rules_cost_false_removals_and_safe_ones_none():
     for name, f in (("none", 0), ("gap", 0), ("f-safe", 0.001)):
         rule = None if name == "none" else GapBall() if name == "gap" else FSafe(f)
         found[name] = solved(w, Pairs(every=10), rule, 1e-5, restarts=100)
-    assert found["gap"].last["false_removals"] == 0 and not found["gap"].monitor.removals.restarted_counts
+    assert (
+        found["gap"].last["false_removals"] == 0
+        and not found["gap"].monitor.removals.restarted_counts
+    )
     assert found["f-safe"].last["false_removals"] > 0
     duals = [one.certificate.dual for one in found.values()]
     np.testing.assert_allclose(duals, duals[0], rtol=1e-4)
