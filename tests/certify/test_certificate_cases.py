@@ -114,7 +114,7 @@ D_TOO_HIGH = {COLUMNS: "path: D stated too high", STORED: "path: D above the opt
 @pytest.mark.parametrize("spec", [COLUMNS, STORED], ids=["columns", "stored"])
 def test_rounding_of_the_gap_alone_is_not_that_of_p_and_d(spec, monkeypatch):
     assert not certificate_cases.tried_path(spec).found
-    monkeypatch.setattr(solved_path, "EACH", ())
+    monkeypatch.setattr(solved_path, "ROUNDING_FIELDS", ())
     if spec is STORED:
         monkeypatch.setattr(FeatureErrors, "added", lambda _, dual, solved, w, constant: solved)
     found = certificate_cases.tried_path(spec).found

@@ -154,7 +154,7 @@ def test_pairs_of_labels_have_their_margins_when_somebody_asks(monkeypatch):
         made.append(1)
         return margins(*given)
 
-    monkeypatch.setattr(certify_ledger, "_margins", counted)
+    monkeypatch.setattr(certify_ledger, "_compute_margins", counted)
     X, y = load_iris(return_X_y=True)
     later = bigscreen.SVC(tol=1e-6).fit(X, y)
     assert not made
