@@ -115,7 +115,8 @@ from bigscreen.fleet import workers
 from bigscreen.intake import read_pass, spill
 from bigscreen.intake.readers import base
 from bigscreen.cli import main
-monitor.CHECKPOINT_SECONDS, workers.FROZEN_SECONDS = {every}, {frozen}
+monitor.MONITOR = monitor.MonitorTuning(checkpoint_seconds={every})
+workers.FROZEN_SECONDS = {frozen}
 read_pass.CHECKPOINT_SECONDS, base.PIECE_BYTES = {every}, 1 << 18
 read_pass.BUCKET_BYTES, spill.PART_BYTES = 1 << 20, 1 << 19
 signal.signal(signal.SIGINT, signal.default_int_handler)

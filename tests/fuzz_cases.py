@@ -22,7 +22,7 @@ import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -147,14 +147,14 @@ class Stop:
 
 
 def interrupted(run: Callable[..., Any], after: int, **how: Any) -> None:
-    before = fit_monitor.CHECKPOINT_SECONDS
-    fit_monitor.CHECKPOINT_SECONDS = -1.0
+    before = fit_monitor.MONITOR
+    fit_monitor.MONITOR = replace(before, checkpoint_seconds=-1.0)
     try:
         run(report=Stop(after), **how)
     except KeyboardInterrupt:
         return
     finally:
-        fit_monitor.CHECKPOINT_SECONDS = before
+        fit_monitor.MONITOR = before
     raise AssertionError("it ended before it was interrupted")
 
 

@@ -29,12 +29,6 @@ from bigscreen.train.problems import Binary
 SUM_ERROR = 2.0**-44
 """Relative rounding error of float64 sums over the edited rows."""
 
-SWEEPS, MOST_SWEPT = 3, 1000
-"""Sweeps of coordinate ascent over the rows that enter, and for how many of them it is tried."""
-
-MENDERS = 512
-"""Support rows at least that make up for what edits take from a coupling."""
-
 FEATURE_LENGTH_FACTOR = 1.0 + 1e-6
 """Bound on the length of a computed feature, relative to the root of its kernel entry."""
 
@@ -386,14 +380,16 @@ def _ascend(
     before: FloatArray,
     scores: FloatArray,
     alpha: FloatArray,
+    sweeps: int = 3,
+    max_rows: int = 1000,
 ) -> FloatArray:
     """Raise D' by coordinate ascent over the alpha of added and changed rows (rows,).
 
     ``scores``: the rows' scores under the old w(alpha); ``before``: coefficients that subtract the
-    rows' old alpha.
+    rows' old alpha. More than ``max_rows`` rows are left as they are.
     """
     live = np.flatnonzero(dual.hi > 0)
-    if not 0 < len(live) <= MOST_SWEPT:
+    if not 0 < len(live) <= max_rows:
         return alpha
     alpha = alpha.copy()
     own, sign = Operand(rows.X[live]), dual.sign[live]
@@ -403,7 +399,7 @@ def _ascend(
     if len(gone):
         u += machine.entries(own, Operand(rows.X[gone])) @ before[gone]
     bend = np.maximum(np.diag(square), 1e-300)
-    for _ in range(SWEEPS):
+    for _ in range(sweeps):
         for j, i in enumerate(live.tolist()):
             step = (dual.lin[i] - sign[j] * u[j]) / bend[j]
             step = min(max(alpha[i] + step, dual.lo[i]), dual.hi[i]) - alpha[i]
@@ -421,12 +417,14 @@ def _keep_coupling(
     data: Rows,
     edited: Changes,
     missing: float,
+    min_rows: int = 512,
 ) -> tuple[NDArray[np.int64], FloatArray, FloatArray] | None:
     """Choose support rows whose coefficients change by ``-missing`` in sum, to keep the coupling.
 
-    Free rows are at their hinge point and cost least: rows with room on both sides come first.
-    Returns the rows' places, their signs and the changes of their coefficients, or None if all
-    support rows together have too little room.
+    At least ``min_rows`` rows share the change, if there are as many support rows. Free rows are at
+    their hinge point and cost least: rows with room on both sides come first. Returns the rows'
+    places, their signs and the changes of their coefficients, or None if all support rows together
+    have too little room.
     """
     assert model.support is not None
     used = np.flatnonzero((model.coef[k] != 0) & ~np.isin(model.support, edited.numbers))
@@ -437,7 +435,7 @@ def _keep_coupling(
     alpha, way = np.abs(coef), -np.sign(missing)
     room = np.where(dual.sign * way > 0, dual.hi - alpha, alpha)
     both = np.minimum(alpha, dual.hi - alpha)
-    order = np.argsort(-both, kind="stable")[: max(MENDERS, 2 * len(edited))]
+    order = np.argsort(-both, kind="stable")[: max(min_rows, 2 * len(edited))]
     if float(np.sum(room[order])) < abs(missing):
         order = np.argsort(-room, kind="stable")
         if float(np.sum(room)) < abs(missing):

@@ -28,9 +28,6 @@ from bigscreen.model.ledger import BOUND, OPEN
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 
-BLOCK = 2048
-"""How many rows' columns are in memory at once."""
-
 WHY_SAME_OPTIMUM = (
     "losses that are left out are 0 at the optimum, and each class's rows at their bound have the "
     "loss of their weighted mean there; nowhere is either more than what it stands for, so that "
@@ -44,7 +41,7 @@ class _KeptRows:
 
     ``status``: for each place 0 (out), 1 (at its bound) or 2 (open). ``factor``: maps columns of
     landmarks to features; None: the rows are written as they are. ``merge``: whether rows at their
-    bound are replaced by a mean.
+    bound are replaced by a mean. ``block_rows``: how many rows' columns are in memory at once.
     """
 
     data: Rows
@@ -52,6 +49,7 @@ class _KeptRows:
     model: Model
     factor: FloatArray | None
     merge: bool
+    block_rows: int = 2048
 
     def __call__(self, k: int) -> tuple[Block, FloatArray, FloatArray]:
         """The rows of chunk k that stay; ``sum c phi`` (labels, r) and ``sum c`` (labels,).
@@ -80,14 +78,14 @@ class _KeptRows:
         if self.factor is None:
             return np.asarray(X.T.astype(np.float64) @ weights)
         total = np.zeros(len(self.factor))
-        for a, b in row_ranges(X.shape[0], BLOCK):
+        for a, b in row_ranges(X.shape[0], self.block_rows):
             total += self._columns(X[a:b]).T @ weights[a:b]
         return total
 
     def _features(self, X: Any) -> FloatArray:
         assert self.factor is not None
         out = np.empty((X.shape[0], self.factor.shape[1]))
-        for a, b in row_ranges(X.shape[0], BLOCK):
+        for a, b in row_ranges(X.shape[0], self.block_rows):
             out[a:b] = self._columns(X[a:b]) @ self.factor
         return out
 

@@ -21,13 +21,6 @@ from bigscreen.numerics.rows import FloatArray
 
 NO_ROWS = np.empty(0, np.int64)
 
-MAX_DIGITS = 19
-"""Row numbers of this many digits or more are refused: int64 cannot hold all of them."""
-
-TEXT_GROWTH = 64
-"""Bytes of memory for each byte of a file of row numbers (a line "1" becomes a list with a
-string). A file that would take more memory than is free is refused."""
-
 
 @dataclass(frozen=True)
 class Edits:
@@ -295,7 +288,8 @@ def _text(path: str | os.PathLike[str]) -> str:
     name = os.fspath(path)
     check_regular(path)
     try:
-        if TEXT_GROWTH * Path(path).stat().st_size > usable_memory():
+        # (A byte of the file takes up to 64 bytes: a line "1" becomes a list with a string.)
+        if 64 * Path(path).stat().st_size > usable_memory():
             raise InputError(
                 f"{name} is too large for a file that names rows: each row is named once at most"
             )
@@ -306,8 +300,9 @@ def _text(path: str | os.PathLike[str]) -> str:
 
 def _numbers(path: str | os.PathLike[str], texts: list[str]) -> NDArray[np.int64]:
     for text in texts:
-        # (str.isdigit alone accepts digits of other scripts, and numbers of any length.)
-        digits = text.isascii() and text.isdigit() and len(text.lstrip("0")) < MAX_DIGITS
+        # (str.isdigit alone accepts digits of other scripts, and numbers of any length. int64
+        # holds every number of 18 digits.)
+        digits = text.isascii() and text.isdigit() and len(text.lstrip("0")) <= 18
         if not digits:
             raise InputError(
                 f"{os.fspath(path)}: {_short(text)} is no row number, a whole number from 0"

@@ -45,10 +45,8 @@ from bigscreen.problems.point import Certificate, relative_gap
 from bigscreen.problems.violation import libsvm_scale, violation
 from bigscreen.screening.dynamic import max_distance
 
-SUM_ERROR = 16 * 2.0**-53
-"""Bound on the error of the sums of `prove`, relative to the sizes of their terms: four roundings
-of a term, two of a compensated sum, and those of the boxes, which matter if all rows are at an end.
-"""
+UNIT_ROUNDOFF = 2.0**-53
+"""Largest relative rounding error of one float64 operation."""
 
 
 def can_explain_gap(rounding: float, gap: float, share: float) -> bool:
@@ -157,7 +155,9 @@ def prove(
     doubt, primal_doubt, dual_doubt, terms = bounds.tolist()
     # The difference between ``sum t alpha`` and the coupling's total counts as rounding.
     missing = float(np.abs(mu) @ np.abs(parts.total - sums[3:]))
-    summed = SUM_ERROR * terms + missing
+    # Rounding, in units of a term's size: four roundings of a term, two of a compensated sum, and
+    # those of the boxes, which matter if all rows are at an end.
+    summed = 16 * UNIT_ROUNDOFF * terms + missing
     if norm is not None:
         w_sq = norm.square
         dual_doubt = 0.5 * norm.error

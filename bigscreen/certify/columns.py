@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bigscreen.certify.ledger import is_off_side, round_to_float32
 from bigscreen.certify.offset import Breakpoints
-from bigscreen.certify.sample import ComparedRows, Sample, compare_rows, stride
+from bigscreen.certify.sample import SAMPLE, ComparedRows, Sample, compare_rows, stride
 from bigscreen.data.layout import joined
 from bigscreen.features.design import ROWS_PER_TILE, Design, row_ranges
 from bigscreen.fleet.protocol import Fleet
@@ -44,6 +44,8 @@ class ColumnTuning:
     ``block_rows``: sum blocks of this many rows separately, so that rounding grows with the block.
     ``compared_rows``: compare this many sampled rows together, so that a large factor of the
     landmarks is read once for all of them.
+    ``max_breakpoints``: a shard returns at most this many breakpoints on either side of a
+    multiplier. ``sample_rows``: compare this many rows in both precisions, see `SampleTuning`.
     """
 
     coarse_share: float = 0.5
@@ -53,6 +55,8 @@ class ColumnTuning:
     side_share: float = 1e-12
     block_rows: int = 32
     compared_rows: int = 256
+    max_breakpoints: int = 256
+    sample_rows: int = SAMPLE.rows
 
 
 TUNING = ColumnTuning()
@@ -245,7 +249,8 @@ class ColumnPass:
         """
         (scores,), (alpha,) = sums.scores, sums.alpha
         if self.frame.has_breakpoints:
-            sums.breakpoints = [Breakpoints.near(dual, scores, np.atleast_1d(self.mu))]
+            most = self.tuning.max_breakpoints
+            sums.breakpoints = [Breakpoints.near(dual, scores, np.atleast_1d(self.mu), most)]
         kept = round_to_float32(scores) if self.keep else np.empty(0, np.float32)
         sums.scores, sums.alpha = [kept], []
         if self.keeps_alpha:
@@ -385,7 +390,8 @@ class SeveralPasses:
             return None
         data, begin, stop = true.data, start + a, start + b
         chunk = X if true is summed else data.X(begin, stop)
-        drawn = np.arange(-begin % stride(data.n_rows), stop - begin, stride(data.n_rows))
+        step = stride(data.n_rows, self.passes[0].tuning.sample_rows)
+        drawn = np.arange(-begin % step, stop - begin, step)
         # (Errors grow with the length of a row, so the longest row is compared, too.)
         some = np.append(drawn, int(np.argmax(data.sqnorms(begin, stop))))
         counted = np.arange(len(some)) < len(drawn)

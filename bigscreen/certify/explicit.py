@@ -13,7 +13,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bigscreen.certify.certificate import Rounding, SeparatePair, can_explain_gap, make_certificate
+from bigscreen.certify.certificate import (
+    UNIT_ROUNDOFF,
+    Rounding,
+    SeparatePair,
+    can_explain_gap,
+    make_certificate,
+)
 from bigscreen.certify.columns import TUNING, ColumnPass, ColumnTuning, Sums
 from bigscreen.certify.ledger import Evidence
 from bigscreen.certify.offset import Breakpoints
@@ -23,9 +29,6 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Certificate, Point, Reading, SumLayout
 from bigscreen.problems.recipes import Problem
-
-UNIT_ROUNDOFF = 2.0**-53
-"""Largest relative rounding error of one float64 operation."""
 
 
 def close_explicit(

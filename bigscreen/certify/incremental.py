@@ -13,9 +13,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.certificate import Rounding, SeparatePair, can_explain_gap, make_certificate
+from bigscreen.certify.certificate import (
+    UNIT_ROUNDOFF,
+    Rounding,
+    SeparatePair,
+    can_explain_gap,
+    make_certificate,
+)
 from bigscreen.certify.columns import TUNING, FieldwiseSum
-from bigscreen.certify.explicit import UNIT_ROUNDOFF, score_doubt, score_sum_error
+from bigscreen.certify.explicit import score_doubt, score_sum_error
 from bigscreen.certify.ledger import Evidence, is_off_side, round_to_float32
 from bigscreen.certify.sample import stride
 from bigscreen.features.design import ROWS_PER_TILE, Design, row_ranges, with_constant
@@ -109,7 +115,7 @@ class _ShardSums:
 
     def _max_score_error(self, X: NDArray[np.float32], scores: FloatArray, start: int) -> float:
         """The largest error of a float32 score among a chunk's sampled rows and its longest row."""
-        design, step = self.design, stride(self.design.data.n_rows)
+        design, step = self.design, stride(self.design.data.n_rows, TUNING.sample_rows)
         longest = int(np.argmax(design.data.sqnorms(start, start + len(scores))))
         drawn = np.append(np.arange(-start % step, len(scores), step), longest)
         true = design.dots(X[drawn], self.coef[:, None], np.float64)[:, 0] + self.offset

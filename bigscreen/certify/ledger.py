@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.features.design import Design
-from bigscreen.kernels.base import phi_norms
+from bigscreen.kernels.base import U32, phi_norms
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
@@ -18,14 +18,6 @@ from bigscreen.model.ledger import DualPoint, Ledger, rounded
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual, Mu
 from bigscreen.problems.recipes import Problem
-
-SINGLE = 2.0**-24
-"""Relative error of a score that is kept in float32."""
-
-
-SNAPPED = 2.0**-45
-"""An alpha counts as at the end of its box if it is off by at most this fraction of the box: a
-mixture of several alphas is off by rounding."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +57,7 @@ def make_ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
     """
     data, norms = design.data, _norms(design, problem)
     slack: FloatArray = np.atleast_1d(evidence.slack)
-    part = SINGLE if evidence.in_float32 else 0.0
+    part = U32 if evidence.in_float32 else 0.0
     highest = max(np.max(evidence.scores, initial=0.0), -np.min(evidence.scores, initial=0.0))
     most = float(np.max(norms)), float(np.max(slack)) + part * float(highest)
     if evidence.mu is None:
@@ -84,13 +76,16 @@ def make_ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
     return Ledger(margins, evidence.radius, dual=evidence.dual)
 
 
-def is_off_side(dual: Dual, scores: NDArray[Any], alpha: FloatArray) -> NDArray[np.bool_]:
+def is_off_side(
+    dual: Dual, scores: NDArray[Any], alpha: FloatArray, tol: float = 2.0**-45
+) -> NDArray[np.bool_]:
     """Whether each row's alpha differs from the one that the side of its score implies (rows,).
 
-    ``scores`` are the scores that the ledger is made of; `Ledger` records the sides.
+    ``scores`` are the scores that the ledger is made of; `Ledger` records the sides. ``tol``: the
+    difference that counts as rounding, as a fraction of the box (a mixture of alphas has some).
     """
     _, used = _distances(dual, scores.astype(np.float64), 0.0)
-    off: NDArray[np.bool_] = np.abs(alpha - np.where(used, dual.hi, 0.0)) > SNAPPED * dual.hi
+    off: NDArray[np.bool_] = np.abs(alpha - np.where(used, dual.hi, 0.0)) > tol * dual.hi
     return off
 
 

@@ -16,9 +16,6 @@ from bigscreen.numerics.order_statistic import middle_order_statistic, order_sta
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 
-MOST_KINKS = 256
-"""A shard returns at most this many breakpoints on either side of the multiplier, by group."""
-
 
 @dataclass(frozen=True)
 class Breakpoints:
@@ -38,8 +35,13 @@ class Breakpoints:
     most: float
 
     @classmethod
-    def near(cls, dual: Dual, scores: FloatArray, mu: FloatArray) -> list[Breakpoints]:
-        """The breakpoints of rows near ``mu`` (groups,): one instance for each group."""
+    def near(
+        cls, dual: Dual, scores: FloatArray, mu: FloatArray, max_side: int
+    ) -> list[Breakpoints]:
+        """The breakpoints of rows near ``mu`` (groups,): one instance for each group.
+
+        At most ``max_side`` breakpoints are kept on either side.
+        """
         assert dual.coupling is not None
         values, weights, group = dual.breakpoints(scores)
         most = np.maximum(dual.coupling * dual.hi, dual.coupling * dual.lo)
@@ -47,21 +49,24 @@ class Breakpoints:
         for g, at in enumerate(mu.tolist()):
             own = weights > 0 if group is None else (weights > 0) & (group == g)
             rows = slice(None) if dual.group is None else dual.group == g
-            found.append(cls._of(values[own], weights[own], at, float(np.sum(most[rows]))))
+            total = float(np.sum(most[rows]))
+            found.append(cls._of(values[own], weights[own], at, total, max_side))
         return found
 
     @classmethod
-    def _of(cls, values: FloatArray, weights: FloatArray, at: float, most: float) -> Breakpoints:
+    def _of(
+        cls, values: FloatArray, weights: FloatArray, at: float, most: float, max_side: int
+    ) -> Breakpoints:
         below, above = np.flatnonzero(values <= at), np.flatnonzero(values > at)
         near, left, right = [below, above], below[:0], above[:0]
         low, high = -np.inf, np.inf
-        if len(below) > MOST_KINKS:
-            order = below[np.argpartition(values[below], -MOST_KINKS)]
-            left, near[0] = order[:-MOST_KINKS], order[-MOST_KINKS:]
+        if len(below) > max_side:
+            order = below[np.argpartition(values[below], -max_side)]
+            left, near[0] = order[:-max_side], order[-max_side:]
             low = float(np.min(values[near[0]]))
-        if len(above) > MOST_KINKS:
-            order = above[np.argpartition(values[above], MOST_KINKS)]
-            near[1], right = order[:MOST_KINKS], order[MOST_KINKS:]
+        if len(above) > max_side:
+            order = above[np.argpartition(values[above], max_side)]
+            near[1], right = order[:max_side], order[max_side:]
             high = float(np.max(values[near[1]]))
         both = np.concatenate(near)
         beyond = float(np.sum(weights[left])), float(np.sum(weights[right]))

@@ -145,9 +145,9 @@ class Sample:
         return float(np.sqrt(spread * (1.0 - self.rows / n) / self.rows))
 
 
-def stride(n: int) -> int:
-    """The distance between two sampled rows in a data set of n rows."""
-    return max(1, n // SAMPLE.rows)
+def stride(n: int, rows: int) -> int:
+    """The distance between two sampled rows if ``rows`` of n rows are sampled."""
+    return max(1, n // rows)
 
 
 class ComparedRows(NamedTuple):

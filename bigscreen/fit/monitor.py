@@ -18,20 +18,35 @@ from bigscreen.solvers.protocol import Save, Verdict
 
 Report = Callable[[dict[str, Any]], None]
 
-CHECKPOINT_SECONDS = 30.0
 
-LATE = 50
-"""Checks after which a nu-SVC whose P is still not below 0 is taken to have no w."""
+@dataclass(frozen=True)
+class MonitorTuning:
+    """When a monitor writes checkpoints, makes closing passes and gives up.
 
-ROUNDING_GAP_RATIO = 2.0
-"""A gap that the closing pass finds so many times as wide as the solver's is one of rounding."""
+    Parameters
+    ----------
+    checkpoint_seconds : float
+        Write a checkpoint if the last one is older than this.
+    closing_pass_factor : float
+        Make a closing pass for a point with held rows if its gap is within this factor of the
+        target: the pass reads alpha of all rows anew, which can be much better.
+    rounding_gap_ratio : float
+        Take the gap of a closing pass as rounding if it is this many times the solver's gap.
+    min_gap : float
+        Never require a relative gap below this: float64 sums cannot tell it from 0.
+    late_checks : int
+        After this many checks with P still not below 0, take w* of a nu-SVC as 0 if float32
+        rounding could account for it.
+    """
 
-HOPED = 10.0
-"""So many times as wide as the gap asked for may be that of a point which the closing pass is to
-tell: it reads alpha of all rows anew, which can be a much better one."""
+    checkpoint_seconds: float = 30.0
+    closing_pass_factor: float = 10.0
+    rounding_gap_ratio: float = 2.0
+    min_gap: float = 1e-14
+    late_checks: int = 50
 
-LEAST_GAP = 1e-14
-"""A relative gap that float64 sums can just tell from 0."""
+
+MONITOR = MonitorTuning()
 
 COUNTER_FIELDS = ("steps", "kernel_entries", "false_removals", "full_passes", "partial_passes")
 """Fields of a pass in the history that only some solvers count: totals so far."""
@@ -134,6 +149,8 @@ class Monitor:
     saved: float = field(default_factory=time.monotonic)
     resumed: bool = False
 
+    tuning: MonitorTuning = field(default_factory=lambda: MONITOR)
+
     def __post_init__(self) -> None:
         self.target = self.limits.tol
 
@@ -155,10 +172,11 @@ class Monitor:
                 return None
             # The solver's sums left out fixed rows or were rounded: require a smaller gap.
             # (But none that float64 cannot tell from 0: no solver would reach it.)
-            self.target = max(0.5 * min(self.target, asked), min(self.target, LEAST_GAP))
+            self.target = max(0.5 * min(self.target, asked), min(self.target, self.tuning.min_gap))
             if self._has_unsafe_removals():
                 return self._restore_rows()
-            doubted = self._remaining(certificate) > ROUNDING_GAP_RATIO * self._remaining(point)
+            ratio = self.tuning.rounding_gap_ratio
+            doubted = self._remaining(certificate) > ratio * self._remaining(point)
         if point.paired and self._has_zero_optimum(point):
             if self._has_zero_optimum(self._run_closing_pass(point)):
                 self.ended = "nothing"
@@ -188,7 +206,7 @@ class Monitor:
         """
         self.resumed = False
         exhausted, certificate = self._has_used_budget(), None
-        if exhausted or point.relative_gap <= HOPED * self.target:
+        if exhausted or point.relative_gap <= self.tuning.closing_pass_factor * self.target:
             certificate = self._run_closing_pass(point)
         enough = certificate is not None and self._is_enough(certificate)
         if certificate is None or not (enough or exhausted):
@@ -313,7 +331,7 @@ class Monitor:
         If P stays far above ``P* = -1/2 ||w*||^2``, pair steps would go on for hours: after many
         checks the threshold is raised to the rounding of float32 entries.
         """
-        late = len(self.history) > LATE and found.primal >= 0
+        late = len(self.history) > self.tuning.late_checks and found.primal >= 0
         threshold = self.min_half_norm_sq / U32 if late else self.min_half_norm_sq
         return threshold > 0 and -found.dual <= threshold
 
@@ -360,7 +378,7 @@ class Monitor:
         return late or len(self.history) >= self.limits.max_iter
 
     def _checkpoint_if_due(self, point: Point, save: Save) -> None:
-        due = time.monotonic() - self.saved > CHECKPOINT_SECONDS
+        due = time.monotonic() - self.saved > self.tuning.checkpoint_seconds
         if self.folder is not None and (due or self.interrupted):
             self._write_checkpoint(point, save)
         if self.interrupted:

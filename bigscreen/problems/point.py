@@ -14,17 +14,11 @@ from bigscreen.numerics.rows import FloatArray, njit, row_axpy
 from bigscreen.problems.dual import Dual, Mu
 from bigscreen.problems.recipes import Problem
 
-HOPELESS = 0.9
-"""If rounding exceeds this fraction of the requested gap, no gap can prove it any more."""
-
 REQUIRED_FIELDS = ("primal", "dual", "gap", "relative_gap", "rounding_bound")
 """Fields of a certificate that must be finite: otherwise the certificate proves nothing."""
 
 ROUNDING_FIELDS = ("primal_rounding", "dual_rounding")
 """Fields of a certificate that bound the rounding errors of P and of D."""
-
-MET = 1e-13
-"""Relative rounding error up to which a sum counts as equal to the coupling's total."""
 
 
 def relative_gap(gap: float, primal: float) -> float:
@@ -89,7 +83,7 @@ def sufficient_gap(rounding: float, primal: float, tol: float) -> float:
     If rounding leaves no room for such a gap, it is ``tol |P|``: a smaller gap would prove no more.
     """
     asked = tol * abs(primal)
-    return asked - rounding if rounding < HOPELESS * asked else asked
+    return asked - rounding if rounding < 0.9 * asked else asked
 
 
 def read_off(dual: Dual, gradient: FloatArray, h: float) -> FloatArray:
@@ -455,8 +449,8 @@ class SumLayout:
             at = v.shape[1] - self.groups + g
             # No term has the other sign, but rounding can leave one if rows are subtracted again.
             more, less = max(v[2 * g, at], 0.0), max(-v[2 * g + 1, at], 0.0)
-            if abs(more - less - total) <= MET * total:
-                continue
+            if abs(more - less - total) <= 1e-13 * total:
+                continue  # the difference is the rounding of the sums
             if more - less >= total:
                 # (If nothing is above 0 there is no excess: both sides are 0.)
                 out[2 * g] = min(1.0, (total + less) / more) if more > 0 else 1.0

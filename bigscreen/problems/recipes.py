@@ -345,10 +345,6 @@ def constant_array(value: float, n: int) -> FloatArray:
     return np.broadcast_to(np.float64(value), (n,))
 
 
-_ROUNDED = 1 + 1e-12
-"""Factor for the rounding of sums of weights in the test whether a nu is feasible."""
-
-
 @dataclass(frozen=True)
 class NuSvc:
     """The nu-SVC, in the scale of Yang et al. 2024: ``alpha_i <= c_i / mass``, ``sum alpha = nu``.
@@ -535,9 +531,10 @@ def check_feasible(nu: float, positive: float, negative: float, intercept: str, 
             "above zero"
         )
     most = largest_nu(positive, negative, intercept)
-    if nu > most * _ROUNDED:
+    allowed = most * (1 + 1e-12)  # (the sums of weights are rounded)
+    if nu > allowed:
         near = f"{most:.6g}"
-        near = near if float(near) <= most * _ROUNDED else f"{most * (1 - 5e-6):.6g}"
+        near = near if float(near) <= allowed else f"{most * (1 - 5e-6):.6g}"
         raise InputError(
             f"nu {nu:.10g} is infeasible{where}: one class has too little weight to hold half of "
             f"it; the largest feasible nu is {near}"

@@ -95,14 +95,13 @@ def test_roundings_that_add_up(intercept, scale, fleet):
     assert np.any(np.abs(near.scores - anew.scores) > 2 * anew.bands)
 
 
-def test_another_w_is_computed_anew(fleet, monkeypatch):
-    """Where as many rows differ as there are in its support; the bits are those without."""
+def test_scores_of_a_w_that_differs_in_most_rows_are_computed_anew(fleet):
+    """The scores are bit for bit those without a nearby w."""
     data, problem = rows(7, n=N, **GRID), CSvc(1.0, 1, (), "true")
     design, rng = Design(data, KERNELS[0]), np.random.default_rng(0)
     dual = problem.dual(data.y(0, N), data.weights(0, N))
     one, other = (dual.feasible(dual.hi * rng.random(N)) for _ in range(2))
     near = score_rows(design, problem, point(one), fleet, every=True).proved
-    monkeypatch.setattr(CarriedScores, "of", None)
     found = score_rows(design, problem, point(other), fleet, every=True, near=near).proved
     anew = score_rows(design, problem, point(other), fleet, every=True).proved
     for name in ProvedScores._fields:

@@ -6,7 +6,7 @@ import contracts
 import numpy as np
 import pytest
 
-from bigscreen.certify import columns, sample
+from bigscreen.certify import columns
 from bigscreen.certify.columns import ColumnTuning
 from bigscreen.certify.explicit import close_explicit
 from bigscreen.certify.sample import Sample
@@ -46,14 +46,14 @@ def test_the_gap_is_that_of_float64_columns_to_its_bound(kernel, intercept, C, f
     contracts.solver_law(world, point, rough, None)
 
 
-@pytest.mark.parametrize("looked", [32, 256])
-def test_the_gap_is_within_its_bound_where_few_rows_are_looked_at(looked, fleet, monkeypatch):
-    monkeypatch.setattr(sample, "SAMPLE", sample.SampleTuning(rows=looked))
+@pytest.mark.parametrize("sampled", [32, 256])
+def test_the_gap_is_within_its_bound_if_few_rows_are_sampled(sampled, fleet):
+    tuning = ColumnTuning(sample_rows=sampled)
     world = contracts.world(contracts.rows(1, n=3000, d=3), "rbf", 3.0)
     run = Run(world.design, world.problem, fleet)
     for tol in (1e-4, 1e-5):
         point = fit(run, Newton(tol=tol), Limits(tol, 200)).point
-        rough, exact = both(world.design, world.problem, point, fleet)
+        rough, exact = both(world.design, world.problem, point, fleet, tuning=tuning)
         allowed = rough.rounding_bound + exact.rounding_bound
         assert abs(rough.gap - exact.gap) <= allowed
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sklearn import svm
 
 import bigscreen
+from bigscreen.certify.columns import ColumnTuning
 from bigscreen.certify.explicit import close_explicit
 from bigscreen.fleet.inline import Inline
 from bigscreen.numerics.order_statistic import middle_order_statistic
@@ -225,9 +226,9 @@ def test_the_closing_pass_moves_the_offset_and_tells_p_there(seed, C, shift, fla
     assert proof.intercept == pytest.approx(dual.multiplier(scores), abs=1e-9)
 
 
-def test_kinks_out_of_sight(monkeypatch):
+def test_breakpoints_beyond_the_known_ones_are_reached_in_several_passes():
     """A multiplier too far from the best one goes as far as the shards can tell."""
-    monkeypatch.setattr("bigscreen.certify.offset.MOST_KINKS", 3)
+    tuning = ColumnTuning(max_breakpoints=3)
     data = contracts.rows(1, n=60)
     world = contracts.world(data, "linear", 1.0, "true")
     w = np.ones(data.n_features)
@@ -239,7 +240,7 @@ def test_kinks_out_of_sight(monkeypatch):
             values = [at]
             for _ in range(60):
                 point = Point(w, w, values[-1], 0.0, 0.0, paired=False, multiplier=(values[-1],))
-                proof = close_explicit(world.design, world.problem, point, fleet)
+                proof = close_explicit(world.design, world.problem, point, fleet, tuning=tuning)
                 again = dual.primal(scores, w @ w, proof.multiplier[0])
                 assert proof.primal == pytest.approx(again, rel=1e-10)
                 values.append(proof.multiplier[0])

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,6 @@ import pytest
 from cli_world import World, bigscreen, succeed, world
 from cluster_processes import processes
 
-from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fleet import workers as fleet_workers
 from bigscreen.model.model import Model
 from bigscreen.report.report import FitReport
@@ -21,10 +21,14 @@ OPTIONS = ["--landmarks", "40", "--gamma", "1", "--solver", "newton", "--tol", "
 
 @pytest.mark.parametrize("lost", ["scheduler", "frozen scheduler", "worker"])
 def test_a_lost_cluster(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+    world: World,
+    tmp_path: Path,
+    checkpoint_every: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
+    lost: str,
 ) -> None:
     monkeypatch.setattr(fleet_workers, "PATIENCE_SECONDS", 0.5)
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+    checkpoint_every(-1.0)
     show = FitReport.__call__
     model = tmp_path / "m.bsm"
     with processes(ports=(0,)) as cluster:

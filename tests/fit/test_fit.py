@@ -15,7 +15,6 @@ from sklearn.exceptions import ConvergenceWarning
 
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
-from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
@@ -110,9 +109,9 @@ class Interrupt:
 )
 @pytest.mark.parametrize("crash", [False, True])
 def test_an_interrupted_fit_ends_in_the_same_model(
-    crash, kernel, screening, intercept, fleet, tmp_path, monkeypatch
+    crash, kernel, screening, intercept, fleet, tmp_path, checkpoint_every
 ):
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0 if crash else 1e9)
+    checkpoint_every(-1.0 if crash else 1e9)
     options = {
         "kernel": kernel, "gamma": 0.1, "landmarks": 40, "intercept": intercept, "C": 3.0,
         "screening": screening, "tol": 1e-7 if kernel == "linear" else 1e-4,
@@ -127,8 +126,8 @@ def test_an_interrupted_fit_ends_in_the_same_model(
         assert len(list(work.glob("label-1*/done.kept"))) == 1
 
 
-def test_two_interruptions(fleet, tmp_path, monkeypatch):
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", 1e9)
+def test_two_interruptions(fleet, tmp_path, checkpoint_every):
+    checkpoint_every(1e9)
     whole = trained(small(), fleet)
     for at in (3, 2):
         with pytest.raises(KeyboardInterrupt):
@@ -192,8 +191,8 @@ def test_a_work_folder_taken_over_forgets_the_fit_before(fleet, tmp_path):
     same_model(resumed, trained(small(), fleet, C=5.0))
 
 
-def test_a_budget_may_grow_on_resume(fleet, tmp_path, monkeypatch):
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", 1e9)
+def test_a_budget_may_grow_on_resume(fleet, tmp_path, checkpoint_every):
+    checkpoint_every(1e9)
     with pytest.raises(KeyboardInterrupt):
         trained(small(), fleet, Interrupt(3, False), work=tmp_path, max_iter=4)
     resumed = trained(small(), fleet, work=tmp_path, max_iter=500, resume=True)

@@ -10,7 +10,6 @@ from block_world import quiet, same_end, solved, steady, world
 
 from bigscreen.data.layout import Layout
 from bigscreen.data.writer import DatasetWriter
-from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.screening.dynamic import make_rule
@@ -96,10 +95,10 @@ def test_any_number_of_workers_and_a_death(workers, sparse_rows, stores, inline)
 
 
 @steady
-def test_a_death_after_a_checkpoint(stores, inline, tmp_path, monkeypatch):
+def test_a_death_after_a_checkpoint(stores, inline, tmp_path, checkpoint_every):
     """The shards of the dead come back from the checkpoint, without their kernel columns."""
     store, inline = stores[True], inline[True]
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+    checkpoint_every(-1.0)
     with local_cluster(2) as fleet:
         for case in CASES[1:]:
             killer = Killer(fleet, len(inline[case].history) // 2)

@@ -9,7 +9,6 @@ import pytest
 from block_world import GRID, ends_right, quiet, same_end, solved, steady, world
 from contracts import INTERCEPTS
 
-from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fleet.inline import Inline
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.block.solver import Block
@@ -61,9 +60,9 @@ class Interrupt:
     ],
 )
 def test_an_interrupted_fit_ends_in_the_same_bits(
-    rule, sparse_rows, columns, C, intercept, crash, fleet, tmp_path, monkeypatch
+    rule, sparse_rows, columns, C, intercept, crash, fleet, tmp_path, checkpoint_every
 ):
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0 if crash else 1e9)
+    checkpoint_every(-1.0 if crash else 1e9)
     data = contracts.rows(6, 200, 6, 1.0, sparse_rows, **GRID)
     w = world(data, "rbf", C, intercept)
     solver, made = Block(size=16, cache=4 * 200 * columns), make_rule(rule, 0.01)
@@ -82,8 +81,8 @@ def test_an_interrupted_fit_ends_in_the_same_bits(
 
 
 @steady
-def test_a_fit_interrupted_where_float64_takes_over(fleet, tmp_path, monkeypatch):
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", 1e9)
+def test_a_fit_interrupted_where_float64_takes_over(fleet, tmp_path, checkpoint_every):
+    checkpoint_every(1e9)
     w = world(contracts.rows(6, 150, 6, 1.0, **GRID), "rbf", 300.0, "true")
     whole = solved(w, fleet, Block(size=64), None, 1e-6)
     for at in range(1, len(whole.history)):

@@ -145,10 +145,12 @@ def test_the_optimum_of_liblinear():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("tol", "patience"), [(1e-7, 15), (1e-15, 2)])
-def test_an_interrupted_one_ends_in_the_same_model(tol, patience, tmp_path, monkeypatch):
+def test_an_interrupted_one_ends_in_the_same_model(
+    tol, patience, tmp_path, checkpoint_every, monkeypatch
+):
     """Also where rounding ends it, which steps without progress are counted for."""
     monkeypatch.setattr(interior, "INTERIOR", interior.InteriorTuning(patience=patience))
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+    checkpoint_every(-1.0)
     options = TrainOptions(kernel="linear", C=1e3, tol=tol)
 
     def stopping(at):

@@ -7,7 +7,6 @@ from problem_cases import NAMES
 
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.features.design import Design
-from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
@@ -94,8 +93,8 @@ def test_passes_are_saved(monkeypatch):
     assert near.certificate.primal == pytest.approx(far.certificate.primal, abs=room)
 
 
-def test_an_interrupted_fit_ends_in_the_same_point(tmp_path, monkeypatch, phases):
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+def test_an_interrupted_fit_ends_in_the_same_point(tmp_path, checkpoint_every, monkeypatch, phases):
+    checkpoint_every(-1.0)
     # Many short phases: one has to follow the checkpoint.
     tune(monkeypatch, max_local_passes=1)
     whole = fitted_on(1)

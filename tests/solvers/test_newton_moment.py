@@ -8,7 +8,6 @@ from problem_cases import NAMES
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design
-from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
@@ -171,9 +170,9 @@ def test_a_local_hessian_that_went_bad_is_made_anew():
 
 
 @pytest.mark.parametrize("at", [3, 6, 9])
-def test_a_mean_of_moments_is_resumed(at, tmp_path, monkeypatch):
+def test_a_mean_of_moments_is_resumed(at, tmp_path, checkpoint_every, monkeypatch):
     """A zone of many times as many rows as a pass takes: the checkpoint holds the mean."""
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+    checkpoint_every(-1.0)
     world, seen = feature_world("c-svc", "rbf", 0, n=300), []
     averaged = newton_moment.averaged
 

@@ -8,7 +8,6 @@ import pytest
 from newton_world import tune_near
 
 from bigscreen.data.memory import MemoryDataset
-from bigscreen.fit import monitor
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
 from bigscreen.solvers.newton import near
@@ -103,8 +102,8 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize("rounds", [near.NEARBY.max_passes, 1])
-def test_a_run_that_goes_on_has_the_same_bits(rounds, tmp_path, monkeypatch):
-    monkeypatch.setattr(monitor, "CHECKPOINT_SECONDS", -1.0)
+def test_a_run_that_goes_on_has_the_same_bits(rounds, tmp_path, checkpoint_every, monkeypatch):
+    checkpoint_every(-1.0)
     tune_near(monkeypatch, max_passes=rounds)
     if rounds == 1:  # then all rows are stepped over again
         tune_near(monkeypatch, aim=1e5)

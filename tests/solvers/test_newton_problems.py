@@ -15,7 +15,6 @@ from bigscreen.certify.explicit import close_explicit
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
-from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
@@ -317,8 +316,8 @@ def test_a_start_from_a_good_alpha(name, fleet):
 
 
 @pytest.mark.parametrize("name", ["one-class", "nu-svc true", "svr constant"])
-def test_an_interrupted_fit_ends_in_the_same_point(name, fleet, tmp_path, monkeypatch):
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+def test_an_interrupted_fit_ends_in_the_same_point(name, fleet, tmp_path, checkpoint_every):
+    checkpoint_every(-1.0)
     world = feature_world(name, "rbf", 7, n=150)
     whole = solved(world, fleet, 1e-3, "gap")
     count = len(whole.history)

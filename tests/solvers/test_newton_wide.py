@@ -10,7 +10,6 @@ from newton_world import tune, tuned
 
 from bigscreen.certify.explicit import close_explicit
 from bigscreen.fit import loop
-from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.fleet.inline import Inline
@@ -134,11 +133,11 @@ def test_d_of_held_rows_is_that_of_the_sides_they_were_held_to(wide, monkeypatch
 
 
 def test_a_fit_that_is_interrupted_where_rows_are_held_ends_in_the_same_bits(
-    tmp_path, wide, monkeypatch
+    tmp_path, wide, checkpoint_every, monkeypatch
 ):
     tune(monkeypatch, max_near_fraction=1.0)
     tune(monkeypatch, hold_moves=0.0)  # and so a closing pass is not enough
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+    checkpoint_every(-1.0)
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 1.0)
 
     def fitted(folder, stop=0, **how):

@@ -183,8 +183,8 @@ def test_a_start_is_taken_over(intercept):
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("kernel", ["rbf", None])
 @pytest.mark.parametrize("crash", [False, True])
-def test_an_interrupted_solve_goes_on(crash, kernel, intercept, rule, tmp_path, monkeypatch):
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0 if crash else 1e9)
+def test_an_interrupted_solve_goes_on(crash, kernel, intercept, rule, tmp_path, checkpoint_every):
+    checkpoint_every(-1.0 if crash else 1e9)
     w = world(contracts.rows(6, 150), kernel, 3.0, intercept)
     solver = Pairs(every=15)
     whole = solved(w, solver, rule, 1e-7)

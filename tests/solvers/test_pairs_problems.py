@@ -11,7 +11,6 @@ from sklearn.svm import SVR, NuSVC, OneClassSVM
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
-from bigscreen.fit import monitor as fit_monitor
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO
 from bigscreen.problems.recipes import NuSvc
 from bigscreen.screening.dynamic import FSafe, Joachims, make_rule
@@ -140,8 +139,8 @@ def test_a_total_that_nothing_has():
 
 
 @pytest.mark.parametrize("kind", ["svr", "nu-svc"])
-def test_an_interrupted_solve_goes_on(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+def test_an_interrupted_solve_goes_on(kind, tmp_path, checkpoint_every):
+    checkpoint_every(-1.0)
     w = any_world(6, 120, kind)
     whole = solved(w, Pairs(every=15), make_rule("gap"), 1e-7)
     seen = []

@@ -12,7 +12,6 @@ from sklearn.exceptions import ConvergenceWarning
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
-from bigscreen.fit import monitor
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
@@ -134,8 +133,8 @@ def test_a_weight_of_two_is_the_row_twice(fleet):
 
 
 @pytest.mark.parametrize("solver", [SHORT, Pegasos(batch=16)])
-def test_a_run_that_is_resumed_goes_on_to_the_same_bits(solver, fleet, tmp_path, monkeypatch):
-    monkeypatch.setattr(monitor, "CHECKPOINT_SECONDS", -1.0)
+def test_a_run_that_is_resumed_goes_on_to_the_same_bits(solver, fleet, tmp_path, checkpoint_every):
+    checkpoint_every(-1.0)
     world = rows_world()
     whole = ends(world, fleet, solver, 4)
     ends(world, fleet, solver, 3, folder=tmp_path)

@@ -9,7 +9,6 @@ from newton_world import tune_near
 from trained import fitted, proofs
 
 from bigscreen.data.memory import MemoryDataset
-from bigscreen.fit import monitor
 from bigscreen.fit.ladder import LADDER, max_checks
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
@@ -109,9 +108,9 @@ class Stopped(Exception):
     """Stands for a process that ends."""
 
 
-def test_a_run_that_goes_on_has_the_same_bits(tmp_path, monkeypatch):
+def test_a_run_that_goes_on_has_the_same_bits(tmp_path, checkpoint_every, monkeypatch):
     """Wherever it was stopped: in steps over all rows, over few, over all again, in the others."""
-    monkeypatch.setattr(monitor, "CHECKPOINT_SECONDS", -1.0)
+    checkpoint_every(-1.0)
     tune_near(monkeypatch, late_gap=1.0, max_late_checks=6, max_passes=2, aim=1e5, max_part=0.9)
     whole = fitted(rows(), HARD)
     events = whole.provenance["history"]

@@ -14,7 +14,6 @@ from trained import fitted, proofs
 
 from bigscreen import SVC, NuSVC
 from bigscreen.data.memory import MemoryDataset
-from bigscreen.fit import monitor
 from bigscreen.fit.ladder import ExactInterior
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
@@ -171,9 +170,9 @@ class Stopped(Exception):
     """Stands for a process that ends."""
 
 
-def test_a_run_that_goes_on_has_the_same_bits(tmp_path, monkeypatch):
+def test_a_run_that_goes_on_has_the_same_bits(tmp_path, checkpoint_every, monkeypatch):
     """Wherever it was stopped: in steps on pairs, or in the others."""
-    monkeypatch.setattr(monitor, "CHECKPOINT_SECONDS", -1.0)
+    checkpoint_every(-1.0)
     monkeypatch.setattr(interior, "COSTS", interior.InteriorCosts(setup=2e7))
     options = replace(HARD, tol=1e-6)
     whole = fitted(rows(), options)

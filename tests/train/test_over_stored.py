@@ -78,9 +78,11 @@ def test_no_room_for_them_or_no_time(fleet, columns_first):
     assert over_stored(many, loose, fleet, instead) is None
 
 
-def test_an_interrupted_one_ends_in_the_same_model(fleet, columns_first, tmp_path, monkeypatch):
+def test_an_interrupted_one_ends_in_the_same_model(
+    fleet, columns_first, tmp_path, checkpoint_every
+):
     """Whether it was stopped over recomputed features, or over stored ones."""
-    monkeypatch.setattr("bigscreen.fit.monitor.CHECKPOINT_SECONDS", -1.0)
+    checkpoint_every(-1.0)
     whole = train(rows(), HARD, fleet)
     same = train(rows(), HARD.tuned(features="stored"), fleet)
     np.testing.assert_array_equal(whole.coef, same.coef)

@@ -168,13 +168,13 @@ class Interrupt:
 
 
 @pytest.mark.parametrize(("features", "heard"), [("stored", True), ("recomputed", False)])
-def test_an_interrupted_fit_ends_in_the_same_model(features, heard, tmp_path, monkeypatch):
+def test_an_interrupted_fit_ends_in_the_same_model(features, heard, tmp_path, checkpoint_every):
     data, how = rows(), {"tuning": Tuning(features=features), "tol": 1e-5}
     with Inline(2) as fleet:
         whole = trained(data, fleet, work=tmp_path / "whole", **how)
         count = len(whole.provenance["history"])
         if not heard:
-            monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+            checkpoint_every(-1.0)
         for work, at in (("early", count // 3), ("late", count - 3)):
             with pytest.raises(KeyboardInterrupt):
                 trained(data, fleet, Interrupt(at, heard), work=tmp_path / work, **how)
@@ -221,8 +221,8 @@ def test_a_ctrl_c_within_steps_over_subsamples_changes_no_bit(together, tmp_path
             same(trained(data, fleet, work=work, resume=True, **how), whole)
 
 
-def test_checkpoints_of_another_problem_are_refused(tmp_path, monkeypatch, fleet):
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+def test_checkpoints_of_another_problem_are_refused(tmp_path, checkpoint_every, fleet):
+    checkpoint_every(-1.0)
     for work in ("one", "two"):
         seed = {"one": 1, "two": 2}[work]
         with pytest.raises(KeyboardInterrupt):

@@ -14,7 +14,6 @@ from bigscreen.data.layout import Layout
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
-from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels.operand import Operand
@@ -229,8 +228,10 @@ class Interrupt:
 
 @pytest.mark.parametrize("start", ["cold", "divide"])
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_an_interrupted_fit_ends_in_the_same_model(solver, start, fleet, tmp_path, monkeypatch):
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+def test_an_interrupted_fit_ends_in_the_same_model(
+    solver, start, fleet, tmp_path, checkpoint_every, monkeypatch
+):
+    checkpoint_every(-1.0)
     data = rows(n=1500)
     options = {"solver": solver, "tol": 1e-5, "C": 10.0, "intercept": "true"}
     options["tuning"] = Tuning(start=start)
