@@ -124,7 +124,7 @@ def fit(
     interrupt : GracefulInterrupt or None
         The handler of Ctrl-C for several fits at once, each in a thread; None: this fit has its
         own.
-    incremental : Beside or None
+    incremental : IncrementalCertifier or None
         Computes certificates from a known dual point; if it returns None, a full closing pass is
         made.
     then : sequence of Rung

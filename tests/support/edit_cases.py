@@ -152,7 +152,7 @@ class Case:
         return X, y, weights
 
     @cached_property
-    def find_changes(self) -> Changes:
+    def changes(self) -> Changes:
         return find_changes(self.data, self.edits)
 
     def bound(self) -> Bound:
