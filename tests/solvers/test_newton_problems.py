@@ -193,7 +193,7 @@ def test_a_zone_without_room(name, fleet):
     w, mu = np.zeros(world.design.rank), (0.0,) * groups
     point = Point(coef, w, 0.0, 0.0, 0.0, False, (reading,), multiplier=mu)
     found = close_explicit(world.design, world.problem, point, fleet)
-    alpha = world.with_exact_sums(0.5 * world.case.hi)
+    alpha = world.balanced(0.5 * world.case.hi)
     world.is_feasible(alpha)
     assert found.dual == pytest.approx(world.dual(alpha), rel=1e-9)
 

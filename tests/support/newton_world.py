@@ -98,7 +98,7 @@ class FeatureWorld:
         z = q.p - q.s * scores - one.A.T @ np.array(reading.multiplier)
         return q.lo + (q.hi - q.lo) * np.clip((z + h) / (2 * h), 0, 1)
 
-    def with_exact_sums(self, a: np.ndarray) -> np.ndarray:
+    def balanced(self, a: np.ndarray) -> np.ndarray:
         """One variable a row, the coupling kept by the documented steps, row by row."""
         q, one = self.oracle, self.case
         alpha = one.alpha(a)
@@ -123,7 +123,7 @@ class FeatureWorld:
 
     def mixed(self, point: Point) -> np.ndarray:
         """The textbook's variables behind a point: its readings made feasible, and mixed."""
-        parts = [self.case.split(self.with_exact_sums(self.read(part))) for part in point.readings]
+        parts = [self.case.split(self.balanced(self.read(part))) for part in point.readings]
         return sum(part.weight * a for part, a in zip(point.readings, parts, strict=True))
 
     def dual(self, a: np.ndarray, dtype: type = np.float32) -> float:
