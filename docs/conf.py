@@ -15,7 +15,8 @@ html_theme = "furo"
 html_title = "bigscreen"
 html_show_copyright = False
 html_extra_path = ["_made/page", "../bigscreen/report/schemas.json"]
-html_static_path: list[str] = []
+html_static_path = ["static"]
+html_css_files = ["tables.css"]
 exclude_patterns = ["_made/*.md"]
 
 myst_heading_anchors = 3

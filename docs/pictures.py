@@ -46,11 +46,12 @@ def squeeze(machine):
     ax = figure.add_subplot()
     passes = [event["pass"] for event in history]
     primal, dual = ([event[name] for event in history] for name in ("primal", "dual"))
-    ax.plot(passes, primal, "v-", label="P: what the machine at hand costs")
+    ax.plot(passes, primal, "v-", label="P: what this machine costs")
     ax.plot(passes, dual, "^-", label="D: what every machine costs at least")
     ax.fill_between(passes, dual, primal, alpha=0.15)
     ax.set_ylim(0.5 * primal[-1], 1.4 * primal[-1])
     ax.set_xlabel("pass")
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_ylabel("objective")
     ax.legend(frameon=False)
     return figure
@@ -68,7 +69,11 @@ def decided(X, y):
         shares.append([counts[name] / len(y) for name in ("out", "bound", "open")])
     order = np.argsort(gaps)[::-1]
     parts = np.array(shares)[order].T
-    names = ["out: the optimum is the same without it", "bound: it pulls as hard as it may", "open"]
+    names = [
+        "out: the optimum is the same without it",
+        "bound: its coefficient is as large as it may be",
+        "open",
+    ]
     ax.stackplot(
         np.array(gaps)[order], parts, labels=names, colors=["tab:blue", "tab:orange", "0.85"]
     )
