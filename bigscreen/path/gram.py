@@ -26,7 +26,7 @@ from bigscreen.problems.violation import libsvm_scale
 from bigscreen.screening.bounds import fill_total
 from bigscreen.screening.regions import Ball, Scores
 from bigscreen.solvers.block.face import Faces
-from bigscreen.solvers.block.working_set import free
+from bigscreen.solvers.block.working_set import is_free
 from bigscreen.solvers.smo.loop import Limits, Matrix, smo
 
 
@@ -228,7 +228,7 @@ class GramStage:
         """
         if not self.quick:
             return self.gram.wide
-        count = int(np.count_nonzero(free(dual[live], alpha[live])))
+        count = int(np.count_nonzero(is_free(dual[live], alpha[live])))
         return still or steps * len(self.gram) >= GRAM.exact_cost * count**3
 
     def _inside(
@@ -294,7 +294,7 @@ def newton_steps(
         Feasible; the point's own array if no variable is free or too many are.
     """
     alpha, scores = point.alpha, point.scores.values
-    rows = live[free(dual[live], alpha[live])]
+    rows = live[is_free(dual[live], alpha[live])]
     if not 0 < len(rows) <= GRAM.max_free:
         return alpha
     part, own, u = dual[rows], np.asarray(K[np.ix_(rows, rows)], np.float64), scores[rows]

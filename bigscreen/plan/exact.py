@@ -9,7 +9,7 @@ from bigscreen.kernels.standard import is_made_of_products
 from bigscreen.plan.memory import Held, Plan, Request
 from bigscreen.plan.tuning import PLAN
 from bigscreen.solvers.block.tuning import BlockTuning
-from bigscreen.solvers.smo.solver import WHOLE as WHOLE_MATRIX
+from bigscreen.solvers.smo.solver import Pairs
 
 
 def outline_exact(data: Rows, request: Request) -> Plan:
@@ -83,7 +83,7 @@ def _parts(data: Rows, request: Request, pairs: bool) -> dict[str, Held]:
         wide += request.once(tuning.pair_index_feature_bytes * index)
         # Kernel entries that pair steps compute at once.
         work = request.everywhere(tuning.exact_tile_bytes)
-        work += request.once(min(WHOLE_MATRIX, 8 * n**2))
+        work += request.once(min(Pairs.whole, 8 * n**2))
     else:
         shards = data.n_shards + 1
         wide += request.over_shards(tuning.shard_index_feature_bytes * shards * index)

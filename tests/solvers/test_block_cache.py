@@ -17,7 +17,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.recipes import CSvc
 from bigscreen.screening.dynamic import make_rule
-from bigscreen.solvers.block.messages import gathered, received, shares
+from bigscreen.solvers.block.messages import fetch_rows, gather_numbers, rows_per_shard
 from bigscreen.solvers.block.shard import BlockProgram
 from bigscreen.solvers.block.solver import Block
 
@@ -163,16 +163,16 @@ def test_rows_arrive_in_the_order_they_were_asked_for(sparse_rows, fleet):
     fleet.start(BlockProgram(design, CSvc(1.0, 1), 5, 10), data.n_shards)
     rng = np.random.default_rng(0)
     for ids in (rng.permutation(300)[:70], np.array([299]), np.array([70, 65]), np.arange(0)):
-        found = received(fleet, data, ids)
+        found = fetch_rows(fleet, data, ids)
         want = data.rows(ids)
         if sparse_rows:
             found, want = found.toarray(), want.toarray()
         np.testing.assert_array_equal(found, want)
         assert found.dtype == np.float32
         numbers = rng.normal(size=300)
-        width = max(1, int(shares(data, ids).max()))
+        width = max(1, int(rows_per_shard(data, ids).max()))
         stack = np.full((data.n_shards, width), np.nan)
         for s in range(data.n_shards):
             own = ids[ids // 64 == s]
             stack[s, : len(own)] = numbers[own]
-        np.testing.assert_array_equal(gathered(stack, data, ids), numbers[ids])
+        np.testing.assert_array_equal(gather_numbers(stack, data, ids), numbers[ids])

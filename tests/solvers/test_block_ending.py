@@ -28,7 +28,7 @@ def ended(monkeypatch):
     """Whether each try has moved alpha; beginning again with float64 columns fails the test."""
     moved = []
 
-    finished = BlockRun._finished
+    finished = BlockRun._try_ending
 
     def tried(run, target):
         near = run.point().relative_gap <= run.end_at
@@ -39,7 +39,7 @@ def ended(monkeypatch):
     def refined(run):
         raise AssertionError("all columns were computed again")
 
-    monkeypatch.setattr(BlockRun, "_finished", tried)
+    monkeypatch.setattr(BlockRun, "_try_ending", tried)
     monkeypatch.setattr(BlockRun, "refine", refined)
     return moved
 

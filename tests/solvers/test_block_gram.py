@@ -23,8 +23,6 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.screening.dynamic import make_rule
-from bigscreen.solvers.block import gram as block_gram
-from bigscreen.solvers.block import rounds as block_solve
 from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.solver import Block
 from bigscreen.solvers.block.tuning import BlockTuning
@@ -39,13 +37,13 @@ def fleet():
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("csr", [False, True])
 @pytest.mark.parametrize("constant", [False, True])
-def test_entries_of_a_block_that_grows_and_shrinks(constant, csr, threads, monkeypatch):
-    monkeypatch.setattr(block_gram, "STRIP", 8)
+def test_entries_of_a_block_that_grows_and_shrinks(constant, csr, threads):
     rng = np.random.default_rng(threads)
     kernel, X = make_kernel("rbf", 0.3), rng.normal(size=(200, 3)).astype(np.float32)
     K = kernel.block(X, Operand(X), dtype=np.float64) + constant
     X = sparse.csr_array(X) if csr else X
-    gram, entries, largest = BlockGram(kernel, constant, threads, np.float32), 0, 0
+    gram = BlockGram(kernel, constant, threads, np.float32, strip=8)
+    entries, largest = 0, 0
     for size in (20, 40, 40, 25, 60, 60, 7, 0, 30):
         stay = np.sort(rng.permutation(len(gram.ids))[: min(size, rng.integers(0, 40))])
         held = gram.ids[stay]
@@ -65,32 +63,16 @@ def test_entries_of_a_block_that_grows_and_shrinks(constant, csr, threads, monke
         assert gram.entries == entries and gram.rows.flags.c_contiguous
 
 
-class Sizes(BlockGram):
-    """Writes down how many rows the blocks have."""
-
-    seen: list[int] = []
-
-    def enter(self, *parts):
-        places = super().enter(*parts)
-        self.seen.append(len(places))
-        return places
-
-
 @pytest.mark.parametrize("rule", ["none", "gap"])
 @pytest.mark.parametrize("intercept", INTERCEPTS)
-def test_all_rows_that_matter_make_one_block_where_it_can_hold_them(
-    intercept, rule, fleet, monkeypatch
-):
+def test_one_block_of_all_rows_that_matter_takes_half_the_rounds_or_fewer(intercept, rule, fleet):
     """Nearly all rows are free: blocks of 16 would take turns."""
-    monkeypatch.setattr(block_solve, "BlockGram", Sizes)
     w = world(contracts.rows(3, 200, **GRID), "rbf", 100.0, intercept, gamma=1.0)
     ends = {}
     for whole in (0, 190):
-        Sizes.seen = []
         solver = Block(16, tuning=BlockTuning(max_growing_block=16, max_whole_block=whole))
         ends[whole] = solved(w, fleet, solver, make_rule(rule), 1e-5)
         ends_right(w, ends[whole], 1e-5)
-        assert 16 < max(Sizes.seen) <= 190 if whole else max(Sizes.seen) == 16
     assert len(ends[190].history) < 0.5 * len(ends[0].history)
     with Inline(3) as other:
         same_end(solved(w, other, solver, make_rule(rule), 1e-5), ends[190])

@@ -28,7 +28,7 @@ from bigscreen.problems.recipes import CSvc
 from bigscreen.screening.dynamic import FSafe, Joachims, make_rule
 from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.kernel_rows import KernelRows
-from bigscreen.solvers.smo.solver import WHOLE, Pairs
+from bigscreen.solvers.smo.solver import Pairs
 
 RULES = ("none", "gap", "f-safe", "adaptive", "joachims")
 
@@ -62,7 +62,7 @@ def is_right(w, found, tol):
     working_set=st.sampled_from([1, 2]),
     rule=st.sampled_from(RULES),
     sparse_rows=st.booleans(),
-    whole=st.sampled_from([0, WHOLE]),
+    whole=st.sampled_from([0, Pairs.whole]),
 )
 def test_the_oracles_optimum(
     seed, n, kernel, C, intercept, selection, working_set, rule, sparse_rows, whole
@@ -145,7 +145,7 @@ def test_bold_rules_end_right(rule, working_set, intercept):
     wrong = 0
     for seed in range(4):
         w = world(contracts.rows(seed, 150, noise=1.5), "rbf", 10.0, intercept)
-        whole = WHOLE * (seed % 2)
+        whole = Pairs.whole * (seed % 2)
         found = solved(w, Pairs("second", working_set, whole=whole, every=20), rule, 1e-6)
         is_right(w, found, 1e-6)
         wrong += found.last["false_removals"]
@@ -370,20 +370,22 @@ def test_rows_are_those_of_the_kernel_whoever_is_alive(seed, cache, csr):
             assert store.nbytes <= max(cache, 3 * 8 * 50)
         assert rows.entries >= before
         before = rows.entries
-        rows.look_at(np.flatnonzero(rng.random(50) < rng.uniform(0.2, 1.0)) if seed else rows.alive)
+        rows.set_alive(
+            np.flatnonzero(rng.random(50) < rng.uniform(0.2, 1.0)) if seed else rows.alive
+        )
         if not len(rows.alive):
-            rows.look_at(np.arange(50))
+            rows.set_alive(np.arange(50))
 
 
 def test_rows_that_stay_are_not_computed_again():
     X = np.random.default_rng(0).standard_normal((20, 3)).astype(np.float32)
     rows = KernelRows(make_kernel("rbf", 0.3), X, False, 1 << 20)
-    rows.look_at(np.arange(10))
+    rows.set_alive(np.arange(10))
     rows[0], rows[0]
     assert rows.entries == 10
-    rows.look_at(np.arange(0, 10, 2))
+    rows.set_alive(np.arange(0, 10, 2))
     rows[0]
     assert rows.entries == 10
-    rows.look_at(np.arange(20))
+    rows.set_alive(np.arange(20))
     rows[0]
     assert rows.entries == 10 + 20

@@ -119,12 +119,12 @@ def test_bold_rules_end_right(rule, kind):
 def test_a_start_keeps_the_total_and_moves_few_rows():
     for kind in ("nu-svc", "one-class", "bounded nu"):
         w = any_world(4, 60, kind)
-        state = SmoState(w.design, w.problem, 1 << 20, 0, 0.0, None)
+        state = SmoState(w.design, w.problem, Pairs(whole=0), None)
         np.testing.assert_allclose(state.alpha, w.dual.feasible(state.alpha), atol=1e-15)
         inside = (state.alpha > 0) & (state.alpha < w.dual.hi)
         assert np.count_nonzero(inside) <= np.size(w.dual.total)
         # Any start is made feasible.
-        state = SmoState(w.design, w.problem, 1 << 20, 0, 0.0, np.full(60, 1e9))
+        state = SmoState(w.design, w.problem, Pairs(whole=0), np.full(60, 1e9))
         np.testing.assert_allclose(state.alpha, w.dual.feasible(state.alpha), atol=1e-15)
 
 
@@ -135,7 +135,7 @@ def test_a_total_that_nothing_has():
     few = MemoryDataset(data.X(0, 40), codes, [0, 1])
     problem = NuSvc(0.5, 1, 40.0, (), "true")
     with pytest.raises(InputError, match="no solution"):
-        SmoState(Design(few, w.design.kernel), problem, 1 << 20, 0, 0.0, None)
+        SmoState(Design(few, w.design.kernel), problem, Pairs(whole=0), None)
 
 
 @pytest.mark.parametrize("kind", ["svr", "nu-svc"])

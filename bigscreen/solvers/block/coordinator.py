@@ -13,29 +13,29 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point, read_off
 from bigscreen.problems.violation import extremes, libsvm_scale
-from bigscreen.solvers.block.ending import face_optimum, open_rows
-from bigscreen.solvers.block.messages import received
+from bigscreen.solvers.block.ending import find_open_rows, solve_face
+from bigscreen.solvers.block.messages import fetch_rows
 from bigscreen.solvers.block.records import Proposal
-from bigscreen.solvers.block.rounds import NOBODY, BlockRounds
+from bigscreen.solvers.block.rounds import NO_ROWS, BlockRounds
 from bigscreen.solvers.block.start import (
-    balanced,
-    feasible_at_0,
-    filled,
-    margin,
+    fill_to_bounds,
+    is_feasible_at_0,
+    margin_scale,
     multipliers,
-    ratio,
+    read_at_totals,
+    sum_ratio,
 )
 from bigscreen.solvers.block.working_set import (
     Violators,
-    apart,
-    between,
-    chosen,
-    free,
+    choose_multipliers,
+    choose_rows,
+    distance_from_mu,
+    is_free,
 )
 from bigscreen.solvers.protocol import Check
 from bigscreen.solvers.smo.loop import Limits, smo
 
-SAVED = {
+CHECKPOINT_FIELDS = {
     "": ("alpha", "mu", "offset", "value", "size", "still", "keys", "end_at"),
     "effort": ("spent", "terms", "full_passes", "partial_passes"),
     "screening": ("counts", "false_removals", "screened"),
@@ -45,10 +45,10 @@ SAVED = {
 }
 """Attributes of the coordinator ("") and of its records that a checkpoint saves."""
 
-NAMED = ("ups", "downs")
+CHECKPOINT_LISTS = ("ups", "downs")
 """Lists of violators in the last survey, which a checkpoint saves."""
 
-BLOCK = ("ids", "K", "capacity", "entries")
+CHECKPOINT_GRAM_FIELDS = ("ids", "K", "capacity", "entries")
 """Attributes of `BlockGram` that a checkpoint saves."""
 
 
@@ -64,9 +64,9 @@ class BlockRun(BlockRounds):
             verdict = check(point, self.stats(), self.save)
             if verdict is None:
                 return point
-            if not verdict.restart and not self.fine and (verdict.doubted or self.stuck):
+            if not verdict.restart and not self.fine and (verdict.doubted or self.is_stuck):
                 # float32 entries cannot improve this point, and check wants a better one.
-                if self.mendable:
+                if self.can_mend:
                     self.mend()
                 else:
                     self.refine()
@@ -74,13 +74,13 @@ class BlockRun(BlockRounds):
             self.screening.counts = (0, 0)
             if verdict.restart:
                 self.revive()
-                self.look()
+                self.survey_and_choose()
             elif verdict.region is not None and self.screen(verdict.region):
-                self.look()  # the chosen block may contain screened rows
-            if not self._finished(check.target):
-                self.take(self.solved())
+                self.survey_and_choose()  # the chosen block may contain screened rows
+            if not self._try_ending(check.target):
+                self.apply(self.solve_block())
 
-    def _finished(self, target: float) -> bool:
+    def _try_ending(self, target: float) -> bool:
         """Solve exactly for the rows that can still move, if few; return whether alpha moved.
 
         Only for small targets. Without this step a fit to 1e-6 takes .91 to 1.04 times the
@@ -90,14 +90,14 @@ class BlockRun(BlockRounds):
         before, tuning = self.point().relative_gap, self.tuning.ending
         if target > tuning.close_target or before > self.end_at or not self.design.definite:
             return False
-        ids = open_rows(self)
+        ids = find_open_rows(self)
         if ids is None:
             return False
-        found = face_optimum(self, ids)
+        found = solve_face(self, ids)
         if moves := not np.array_equal(found.alpha, self.alpha[found.ids]):
-            self.take(found)
+            self.apply(found)
         else:
-            self.look()
+            self.survey_and_choose()
         if not (moves and self.point().relative_gap <= 0.5 * before):
             self.end_at = tuning.retry_fraction * before
         return moves
@@ -106,7 +106,7 @@ class BlockRun(BlockRounds):
     def _gap_may_be_rounding(self, target: float) -> bool:
         """Whether the gap meets the target, but float32 errors could exceed it."""
         point = self.point()
-        met = self.mendable and point.relative_gap <= target
+        met = self.can_mend and point.relative_gap <= target
         return met and self.rounding_of_gap() > target * abs(point.primal)
 
     def mend(self) -> None:
@@ -116,9 +116,9 @@ class BlockRun(BlockRounds):
         certainly at their bound are not recomputed, since their errors do not change the gap.
         """
         before, drift = self.survey.gap, self.mending.drift
-        self.sharpen(NOBODY)
+        self.recompute_near(NO_ROWS)
         self.still = False
-        self.look()
+        self.survey_and_choose()
         self.mending.noise = max(self.survey.gap - before, 0.0) / drift
         self.mending.times += 1
 
@@ -153,7 +153,7 @@ class BlockRun(BlockRounds):
         picks = [rng.permutation(kind)[:half] for kind in kinds]
         ids = np.concatenate(picks)
         box = dual.hi - dual.lo
-        scale = [ratio(box[kind], box[pick]) for kind, pick in zip(kinds, picks, strict=True)]
+        scale = [sum_ratio(box[kind], box[pick]) for kind, pick in zip(kinds, picks, strict=True)]
         scales = np.repeat(scale, [len(pick) for pick in picks])
         order = np.argsort(ids)
         self.next.new, scales = ids[order], scales[order]
@@ -161,13 +161,13 @@ class BlockRun(BlockRounds):
         self.next.v = self.survey.watched
         start = None
         if len(live) > 2 * len(ids) and not np.any(dual.lo < 0):
-            start = self._read(scales)
-        if start is None and not feasible_at_0(dual):
-            start = filled(dual, rng.permutation(len(dual)).astype(np.float64))
+            start = self._read_off_subsample(scales)
+        if start is None and not is_feasible_at_0(dual):
+            start = fill_to_bounds(dual, rng.permutation(len(dual)).astype(np.float64))
         if start is not None:
             self.open_at(start)
 
-    def _read(self, scales: FloatArray) -> FloatArray | None:
+    def _read_off_subsample(self, scales: FloatArray) -> FloatArray | None:
         """Solve the subsample, and read alpha of all rows off its scores; None if it is no use.
 
         ``scales``: how much wider the box of each row of the subsample is made.
@@ -177,9 +177,9 @@ class BlockRun(BlockRounds):
         part = dual[ids]
         part = replace(part, lo=part.lo * scales, hi=part.hi * scales)
         alpha, G = np.zeros(len(ids)), self.block_gradient()
-        at_0 = feasible_at_0(dual)
+        at_0 = is_feasible_at_0(dual)
         if not at_0:
-            alpha = filled(part, np.zeros(len(ids)))
+            alpha = fill_to_bounds(part, np.zeros(len(ids)))
             G = part.lin - part.sign * (self.gram.K @ (part.sign * alpha))
         most = self.tuning.subsample_steps_per_row * len(ids)
         self.steps(part, alpha, G, self.options.depth, most)
@@ -198,28 +198,28 @@ class BlockRun(BlockRounds):
             }
         )
         scores = stack.ravel()[: len(dual)]
-        h = self.tuning.smoothing_of_margin * margin(dual, mu)
+        h = self.tuning.smoothing_of_margin * margin_scale(dual, mu)
         if at_0 or dual.coupling is None:
             gradient = dual.gradient(scores, mu[0] if dual.group is None else mu)
             return dual.feasible(read_off(dual, gradient, h))
-        return balanced(dual, scores, mu, h)
+        return read_at_totals(dual, scores, mu, h)
 
     def open_at(self, start: FloatArray) -> None:
         """Start from a feasible alpha."""
         moved = np.flatnonzero(start != self.alpha)
         for a in range(0, len(moved), self.tuning.rows_per_round):
             ids = moved[a : a + self.tuning.rows_per_round]
-            self.move(ids, start[ids], self.data.rows(ids), NOBODY)
+            self.move(ids, start[ids], self.data.rows(ids), NO_ROWS)
         if not len(moved):
-            self.look()
+            self.survey_and_choose()
         # Steps add to `value`, which begins as the dual value of the start.
         self.value = self.dual.value(self.alpha, self.survey.w_sq)
         if self.dual.coupling is not None:
-            self.mu = between(self.survey.lowest, self.survey.highest, self.mu)
-        self.look()
+            self.mu = choose_multipliers(self.survey.lowest, self.survey.highest, self.mu)
+        self.survey_and_choose()
 
     # -- blocks --------------------------------------------------------------------------------
-    def solved(self) -> Proposal:
+    def solve_block(self) -> Proposal:
         """Solve the chosen block."""
         self.enter()
         ids, tuning = self.gram.ids, self.tuning
@@ -230,12 +230,12 @@ class BlockRun(BlockRounds):
         done = self.steps(part, alpha, G, depth * self.violation, most)
         left = int(tuning.min_block_steps_per_row * len(ids)) - done
         if left > 0:
-            far = apart(self.at, ids, self.next.v)
+            far = distance_from_mu(self.at, ids, self.next.v)
             usual = tuning.usual_distance * float(np.quantile(far, 0.75))
             self.steps(part, alpha, G, depth * min(usual, self.violation), left)
         return Proposal(part, ids, self.gram.X, alpha, before, G, ids)
 
-    def take(self, found: Proposal) -> None:
+    def apply(self, found: Proposal) -> None:
         """Apply the result of a solve to alpha, and choose the next block."""
         part, ids, X, alpha, before, G, watch, exact = found
         step = alpha - self.alpha[ids]
@@ -248,16 +248,16 @@ class BlockRun(BlockRounds):
         self.still = len(changed) == 0
         if part.coupling is not None:
             highest, lowest = extremes(part, alpha, G / part.coupling, self.groups)
-            self.mu = between(lowest, highest, self.mu)
+            self.mu = choose_multipliers(lowest, highest, self.mu)
         self.move(ids[changed], alpha[changed], X[changed], watch, exact)
-        if self._lonely:
-            self.mu = between(self.survey.lowest, self.survey.highest, self.mu)
-            self.look()
+        if self._lacks_partner:
+            self.mu = choose_multipliers(self.survey.lowest, self.survey.highest, self.mu)
+            self.survey_and_choose()
         else:
             self.choose()
 
     @property
-    def _lonely(self) -> bool:
+    def _lacks_partner(self) -> bool:
         """Whether all violators are on one side of mu, with no free row to pair them with.
 
         mu is that of the block. If all its rows are at bounds, mu may be at the end of an interval
@@ -268,7 +268,7 @@ class BlockRun(BlockRounds):
             return False
         group: Any = np.zeros(len(dual), np.int8) if dual.group is None else dual.group
         both = np.intersect1d(group[self.survey.ups.ids], group[self.survey.downs.ids])
-        return len(both) == 0 and not free(dual[ids], self.alpha[ids]).any()
+        return len(both) == 0 and not is_free(dual[ids], self.alpha[ids]).any()
 
     def block_gradient(self) -> FloatArray:
         """Return the dual gradient ``p - s u`` of the block's rows (q,)."""
@@ -286,7 +286,7 @@ class BlockRun(BlockRounds):
     def enter(self) -> None:
         """Fetch the new rows of the chosen block, and compute their part of its kernel matrix."""
         if len(self.next.new) or len(self.next.stay) < len(self.gram.ids):
-            X = received(self.fleet, self.data, self.next.new)
+            X = fetch_rows(self.fleet, self.data, self.next.new)
             v, rows = self.next.v.copy(), len(self.next.stay) + len(self.next.new)
             # Room for the next growth, if it is not much more: growing copies the matrix.
             growing = self.tuning.max_growing_block
@@ -294,9 +294,9 @@ class BlockRun(BlockRounds):
             most = self.tuning.max_whole_block if rows > growing else most
             most = min(most, self.data.n_rows)
             self.next.v[self.gram.enter(self.next.stay, self.next.new, X, max(rows, most))] = v
-        self.next.stay, self.next.new = np.arange(len(self.gram.ids)), NOBODY
+        self.next.stay, self.next.new = np.arange(len(self.gram.ids)), NO_ROWS
 
-    def look(self) -> None:
+    def survey_and_choose(self) -> None:
         """Survey the rows without a move, and choose the next block."""
         self.survey_again(self.gram.ids[self.next.stay])
         self.choose()
@@ -304,13 +304,13 @@ class BlockRun(BlockRounds):
     def choose(self) -> None:
         """Choose the next block, a larger one if more than half of the last one is free."""
         held = Violators(self.gram.ids[self.next.stay], self.survey.watched)
-        inside = free(self.dual[held.ids], self.alpha[held.ids])
+        inside = is_free(self.dual[held.ids], self.alpha[held.ids])
         if np.count_nonzero(inside) > self.size // 2:
             most = min(self.tuning.max_growing_block, self.data.n_rows)
             self.size = max(self.size, min(2 * self.size, most))
         whole = self.tuning.max_whole_block if self.survey.complete else 0
         named = self.survey.ups, self.survey.downs
-        stay, joining = chosen(self.at, held, inside, *named, self.size, whole)
+        stay, joining = choose_rows(self.at, held, inside, *named, self.size, whole)
         self.next.stay, self.next.new = self.next.stay[stay], joining.ids
         self.next.v = np.concatenate([held.v[stay], joining.v])
 
@@ -319,13 +319,13 @@ class BlockRun(BlockRounds):
         """Write a checkpoint of the shards' states and of the coordinator."""
         state: dict[str, Any] = {
             name: getattr(getattr(self, part) if part else self, name)
-            for part, names in SAVED.items()
+            for part, names in CHECKPOINT_FIELDS.items()
             for name in names
         }
         state["fine"] = self.fine
         state["screenings"] = np.array(self.screening.past).reshape(-1, len(self.alpha))
-        state |= {f"block_{name}": getattr(self.gram, name) for name in BLOCK}
-        for name in NAMED:
+        state |= {f"block_{name}": getattr(self.gram, name) for name in CHECKPOINT_GRAM_FIELDS}
+        for name in CHECKPOINT_LISTS:
             state[f"{name}_ids"], state[f"{name}_v"] = getattr(self.survey, name)
         self.fleet.save(folder, {**meta, **state})
 
@@ -334,18 +334,18 @@ class BlockRun(BlockRounds):
         if meta["fine"] and not self.fine:
             self.begin(True)
             self.fleet.load(folder)
-        for part, names in SAVED.items():
+        for part, names in CHECKPOINT_FIELDS.items():
             record = getattr(self, part) if part else self
             for name in names:
                 setattr(record, name, meta.get(name, getattr(record, name, None)))
         if "complete" in meta:  # (older checkpoints lack it)
-            for name in NAMED:
+            for name in CHECKPOINT_LISTS:
                 named = Violators(meta[f"{name}_ids"], meta[f"{name}_v"])
                 setattr(self.survey, name, named)
         self.screening.counts = (int(meta["counts"][0]), int(meta["counts"][1]))
         self.screening.past = list(meta["screenings"])
-        ids, *block = (meta[f"block_{name}"] for name in BLOCK)
-        self.gram.restore(received(self.fleet, self.data, ids), ids, *block)
+        ids, *block = (meta[f"block_{name}"] for name in CHECKPOINT_GRAM_FIELDS)
+        self.gram.restore(fetch_rows(self.fleet, self.data, ids), ids, *block)
 
     # -- what check is handed ------------------------------------------------------------------
     def point(self) -> Point:
@@ -377,7 +377,7 @@ class BlockRun(BlockRounds):
             "false_removals": self.screening.false_removals,
             "full_passes": int(self.effort.full_passes),
             "partial_passes": int(self.effort.partial_passes),
-            "stalled": self.stuck and self.fine,
+            "stalled": self.is_stuck and self.fine,
         }
 
     @property
@@ -386,6 +386,6 @@ class BlockRun(BlockRounds):
         return self.effort.spent + self.survey.entries + self.gram.entries
 
     @property
-    def stuck(self) -> bool:
+    def is_stuck(self) -> bool:
         """Whether no further progress is possible at this precision of the kernel entries."""
         return self.still or self.violation <= self.noise

@@ -14,37 +14,37 @@ from numpy.typing import NDArray
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.solvers.block.face import Faces
 from bigscreen.solvers.block.gram import BlockGram
-from bigscreen.solvers.block.messages import received
+from bigscreen.solvers.block.messages import fetch_rows
 from bigscreen.solvers.block.records import Proposal
-from bigscreen.solvers.block.rounds import NOBODY, BlockRounds
-from bigscreen.solvers.block.working_set import free
+from bigscreen.solvers.block.rounds import NO_ROWS, BlockRounds
+from bigscreen.solvers.block.working_set import is_free
 
 
-def open_rows(run: BlockRounds) -> NDArray[np.int64] | None:
+def find_open_rows(run: BlockRounds) -> NDArray[np.int64] | None:
     """Find all rows that are free or violate, ascending; None if too many, or not mostly free."""
     if not run.survey.complete:
         return None
     tuning = run.tuning.ending
-    inside = np.flatnonzero(free(run.dual, run.alpha))
+    inside = np.flatnonzero(is_free(run.dual, run.alpha))
     ids = np.unique(np.concatenate([inside, run.survey.ups.ids, run.survey.downs.ids]))
     steady = len(ids) <= max(tuning.few_rows, tuning.max_open_per_free * len(inside))
     return ids if len(ids) and steady and len(ids) <= tuning.max_open(len(run.dual)) else None
 
 
-def face_optimum(run: BlockRounds, ids: NDArray[np.int64]) -> Proposal:
+def solve_face(run: BlockRounds, ids: NDArray[np.int64]) -> Proposal:
     """Solve for these rows exactly, with all other rows fixed."""
     fine = run.fine
     if not fine:
-        near = run.sharpen(ids, run.tuning.ending.join_distance * run.violation)
+        near = run.recompute_near(ids, run.tuning.ending.join_distance * run.violation)
         ids = near if len(near) <= run.tuning.ending.max_open(len(run.dual)) else ids
     run.survey_again(ids)
     G = run.survey.watched * run.dual.step_signs[ids]
-    X = received(run.fleet, run.data, ids)
+    X = fetch_rows(run.fleet, run.data, ids)
     gram = BlockGram(run.gram.kernel, run.constant, run.gram.threads, np.float64)
-    gram.enter(NOBODY, ids, X, len(ids))
+    gram.enter(NO_ROWS, ids, X, len(ids))
     run.gram.entries += gram.entries
     part, alpha = run.dual[ids], run.alpha[ids]
-    faces = Faces(gram.K, part, alpha, G, run.mu, run.noise)
+    faces = Faces(gram.K, part, alpha, G, run.mu, run.noise, run.tuning.ending.face)
     with blas_threads(1):  # one thread: the same bits on any machine
         faces.solve()
     end, watch = part.sign * faces.g, run.gram.ids[run.next.stay]

@@ -19,24 +19,7 @@ from scipy.linalg.lapack import dgetrf, dgetrs
 from bigscreen.numerics.cholesky import Factor, factorise
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
-
-TURNS = 30
-"""Steps at most: each ends at a better point, on another face or at the optimum of this one."""
-
-CLIPS = 50
-"""Times at most that rows which a step would take beyond their ends are held there."""
-
-RIDGES = (2.0**-27, 2.0**-20, 2.0**-13)
-"""Ridges, as parts of the largest ``k(x, x)``: the next one where a step leads nowhere."""
-
-MET = 1e-12
-"""Part of a step's length that it may miss the couplings by."""
-
-ROOM = 512
-"""Rows of a factor up to which all may be held at their ends; of more, half of them."""
-
-HELD = 0.25
-"""Part of a factor's rows that are held from which a factor of the others is made."""
+from bigscreen.solvers.block.tuning import FACE, FaceTuning
 
 
 class Pieces(NamedTuple):
@@ -62,6 +45,7 @@ class Faces:
         Initial multipliers.
     noise : float
         Slopes up to this count as 0: they may be rounding.
+    tuning : FaceTuning
 
     Attributes
     ----------
@@ -77,8 +61,10 @@ class Faces:
         G: FloatArray,
         mu: FloatArray,
         noise: float,
+        tuning: FaceTuning = FACE,
     ) -> None:
         self.K, self.part, self.mu, self.noise = K, part, mu.copy(), noise
+        self.tuning = tuning
         s = part.sign
         self.c, self.g = s * alpha, s * G
         self.low, self.high = np.where(s > 0, part.lo, -part.hi), np.where(s > 0, part.hi, -part.lo)
@@ -97,7 +83,7 @@ class Faces:
         below, above = np.where(up, 0.0, self.low), np.where(up, self.high, 0.0)
         return Pieces(below, above, np.where(up, slope - tube, slope + tube))
 
-    def held(self, at: Pieces) -> NDArray[np.bool_]:
+    def find_held(self, at: Pieces) -> NDArray[np.bool_]:
         """Return which rows are at an end of their piece with a slope that points outwards."""
         stay = (self.c <= at.below) & (at.slope <= self.noise)
         return stay | ((self.c >= at.above) & (at.slope >= -self.noise))
@@ -105,21 +91,22 @@ class Faces:
     def solve(self) -> bool:
         """Go to the optimum; return whether it was reached. The dual value never falls."""
         system, stiff = None, 0
-        for _ in range(TURNS):
+        ridges = self.tuning.ridges
+        for _ in range(self.tuning.max_steps):
             at = self.pieces()
-            held = self.held(at)
+            held = self.find_held(at)
             rows = np.flatnonzero(~held)
             if not len(rows) or np.max(np.abs(at.slope[rows])) <= self.noise:
                 return True
-            if system is None or not system.serves(held):
-                system = System.of(self, rows, RIDGES[stiff])
-            if system is None or not self._stepped(system, at, held):
+            if system is None or not system.can_serve(held):
+                system = System.of(self, rows, ridges[stiff])
+            if system is None or not self._step(system, at, held):
                 system, stiff = None, stiff + 1
-                if stiff == len(RIDGES):
+                if stiff == len(ridges):
                     break
         return False
 
-    def _stepped(self, system: System, at: Pieces, held: NDArray[np.bool_]) -> bool:
+    def _step(self, system: System, at: Pieces, held: NDArray[np.bool_]) -> bool:
         """Step towards the optimum of a face as far as the dual rises; return whether it rose."""
         found = system.step(self.c, at, held)
         if found is None:
@@ -127,7 +114,7 @@ class Faces:
         step, mu, ends = found
         if self.ways is not None:
             off = np.bincount(self.group, self.ways * step, len(self.mu))
-            if np.max(np.abs(off)) > MET * np.sum(np.abs(step)):
+            if np.max(np.abs(off)) > self.tuning.coupling_tol * np.sum(np.abs(step)):
                 return False
         change = self.K @ step
         rise, bend = float(at.slope @ step), float(step @ change)
@@ -145,8 +132,10 @@ class Faces:
 class System:
     """A Cholesky factor of the rows that can move, and solves with some of them held at bounds."""
 
-    def __init__(self, rows: NDArray[np.int64], size: int, factor: Factor) -> None:
-        self.rows, self.factor = rows, factor
+    def __init__(
+        self, rows: NDArray[np.int64], size: int, factor: Factor, tuning: FaceTuning
+    ) -> None:
+        self.rows, self.factor, self.tuning = rows, factor, tuning
         self.place = np.full(size, -1)
         self.place[rows] = np.arange(len(rows))
         self.ways: FloatArray = np.empty((0, len(rows)))
@@ -166,7 +155,7 @@ class System:
         factor = factorise(matrix)
         if factor is None:
             return None
-        found = cls(rows, len(faces.K), factor)
+        found = cls(rows, len(faces.K), factor, faces.tuning)
         found.count = len(faces.mu)
         if faces.ways is not None:
             group = faces.group[rows]
@@ -175,10 +164,10 @@ class System:
             found.turned = factor.solve(found.ways)
         return found
 
-    def serves(self, held: NDArray[np.bool_]) -> bool:
+    def can_serve(self, held: NDArray[np.bool_]) -> bool:
         """Whether the factor contains all rows that are not held, and few that are."""
         inside = self.place >= 0
-        few = np.count_nonzero(held & inside) <= HELD * len(self.rows)
+        few = np.count_nonzero(held & inside) <= self.tuning.max_held_fraction * len(self.rows)
         return bool(np.all(inside | held) and few)
 
     def step(
@@ -199,8 +188,8 @@ class System:
         fixed = np.flatnonzero(held[rows])
         target = np.zeros(len(rows))
         ends = np.zeros(len(rows), np.int8)
-        for _ in range(CLIPS):
-            found = self._with(free, fixed, target)
+        for _ in range(self.tuning.max_hold_rounds):
+            found = self._solve_with_fixed(free, fixed, target)
             if found is None:
                 return None
             step, mu = found
@@ -216,11 +205,11 @@ class System:
             ends[beyond] = np.where(step < least, -1, 1)[beyond]
             target[beyond] = np.where(step < least, least, most)[beyond]
             fixed = np.concatenate([fixed, beyond])
-            if 2 * len(fixed) > len(rows) > ROOM:
+            if 2 * len(fixed) > len(rows) > self.tuning.hold_all_rows:
                 return None
         return None
 
-    def _with(
+    def _solve_with_fixed(
         self, free: FloatArray, fixed: NDArray[np.int64], target: FloatArray
     ) -> tuple[FloatArray, FloatArray] | None:
         """Solve with prescribed steps of the rows ``fixed``; return step and multiplier step."""

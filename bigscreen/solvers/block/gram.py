@@ -14,9 +14,6 @@ from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import njit
 
-STRIP = 128
-"""Rows of the matrix that one thread computes at a time."""
-
 
 class BlockGram:
     """The rows of a block and the kernel entries between them.
@@ -29,6 +26,8 @@ class BlockGram:
     threads : int
     dtype : float32 or float64
         Type of the entries.
+    strip : int
+        Rows of the matrix that one thread computes at a time.
 
     Attributes
     ----------
@@ -42,7 +41,10 @@ class BlockGram:
         Kernel entries computed so far.
     """
 
-    def __init__(self, kernel: Kernel, constant: bool, threads: int, dtype: type) -> None:
+    def __init__(
+        self, kernel: Kernel, constant: bool, threads: int, dtype: type, strip: int = 128
+    ) -> None:
+        self.strip = strip
         self.kernel, self.constant, self.threads, self.dtype = kernel, constant, threads, dtype
         self.ids = np.empty(0, np.int64)
         self.X: Any = None
@@ -97,11 +99,11 @@ class BlockGram:
             old, self.room = self.room, np.empty((max(n, most),) * 2, self.dtype)
             self._each(kept, lambda a, b: keep_square(old, stay, self.room, a, b))
         else:
-            places = _places(stay, n)
+            places = _assign_places(stay, n)
             far = np.flatnonzero(places[:kept] != stay)
             if len(far):
                 self._relocate(stay[far], places[far])
-        self.X = _joined(self.X, stay, X, places)
+        self.X = _join_features(self.X, stay, X, places)
         before, self.ids = self.ids, np.empty(n, np.int64)
         self.ids[places[:kept]], self.ids[places[kept:]] = before[stay], ids
         self._compute(places[:kept], np.sort(places[kept:]))
@@ -127,15 +129,15 @@ class BlockGram:
             self.kernel.block(side.part(at), side, out=entries, dtype=self.dtype)
             if self.constant:
                 entries += 1
-            put(entries, at, held, self.room)
+            write_entries(entries, at, held, self.room)
 
         self._each(len(new), strip)
         self.entries += n * len(new)
 
     def _each(self, count: int, work: Callable[[int, int], None]) -> None:
         """Call ``work(start, stop)`` for strips of [0, count), in several threads."""
-        starts = range(0, count, STRIP)
-        ends = [min(count, a + STRIP) for a in starts]
+        starts = range(0, count, self.strip)
+        ends = [min(count, a + self.strip) for a in starts]
         if self.threads == 1 or len(starts) < 2:
             list(map(work, starts, ends))
         else:
@@ -143,7 +145,7 @@ class BlockGram:
                 list(pool.map(work, starts, ends))
 
 
-def _places(stay: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+def _assign_places(stay: NDArray[np.int64], n: int) -> NDArray[np.int64]:
     """Assign places below n to the rows that stay (their own if possible) and to the new rows."""
     taken = np.zeros(n, np.bool_)
     near = stay < n
@@ -153,7 +155,7 @@ def _places(stay: NDArray[np.int64], n: int) -> NDArray[np.int64]:
     return np.concatenate([stay[near], free[:far], free[far:]])
 
 
-def _joined(old: Any, stay: NDArray[np.int64], X: Any, places: NDArray[np.int64]) -> Any:
+def _join_features(old: Any, stay: NDArray[np.int64], X: Any, places: NDArray[np.int64]) -> Any:
     """Combine the features of the rows that stay with those of new rows, at these places."""
     n, kept = len(places), len(stay)
     if sparse.issparse(X):
@@ -194,7 +196,7 @@ def move_columns(
 
 
 @njit(cache=True, nogil=True)
-def put(
+def write_entries(
     entries: NDArray[Any], at: NDArray[np.int64], held: NDArray[np.int64], K: NDArray[Any]
 ) -> None:
     """Write entries as the rows ``at`` of K, and as its columns in the rows ``held``."""

@@ -16,12 +16,14 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual, Mu
 
 
-def shares(data: Rows, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+def rows_per_shard(data: Rows, ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """Count how many of these rows are in each shard (n_shards,)."""
     return np.bincount(ids // data.shard_rows, minlength=data.n_shards)
 
 
-def gathered(stack: NDArray[np.float64], data: Rows, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+def gather_numbers(
+    stack: NDArray[np.float64], data: Rows, ids: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """Put the numbers that shards have sent for their rows into the order of ``ids``.
 
     Parameters
@@ -38,16 +40,16 @@ def gathered(stack: NDArray[np.float64], data: Rows, ids: NDArray[np.int64]) -> 
     out = np.empty(len(ids))
     shard = ids // data.shard_rows
     order = np.argsort(shard, kind="stable")
-    place = np.arange(len(ids)) - np.repeat(np.cumsum(c := shares(data, ids)) - c, c)
+    place = np.arange(len(ids)) - np.repeat(np.cumsum(c := rows_per_shard(data, ids)) - c, c)
     out[order] = stack[shard[order], place]
     return out
 
 
-def received(fleet: Fleet, data: Rows, ids: NDArray[np.int64]) -> Any:
+def fetch_rows(fleet: Fleet, data: Rows, ids: NDArray[np.int64]) -> Any:
     """Fetch the features of these rows, in this order, from the shards that store them."""
     if not len(ids):
         return data.X(0, 0)
-    counts = shares(data, ids)
+    counts = rows_per_shard(data, ids)
     message = {"kind": "rows", "ids": ids, "words": 0}
     if data.is_sparse:
         stack, _ = fleet.round(message)
@@ -56,7 +58,8 @@ def received(fleet: Fleet, data: Rows, ids: NDArray[np.int64]) -> Any:
         message["words"] = int(counts.max()) * data.n_features
     stack, _ = fleet.round(message)
     parts = [
-        _decoded(data, words, count) for words, count in zip(stack, counts.tolist(), strict=True)
+        _decode_rows(data, words, count)
+        for words, count in zip(stack, counts.tolist(), strict=True)
     ]
     back = np.argsort(np.argsort(ids // data.shard_rows, kind="stable"))
     if data.is_sparse:
@@ -64,7 +67,7 @@ def received(fleet: Fleet, data: Rows, ids: NDArray[np.int64]) -> Any:
     return np.concatenate(parts)[back]
 
 
-def _decoded(data: Rows, words: NDArray[np.float64], count: int) -> Any:
+def _decode_rows(data: Rows, words: NDArray[np.float64], count: int) -> Any:
     real = data.X(0, 0).dtype
     if not data.is_sparse:
         return words[: count * data.n_features].astype(real).reshape(count, data.n_features)
@@ -77,9 +80,6 @@ def _decoded(data: Rows, words: NDArray[np.float64], count: int) -> Any:
 
 
 FIELDS = tuple(field.name for field in fields(Dual) if field.name != "total")
-
-BYTE_VALUES = 256
-"""Send a field as one byte per row if it has at most this many distinct values."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class FixedDual:
         return None
 
 
-def scaled(dual: Dual, coef: FloatArray) -> FloatArray:
+def alpha_of(dual: Dual, coef: FloatArray) -> FloatArray:
     """Return alpha of these coefficients, set exactly to a bound that it misses by rounding."""
     alpha = dual.sign * coef
     for end in (dual.lo, dual.hi):
@@ -127,37 +127,35 @@ def scaled(dual: Dual, coef: FloatArray) -> FloatArray:
     return alpha + 0.0
 
 
-def packed(dual: Dual, known: Dual) -> dict[str, Any]:
+def pack_dual(dual: Dual, known: Dual) -> dict[str, Any]:
     """Encode the fields that differ from those of ``known``, as one byte per row if possible."""
     return {
-        name: _bytes(getattr(dual, name))
+        name: _encode(getattr(dual, name))
         for name in FIELDS
-        if not _same(getattr(dual, name), getattr(known, name))
+        if not _is_same(getattr(dual, name), getattr(known, name))
     }
 
 
-def unpacked(sent: dict[str, Any], rows: slice) -> dict[str, Any]:
+def unpack_dual(sent: dict[str, Any], rows: slice) -> dict[str, Any]:
     """Decode these rows' part of the message that ``packed`` made."""
-    return {name: _part(value, rows) for name, value in sent.items()}
+    return {name: _decode(value, rows) for name, value in sent.items()}
 
 
-def _same(one: Any, other: Any) -> bool:
+def _is_same(one: Any, other: Any) -> bool:
     return one is other or (
         one is not None and other is not None and np.array_equal(np.asarray(one), np.asarray(other))
     )
 
 
-def _bytes(values: Any) -> Any:
+def _encode(values: Any) -> Any:
     """Encode a field: its distinct values and one byte per row, if they are few enough."""
     if values is None or values.dtype == np.int8:
         return values
     some, codes = np.unique(values, return_inverse=True)
-    return (
-        (some, codes.astype(np.uint8)) if len(some) <= BYTE_VALUES else np.ascontiguousarray(values)
-    )
+    return (some, codes.astype(np.uint8)) if len(some) <= 256 else np.ascontiguousarray(values)
 
 
-def _part(value: Any, rows: slice) -> Any:
+def _decode(value: Any, rows: slice) -> Any:
     if isinstance(value, tuple):
         return value[0][value[1][rows]]
     return None if value is None else value[rows]

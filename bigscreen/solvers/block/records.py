@@ -66,7 +66,7 @@ class Screening:
 
 
 class Proposal(NamedTuple):
-    """The result of solving for some rows, to be applied by `BlockRun.take`.
+    """The result of solving for some rows, to be applied by `BlockRun.apply`.
 
     Attributes
     ----------

@@ -19,13 +19,13 @@ from bigscreen.problems.recipes import Problem
 from bigscreen.problems.violation import largest_violation as ends_apart
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.block.gram import BlockGram
-from bigscreen.solvers.block.messages import gathered, shares
+from bigscreen.solvers.block.messages import gather_numbers, rows_per_shard
 from bigscreen.solvers.block.records import Effort, Mending, NextBlock, Screening, Survey
-from bigscreen.solvers.block.shard import NOTES, BlockProgram, moving
+from bigscreen.solvers.block.shard import NOTES, BlockProgram, find_movable
 from bigscreen.solvers.block.tuning import BlockTuning
-from bigscreen.solvers.block.working_set import Standing, merged
+from bigscreen.solvers.block.working_set import Standing, merge_violators
 
-NOBODY: NDArray[np.int64] = np.empty(0, np.int64)
+NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
 """No rows."""
 
 
@@ -46,7 +46,7 @@ class BlockRounds:
         self.options, self.design, self.problem, self.fleet = options, design, problem, fleet
         self.tuning: BlockTuning = options.tuning
         self.dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
-        self.live = len(moving(self.dual))
+        self.live = len(find_movable(self.dual))
         self.effort, self.screening = Effort(), Screening()
         # Equal rows have equal keys; other rows almost surely have different ones.
         self.mark = np.random.default_rng(0).normal(size=data.n_features)
@@ -142,7 +142,7 @@ class BlockRounds:
         self.keys[ids] = X @ self.mark
         if self.constant:
             self.offset += float(change.sum())
-        width = int(shares(self.data, watch).max()) if len(watch) else 0
+        width = int(rows_per_shard(self.data, watch).max()) if len(watch) else 0
         stack, _ = self.fleet.round(
             {
                 "kind": "move",
@@ -183,19 +183,19 @@ class BlockRounds:
             entries=int(notes["entries"].sum()),
             highest=parts[0].max(axis=0),
             lowest=parts[1].min(axis=0),
-            ups=merged(parts[2], parts[3], self.at),
-            downs=merged(parts[4], parts[5], self.at),
-            watched=gathered(parts[6], self.data, watch),
+            ups=merge_violators(parts[2], parts[3], self.at),
+            downs=merge_violators(parts[4], parts[5], self.at),
+            watched=gather_numbers(parts[6], self.data, watch),
             complete=self.named == self.data.shard_rows or not full,
         )
 
     def survey_again(self, watch: NDArray[np.int64]) -> None:
         """Survey the rows without a move."""
-        self.move(NOBODY, np.empty(0), self.data.X(0, 0), watch)
+        self.move(NO_ROWS, np.empty(0), self.data.X(0, 0), watch)
 
     # -- scores from float64 entries -------------------------------------------------------------
     @property
-    def mendable(self) -> bool:
+    def can_mend(self) -> bool:
         """Whether scores have float32 errors that a repair from float64 entries can remove.
 
         Not for an indefinite kernel, which has no gap to protect.
@@ -211,7 +211,7 @@ class BlockRounds:
             noise = self.tuning.gap_bound_fraction * float(stack.sum())
         return float(noise)
 
-    def sharpen(self, ids: NDArray[np.int64], margin: float = 0.0) -> NDArray[np.int64]:
+    def recompute_near(self, ids: NDArray[np.int64], margin: float = 0.0) -> NDArray[np.int64]:
         """Recompute scores of rows near their hinge point, and of ``ids``, in float64.
 
         Errors of other rows' scores do not change the gap. Only the scores of the present alpha

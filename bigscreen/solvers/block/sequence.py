@@ -22,10 +22,10 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.solvers.block.coordinator import BlockRun
 from bigscreen.solvers.block.gram import BlockGram
-from bigscreen.solvers.block.messages import FixedDual, packed, scaled, unpacked
+from bigscreen.solvers.block.messages import FixedDual, alpha_of, pack_dual, unpack_dual
 from bigscreen.solvers.block.records import Mending, NextBlock
-from bigscreen.solvers.block.rounds import NOBODY
-from bigscreen.solvers.block.shard import BlockProgram, BlockShard, Frozen, padded, solid
+from bigscreen.solvers.block.rounds import NO_ROWS
+from bigscreen.solvers.block.shard import BlockProgram, BlockShard, Frozen, copy_dual, pad
 
 
 class PathProgram(BlockProgram):
@@ -45,9 +45,9 @@ class PathProgram(BlockProgram):
         """
         rows = slice(state.start, state.start + len(state.alpha))
         coef = message["factor"] * state.dual.sign * state.alpha
-        fields = unpacked(message["dual"], rows)
-        state.dual = solid(Dual(**{**vars(state.dual), **fields, "total": message["total"]}))
-        state.alpha = scaled(state.dual, coef)
+        fields = unpack_dual(message["dual"], rows)
+        state.dual = copy_dual(Dual(**{**vars(state.dual), **fields, "total": message["total"]}))
+        state.alpha = alpha_of(state.dual, coef)
         state.scores = message["factor"] * state.scores
         decided = message["decided"][rows]
         movable = state.dual.hi > state.dual.lo
@@ -69,18 +69,18 @@ class PathProgram(BlockProgram):
     def _read(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         scores, change = np.zeros(len(state.alpha)), message["change"]
         state.columns.accumulate(message["rows"], np.full(len(change), -1), change, scores)
-        return padded(scores + message["offset"], self.design.data.shard_rows)
+        return pad(scores + message["offset"], self.design.data.shard_rows)
 
     def _open(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Return the numbers of the rows that are not decided, then -1."""
-        return padded(state.start + state.alive, self.design.data.shard_rows)
+        return pad(state.start + state.alive, self.design.data.shard_rows)
 
     def _product(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Return a multiple of the scores plus the columns of the message's rows."""
         scores = message["factor"] * state.scores
         columns: KernelCache = state.columns
         columns.accumulate(message["rows"], message["slots"], message["change"], scores)
-        return padded(scores, self.design.data.shard_rows)
+        return pad(scores, self.design.data.shard_rows)
 
     def _add(self, state: BlockShard, message: dict[str, Any]) -> None:
         change, slots = message["change"], message["slots"]
@@ -91,7 +91,7 @@ class PathProgram(BlockProgram):
         answer = super()._survey(state, message)
         rest = np.ones(len(state.alpha), np.bool_)
         rest[state.alive] = False
-        sums, _, _ = state.look(np.flatnonzero(rest), message)
+        sums, _, _ = state.survey_rows(np.flatnonzero(rest), message)
         answer[: len(sums)] += sums
         answer[len(sums)] = len(state.alpha)
         return answer
@@ -123,7 +123,7 @@ class PathSolve(BlockRun):
         self._first = self.size
         self._known = self.problem.dual(self.alpha, self.alpha)
         if self.decided is not None:
-            self._hand_out(0.0)
+            self._send_problem(0.0)
 
     def _program(self, fine: bool) -> PathProgram:
         return PathProgram(self.design, self.problem, self.slots.capacity, self.named, fine)
@@ -142,18 +142,18 @@ class PathSolve(BlockRun):
         cold = alpha is None
         alpha = np.zeros(len(dual)) if alpha is None else alpha
         factor, moved = find_multiple(self.coef, dual.sign * alpha)
-        start = scaled(dual, factor * self.coef)
+        start = alpha_of(dual, factor * self.coef)
         self.dual, self.decided, self.alpha = dual, decided, start.copy()
         self.mu = np.zeros(self.groups)
         self.offset = float(self.coef.sum()) if self.constant else 0.0
-        self._hand_out(factor)
+        self._send_problem(factor)
         if cold:
             self.open_cold()
             return
         start[moved] = alpha[moved]
         self.open_at(start)
 
-    def _hand_out(self, factor: float) -> None:
+    def _send_problem(self, factor: float) -> None:
         """Send the problem to the shards, and forget the block."""
         stack, _ = self.fleet.round(
             {
@@ -161,7 +161,7 @@ class PathSolve(BlockRun):
                 "factor": factor,
                 "decided": self.decided,
                 "total": self.dual.total,
-                "dual": packed(self.dual, self._known),
+                "dual": pack_dual(self.dual, self._known),
             }
         )
         self._known, self.open = self.dual, int(stack.sum())
@@ -169,7 +169,7 @@ class PathSolve(BlockRun):
         # The new alpha is a multiple of the last one, and so are the errors of the scores.
         self.end_at = self.tuning.ending.start
         self.mending = Mending(drift=float(np.abs(self.alpha).sum()))
-        self.still, self._whole = False, NOBODY
+        self.still, self._whole = False, NO_ROWS
         kernel = self.design.kernel
         assert kernel is not None
         entries = self.gram.entries
@@ -178,11 +178,11 @@ class PathSolve(BlockRun):
         self.next = NextBlock()
         self.size = self._first
 
-    def look(self) -> None:
-        self._refresh()
-        super().look()
+    def survey_and_choose(self) -> None:
+        self._fetch_open_rows()
+        super().survey_and_choose()
 
-    def _refresh(self) -> None:
+    def _fetch_open_rows(self) -> None:
         """Fetch the list of all undecided rows, as soon as they fit one block."""
         left = self.open - self.screening.fixed
         if left > self.tuning.max_growing_block or len(self._whole) == left:
@@ -197,13 +197,13 @@ class PathSolve(BlockRun):
         if left > self.tuning.max_growing_block:
             super().choose()
             return
-        self._refresh()
+        self._fetch_open_rows()
         held = self.gram.ids[self.next.stay]
         if len(held) < left:
             self.next.new = np.setdiff1d(self._whole, held)
             self.survey_again(np.concatenate([held, self.next.new]))
         else:
-            self.next.new = NOBODY
+            self.next.new = NO_ROWS
         self.next.v = self.survey.watched
 
     def products(self, coef: FloatArray) -> FloatArray:

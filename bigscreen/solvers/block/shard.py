@@ -69,10 +69,10 @@ class BlockProgram:
         kernel = self.design.kernel
         assert kernel is not None
         start, stop = data.shard(shard)
-        dual = solid(self.problem.dual(data.y(start, stop), data.weights(start, stop)))
+        dual = copy_dual(self.problem.dual(data.y(start, stop), data.weights(start, stop)))
         X = data.X(start, stop)
         ids = np.arange(start, stop, dtype=np.int64)
-        alive = moving(dual)
+        alive = find_movable(dual)
         side = Operand(X, ids)
         constant = self.problem.intercept == "constant"
         return BlockShard(
@@ -140,14 +140,14 @@ class BlockProgram:
 
     def _survey(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         alive = state.alive
-        sums, ends, (v, over, under) = state.look(alive, message)
+        sums, ends, (v, over, under) = state.survey_rows(alive, message)
         named = [
-            padded(x, self.named)
-            for k in (furthest(over, self.named), furthest(under, self.named))
+            pad(x, self.named)
+            for k in (furthest_places(over, self.named), furthest_places(under, self.named))
             for x in (state.start + alive[k], v[k])
         ]
-        places = np.searchsorted(alive, mine(state, message["watch"]))
-        watched = padded(v[places], message["width"])
+        places = np.searchsorted(alive, local_places(state, message["watch"]))
+        watched = pad(v[places], message["width"])
         notes = [*sums, len(alive), state.columns.entries]
         return np.concatenate([notes, ends.ravel(), *named, watched])
 
@@ -158,11 +158,11 @@ class BlockProgram:
         state.columns.accumulate(message["rows"], np.full(len(change), -1), change, scores)
         every = np.zeros(len(state.alpha))
         every[state.alive] = scores[state.places]
-        return padded(every + message["offset"], self.design.data.shard_rows)
+        return pad(every + message["offset"], self.design.data.shard_rows)
 
     def _doubt(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Return a bound on the rounding error of this shard's part of the gap."""
-        sums, _, _ = state.look(state.alive, {**message, "mu": np.atleast_1d(message["mu"])})
+        sums, _, _ = state.survey_rows(state.alive, {**message, "mu": np.atleast_1d(message["mu"])})
         return np.array([sums[2]])
 
     def _mend(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
@@ -180,13 +180,13 @@ class BlockProgram:
             slack = np.maximum(slack, message["margin"])
             decided = dual.decide(u - slack, u + slack, (mu, mu))
             rough = alive[dual.decisions_in_place(decided, state.alpha[alive]) == FREE]
-            wanted = np.union1d(rough, mine(state, message["watch"]))
+            wanted = np.union1d(rough, local_places(state, message["watch"]))
             state.mending = np.setdiff1d(wanted, state.near)
             state.near = np.union1d(state.near, wanted)
             state.scores[state.mending] = 0.0
         self._add_exact(state, state.mending, message)
         near = state.start + state.near if message["first"] else state.near[:0]
-        return padded(near, self.design.data.shard_rows)
+        return pad(near, self.design.data.shard_rows)
 
     def _rows(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Return the features of this shard's rows among ``ids``, as float64 numbers.
@@ -194,13 +194,11 @@ class BlockProgram:
         If ``message["words"]`` is 0, returns [the number of words needed]; else that many words:
         the rows' features one after the other (dense), or counts, columns and values (sparse).
         """
-        X = state.X[mine(state, message["ids"])]
+        X = state.X[local_places(state, message["ids"])]
         dense = isinstance(X, np.ndarray)
         parts = [X.ravel()] if dense else [np.diff(X.indptr), X.indices, X.data]
         words = np.concatenate(parts, dtype=np.float64)
-        return (
-            padded(words, message["words"]) if message["words"] else np.array([len(words)], float)
-        )
+        return pad(words, message["words"]) if message["words"] else np.array([len(words)], float)
 
     # -- screening -----------------------------------------------------------------------------
     def _intervals(
@@ -277,7 +275,7 @@ class BlockProgram:
         if state.frozen:
             state.frozen = []
             state.decided[:] = 0
-            state.alive = moving(state.dual)
+            state.alive = find_movable(state.dual)
             entries = state.columns.entries
             side = Operand(state.X[state.alive], state.start + state.alive)
             state.columns = self._columns(side)
@@ -287,7 +285,7 @@ class BlockProgram:
 
     def _scores(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Return the scores of all rows without the offset, padded to the rows of a full shard."""
-        return padded(state.scores, self.design.data.shard_rows)
+        return pad(state.scores, self.design.data.shard_rows)
 
     # -- checkpoints ---------------------------------------------------------------------------
     def save(self, state: BlockShard) -> dict[str, NDArray[Any]]:
@@ -410,7 +408,7 @@ class BlockShard:
     near: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     mending: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
-    def look(
+    def survey_rows(
         self, rows: NDArray[np.int64], message: dict[str, Any]
     ) -> tuple[tuple[float, float, float], FloatArray, FloatArray]:
         """Survey these rows at a message's multipliers.
@@ -436,7 +434,7 @@ class BlockShard:
         return sums, ends, about
 
 
-def solid(dual: Dual) -> Dual:
+def copy_dual(dual: Dual) -> Dual:
     """Copy the arrays of a dual, so that compiled code sees contiguous, writable arrays only."""
     arrays = {
         f.name: np.array(value)
@@ -446,18 +444,18 @@ def solid(dual: Dual) -> Dual:
     return Dual(**{**vars(dual), **arrays})
 
 
-def moving(dual: Dual) -> NDArray[np.int64]:
+def find_movable(dual: Dual) -> NDArray[np.int64]:
     """Find the rows that a solver needs: those that can move, or are fixed away from 0."""
     return np.flatnonzero((dual.hi > dual.lo) | (dual.lo != 0))
 
 
-def mine(state: BlockShard, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+def local_places(state: BlockShard, ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the places in this shard of its rows among ``ids``, in their order."""
     here = ids - state.start
     return here[(here >= 0) & (here < len(state.alpha))]
 
 
-def furthest(distance: FloatArray, count: int) -> NDArray[np.int64]:
+def furthest_places(distance: FloatArray, count: int) -> NDArray[np.int64]:
     """Return the places of the ``count`` largest positive distances, the largest first."""
     there = np.flatnonzero(distance > 0)
     if len(there) > count:
@@ -465,7 +463,7 @@ def furthest(distance: FloatArray, count: int) -> NDArray[np.int64]:
     return there[np.argsort(-distance[there], kind="stable")]
 
 
-def padded(values: NDArray[Any], length: int) -> FloatArray:
+def pad(values: NDArray[Any], length: int) -> FloatArray:
     """Convert the values to float64, and append -1 up to this length."""
     out = np.full(length, -1.0)
     out[: len(values)] = values

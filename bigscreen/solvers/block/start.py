@@ -9,10 +9,10 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import read_off
 from bigscreen.problems.violation import extremes, one_sided_gradients
-from bigscreen.solvers.block.working_set import between, free
+from bigscreen.solvers.block.working_set import choose_multipliers, is_free
 
 
-def balanced(dual: Dual, scores: FloatArray, mu: FloatArray, h: float) -> FloatArray:
+def read_at_totals(dual: Dual, scores: FloatArray, mu: FloatArray, h: float) -> FloatArray:
     """Read alpha off the scores, at the multipliers for which it meets the coupling's totals.
 
     ``h``: half-width of the smoothing (see `read_off`).
@@ -38,8 +38,8 @@ def multipliers(part: Dual, alpha: FloatArray, G: FloatArray, groups: int) -> Fl
         return np.zeros(groups)
     v = G / part.coupling
     highest, lowest = extremes(part, alpha, v, groups)
-    mu = between(lowest, highest, np.zeros(groups))
-    inside = free(part, alpha)
+    mu = choose_multipliers(lowest, highest, np.zeros(groups))
+    inside = is_free(part, alpha)
     edge, _ = one_sided_gradients(part, alpha, v)
     for g in range(groups):
         own = inside if part.group is None else inside & (part.group == g)
@@ -48,22 +48,22 @@ def multipliers(part: Dual, alpha: FloatArray, G: FloatArray, groups: int) -> Fl
     return mu
 
 
-def margin(dual: Dual, mu: FloatArray) -> float:
+def margin_scale(dual: Dual, mu: FloatArray) -> float:
     """Return the scale of this problem's margins: its mean linear term, or if 0 the multipliers."""
     return float(np.mean(np.abs(dual.lin))) or float(abs(np.mean(mu))) or 1.0
 
 
-def ratio(every: FloatArray, some: FloatArray) -> float:
+def sum_ratio(every: FloatArray, some: FloatArray) -> float:
     """Return the sum of all values divided by the sum of some; 0 if there are none."""
     return float(np.sum(every) / np.sum(some)) if len(some) else 0.0
 
 
-def feasible_at_0(dual: Dual) -> bool:
+def is_feasible_at_0(dual: Dual) -> bool:
     """Whether alpha = 0 is feasible."""
     return bool(np.all(dual.lo <= 0) and np.all(dual.hi >= 0)) and not np.any(dual.total)
 
 
-def filled(dual: Dual, gain: FloatArray) -> FloatArray:
+def fill_to_bounds(dual: Dual, gain: FloatArray) -> FloatArray:
     """Find the feasible alpha with the largest ``gain . alpha``.
 
     It is at bounds, except for one row per group.

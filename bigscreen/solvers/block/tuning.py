@@ -6,6 +6,38 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class FaceTuning:
+    """Limits and tolerances of the exact active-set solver (see `face`).
+
+    Parameters
+    ----------
+    max_steps : int
+        Take at most this many steps; each ends on another face, or at the optimum of this one.
+    max_hold_rounds : int
+        Within a step, hold rows that would cross their bounds at most this many times.
+    ridges : floats
+        Ridges of the Cholesky factor, relative to the largest ``k(x, x)``; use the next one if a
+        step does not raise the dual.
+    coupling_tol : float
+        Reject a step that misses the couplings by more than this fraction of its length.
+    hold_all_rows : int
+        A factor of more rows than this is given up once half of them are held.
+    max_held_fraction : float
+        Make a new factor, without the rows held, once they are more than this fraction.
+    """
+
+    max_steps: int = 30
+    max_hold_rounds: int = 50
+    ridges: tuple[float, ...] = (2.0**-27, 2.0**-20, 2.0**-13)
+    coupling_tol: float = 1e-12
+    hold_all_rows: int = 512
+    max_held_fraction: float = 0.25
+
+
+FACE = FaceTuning()
+
+
+@dataclass(frozen=True)
 class EndingTuning:
     """When to solve exactly for all rows that can still move (see `ending`).
 
@@ -28,6 +60,7 @@ class EndingTuning:
         Try with at most ``sqrt(cost_share n)`` rows, but with ``few_rows`` always and with more
         than ``max_rows`` never. Factoring costs the cube of the rows; the blocks that it saves cost
         approximately n times as many kernel entries as rows.
+    face : FaceTuning
     """
 
     start: float = 1e-3
@@ -38,6 +71,7 @@ class EndingTuning:
     few_rows: int = 512
     max_rows: int = 3072
     cost_share: int = 300
+    face: FaceTuning = FACE
 
     def max_open(self, n: int) -> int:
         """Return the largest number of rows to try with, of n rows."""

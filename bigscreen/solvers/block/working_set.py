@@ -41,13 +41,13 @@ class Standing(NamedTuple):
     mu: FloatArray
 
 
-def free(dual: Dual, alpha: FloatArray) -> NDArray[np.bool_]:
+def is_free(dual: Dual, alpha: FloatArray) -> NDArray[np.bool_]:
     """Return which rows are free: between their bounds, and with a tube not at 0."""
     inside = (alpha > dual.lo) & (alpha < dual.hi)
     return inside if dual.tube is None else inside & (alpha != 0)
 
 
-def merged(
+def merge_violators(
     ids: NDArray[np.float64],
     values: NDArray[np.float64],
     at: Standing,
@@ -59,11 +59,11 @@ def merged(
     flat, v = ids.T.ravel(), values.T.ravel()
     there = np.flatnonzero(flat >= 0)
     rows, v = flat[there].astype(np.int64), v[there]
-    order = np.argsort(-apart(at, rows, v), kind="stable")
+    order = np.argsort(-distance_from_mu(at, rows, v), kind="stable")
     return Violators(rows[order], v[order])
 
 
-def apart(at: Standing, rows: NDArray[np.int64], v: FloatArray) -> FloatArray:
+def distance_from_mu(at: Standing, rows: NDArray[np.int64], v: FloatArray) -> FloatArray:
     """Return the distance of v from mu for these rows, in the directions that reduce it."""
     dual, alpha, mu = at
     own = mu[0] if dual.group is None else mu[dual.group[rows]]
@@ -73,7 +73,7 @@ def apart(at: Standing, rows: NDArray[np.int64], v: FloatArray) -> FloatArray:
     return np.maximum(np.maximum(up - own, own - down), 0.0)
 
 
-def chosen(
+def choose_rows(
     at: Standing,
     held: Violators,
     inside: NDArray[np.bool_],
@@ -110,14 +110,14 @@ def chosen(
     up, down = (named.without(held.ids[stay]) for named in (ups, downs))
     if len(stay) > size // 2:
         if size < len(stay) + len(up.ids) + len(down.ids) <= whole:
-            return stay, _joined([up, down])
-        far = apart(at, held.ids[stay], held.v[stay])
+            return stay, _join([up, down])
+        far = distance_from_mu(at, held.ids[stay], held.v[stay])
         stay = np.sort(stay[np.argsort(-far, kind="stable")[: size // 2]])
         up, down = (named.without(held.ids[stay]) for named in (ups, downs))
-    return stay, _joined([*balanced(up, down, size - len(stay), at.dual.group, len(at.mu))])
+    return stay, _join([*balance_kinds(up, down, size - len(stay), at.dual.group, len(at.mu))])
 
 
-def balanced(
+def balance_kinds(
     up: Violators, down: Violators, room: int, group: NDArray[np.int8] | None, groups: int
 ) -> tuple[Violators, Violators]:
     """Select up to ``room`` violators, equally many up and down in each group, to pair them."""
@@ -137,16 +137,16 @@ def balanced(
         rest = share - len(ups[-1].ids)
         downs.append(less.at(np.arange(min(rest, len(less.ids)))))
         room -= len(ups[-1].ids) + len(downs[-1].ids)
-    return _joined(ups), _joined(downs)
+    return _join(ups), _join(downs)
 
 
-def _joined(parts: list[Violators]) -> Violators:
+def _join(parts: list[Violators]) -> Violators:
     if len(parts) == 1:
         return parts[0]
     return Violators(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
-def between(lowest: FloatArray, highest: FloatArray, other: FloatArray) -> FloatArray:
+def choose_multipliers(lowest: FloatArray, highest: FloatArray, other: FloatArray) -> FloatArray:
     """Return the midpoint of two extremes, the finite one if only one is, or ``other`` if none."""
     low, high = np.isfinite(lowest), np.isfinite(highest)
     with np.errstate(invalid="ignore"):

@@ -15,8 +15,6 @@ from bigscreen.kernels.square import Square
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.solvers.smo.loop import Matrix
 
-FEWEST = 3  # rows kept however small the cache: a pair of them, and one to come
-
 
 class KernelRows:
     """Rows of the kernel matrix, restricted to the rows not screened, in an LRU cache.
@@ -101,9 +99,9 @@ class KernelRows:
                 self._whole += self.dtype(1)
         return self._whole
 
-    def look_at(self, alive: NDArray[np.int64]) -> None:
+    def set_alive(self, alive: NDArray[np.int64]) -> None:
         """Set which rows are not screened."""
-        self._leave()
+        self._drop_matrices()
         known = bool(np.all(np.isin(alive, self.alive)))
         place = np.searchsorted(self.alive, alive)
         self.alive, self.side = alive, self._side(alive)
@@ -120,7 +118,7 @@ class KernelRows:
         """Compute entries in float64 from now on."""
         if self.dtype is np.float64:
             return
-        self._leave()
+        self._drop_matrices()
         self.dtype, self._whole, self._kept = np.float64, None, None
         self.errors = self.errors.in_float64()
 
@@ -136,7 +134,7 @@ class KernelRows:
         if self.square is not None:
             self.square.count()
 
-    def _leave(self) -> None:
+    def _drop_matrices(self) -> None:
         """Drop matrices of other rows or another precision."""
         self._matrix = None
         if self.square is not None:
@@ -147,7 +145,7 @@ class KernelRows:
         """Return row ``alive[place]`` of the kernel matrix, columns ``alive`` (read-only)."""
         if self._whole is not None:
             return self._whole[place]
-        kept, slots = self._kept or self._empty()
+        kept, slots = self._kept or self._make_cache()
         number = self.alive[place]
         slot, found = slots.use(number)
         if found:
@@ -158,10 +156,11 @@ class KernelRows:
             row += self.dtype(1)
         return row
 
-    def _empty(self) -> tuple[KernelCache, Slots]:
+    def _make_cache(self) -> tuple[KernelCache, Slots]:
         """Make an empty cache for rows of the present length."""
         row = max(1, len(self.side)) * np.dtype(self.dtype).itemsize
-        slots = Slots(max(FEWEST, self.cache // row), self.X.shape[0])
+        # At least 3 rows: the pair in use, and one to come.
+        slots = Slots(max(3, self.cache // row), self.X.shape[0])
         kept = KernelCache(self.kernel, self.side, slots.capacity, self.dtype, padded=False)
         self._kept = kept, slots
         return self._kept

@@ -37,7 +37,9 @@ _ZERO, _HALF, _TINY = np.float32(0), np.float32(0.5), np.float32(1e-30)
 # Typed, since numba would compile functions anew for arguments that are integer literals.
 _FIRST: Any = np.int64(0)
 _NOBODY: Any = np.int64(-1)
-_FLAT = 1e-12  # curvature below this share of the largest k(x, x) counts as this much
+
+MIN_CURVATURE_FRACTION = 1e-12
+"""Smaller curvatures are raised to this fraction of the largest k(x, x)."""
 
 
 class Limits(NamedTuple):
@@ -208,7 +210,7 @@ def smo(
     r = dual.sign if dual.coupling is None else dual.coupling
     x, F = r * alpha, r * G
     low, high = np.where(r > 0, dual.lo, -dual.hi), np.where(r > 0, dual.hi, -dual.lo)
-    flip = flips(r * dual.sign) if coupled else None
+    flip = find_factors(r * dual.sign) if coupled else None
     variables = Variables.of(low, high, x, F, dual.tube)
     done = steps(K, variables, flip, dual.group, coupled, limits)
     alpha[:], G[:] = r * x + 0.0, r * F  # + 0.0: no -0.0 in alpha
@@ -248,7 +250,7 @@ def steps(
     return _coupled(K.rows, K.diag, ends, flip, variables, limits)
 
 
-def flips(f: FloatArray) -> Singles | None:
+def find_factors(f: FloatArray) -> Singles | None:
     """Return the factors ``f`` as float32, or None if all are equal: then they cancel in pairs."""
     return None if np.all(f == f[:1]) else f.astype(np.float32)
 
@@ -267,21 +269,21 @@ def _row(K: Any, order: Any, copies: Any, copied: Any, i: int) -> Entries:
 
 
 @njit(cache=True, nogil=True)
-def _cut(values: Any, ends: Any, g: int) -> Any:
+def _slice_group(values: Any, ends: Any, g: int) -> Any:
     """Slice the values of group g; without groups return all (a slice costs 10 % of a step)."""
     return values if ends is None or values is None else values[ends[g] : ends[g + 1]]
 
 
 @njit(cache=True, nogil=True)
-def _group(scan: PairScan, ends: Any, g: int) -> PairScan:
+def _slice_scan(scan: PairScan, ends: Any, g: int) -> PairScan:
     """Slice the arrays of a scan to group g."""
     return PairScan(
-        _cut(scan.F, ends, g),
-        _cut(scan.up, ends, g),
-        _cut(scan.down, ends, g),
-        _cut(scan.flip, ends, g),
-        _cut(scan.diag, ends, g),
-        _cut(scan.moves, ends, g),
+        _slice_group(scan.F, ends, g),
+        _slice_group(scan.up, ends, g),
+        _slice_group(scan.down, ends, g),
+        _slice_group(scan.flip, ends, g),
+        _slice_group(scan.diag, ends, g),
+        _slice_group(scan.moves, ends, g),
     )
 
 
@@ -299,7 +301,7 @@ def _coupled(
     x = variables.x
     least = least_curvature(diag)
     floor = np.float32(least)
-    moves = rooms(variables)
+    moves = find_moves(variables)
     scan = PairScan(variables.F, variables.up, variables.down, flip, diag.astype(np.float32), moves)
     groups = 1 if ends is None else len(ends) - 1
     tops = np.full(groups, -1)
@@ -309,7 +311,13 @@ def _coupled(
         row, other = _row(K, order, copies, copied, i), _row(K, order, copies, copied, j)
         for g in range(groups):
             first = _FIRST if ends is None else ends[g]
-            top = pair_update(_group(scan, ends, g), _cut(row, ends, g), _cut(other, ends, g), a, b)
+            top = pair_update(
+                _slice_scan(scan, ends, g),
+                _slice_group(row, ends, g),
+                _slice_group(other, ends, g),
+                a,
+                b,
+            )
             tops[g] = first + top if top >= 0 else -1
         i, violation = _NOBODY, 0.0
         for g in range(groups):
@@ -318,13 +326,13 @@ def _coupled(
                 continue
             row = _row(K, order, copies, copied, top)
             partner, apart = pair_partner(
-                _group(scan, ends, g), _cut(row, ends, g), top - first, floor, second
+                _slice_scan(scan, ends, g), _slice_group(row, ends, g), top - first, floor, second
             )
             if apart > violation:
                 i, j, violation = top, first + partner, apart
         if i < 0 or not violation > tol or steps >= most:
             break
-        f_i, f_j = signed(1.0, flip, i), signed(1.0, flip, j)
+        f_i, f_j = times_factor(1.0, flip, i), times_factor(1.0, flip, j)
         cross = _row(K, order, copies, copied, i)[j]
         curvature = diag[i] + diag[j] - 2.0 * f_i * f_j * cross
         step = pair_step(variables, moves, i, j, curvature, least)
@@ -352,8 +360,8 @@ def _free(rows: Any, diag: FloatArray, variables: Variables, limits: Limits) -> 
         a, b = free_step(variables, i, j, diag, row[j], scan.least)
         if a == 0.0 and b == 0.0:  # smaller than the last digits of x
             break
-        note_space(i, variables, scan)
-        note_space(j, variables, scan)
+        update_room(i, variables, scan)
+        update_room(j, variables, scan)
         steps += 1
         other = _row(K, order, copies, copied, j)
         i, violation = free_update(scan, row, other, a, b, second)
@@ -363,7 +371,7 @@ def _free(rows: Any, diag: FloatArray, variables: Variables, limits: Limits) -> 
 @njit(cache=True, nogil=True)
 def least_curvature(diag: FloatArray) -> float:
     """Return the curvature that steps use at least (for equal rows, zeros, indefinite kernels)."""
-    return max(_FLAT * largest(diag), 1e-30)
+    return max(MIN_CURVATURE_FRACTION * largest(diag), 1e-30)
 
 
 @njit(cache=True, nogil=True)
@@ -377,13 +385,13 @@ def largest(values: FloatArray) -> float:
 
 # -- arguments that may be None ------------------------------------------------------------------
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def signed(value: Any, flip: Singles | None, k: int) -> Any:
+def times_factor(value: Any, flip: Singles | None, k: int) -> Any:
     """Multiply a value with the factor f of variable k."""
     return value if flip is None else flip[k] * value
 
 
 @njit(cache=True, nogil=True)
-def with_tube(F: float, kink: FloatArray | None, k: int) -> float:
+def add_tube(F: float, kink: FloatArray | None, k: int) -> float:
     """Return F of variable k plus the tube's term for moves up or down, given as ``kink``."""
     return F if kink is None else F + kink[k]
 
@@ -395,13 +403,13 @@ def slope(F: float, k: int, up: FloatArray | None, down: FloatArray | None) -> f
 
 
 @njit(cache=True, nogil=True)
-def smooth(k: int, up: FloatArray | None, down: FloatArray | None) -> bool:
+def is_smooth(k: int, up: FloatArray | None, down: FloatArray | None) -> bool:
     """Whether variable k is away from its hinge point, so that the objective is smooth there."""
     return True if up is None or down is None else up[k] == down[k]
 
 
 @njit(cache=True, nogil=True)
-def note_tube(
+def update_tube(
     k: int,
     x: FloatArray,
     tube: FloatArray | None,
@@ -415,7 +423,7 @@ def note_tube(
 
 
 @njit(cache=True, nogil=True)
-def piece(k: int, way: float, variables: Variables) -> tuple[float, float]:
+def smooth_interval(k: int, way: float, variables: Variables) -> tuple[float, float]:
     """Return the interval in which x_k can move in direction ``way`` without passing 0.
 
     With a tube the objective has a hinge point at 0; else the interval is the box.
@@ -431,16 +439,16 @@ def piece(k: int, way: float, variables: Variables) -> tuple[float, float]:
 
 # -- with a coupling: pairs that keep the sum --------------------------------------------------
 @njit(cache=True, nogil=True)
-def rooms(variables: Variables) -> NDArray[np.int8]:
+def find_moves(variables: Variables) -> NDArray[np.int8]:
     """Return in which directions each variable can move: bits UP and DOWN, int8 (q,)."""
     moves = np.empty(len(variables.x), np.int8)
     for k in range(len(moves)):
-        _note_room(k, variables, moves)
+        _update_moves(k, variables, moves)
     return moves
 
 
 @njit(cache=True, nogil=True)
-def _note_room(k: int, variables: Variables, moves: NDArray[np.int8]) -> None:
+def _update_moves(k: int, variables: Variables, moves: NDArray[np.int8]) -> None:
     x, low, high = variables.x, variables.low, variables.high
     moves[k] = UP * (x[k] < high[k]) + DOWN * (x[k] > low[k])
 
@@ -458,9 +466,9 @@ def pair_update(scan: PairScan, Ki: Entries, Kj: Entries, a: float, b: float) ->
         index *= 2
     best = _NONE
     for k in range(len(F)):
-        v = F[k] - signed(a * Ki[k] + b * Kj[k], flip, k)
+        v = F[k] - times_factor(a * Ki[k] + b * Kj[k], flip, k)
         F[k] = v
-        bits = np.float64(with_tube(v, up, k)).view(np.int64)
+        bits = np.float64(add_tube(v, up, k)).view(np.int64)
         # Flip negative numbers, so that integers order like floats.
         bits ^= (bits >> 63) & _MOST
         key = (bits & -index) | np.int64(k)
@@ -481,12 +489,12 @@ def pair_partner(
     steps. j is -1 if no pair violates.
     """
     F, down, flip, diag, moves = scan.F, scan.down, scan.flip, scan.diag, scan.moves
-    top, scale, own = with_tube(F[i], scan.up, i), signed(np.float32(2), flip, i), diag[i]
+    top, scale, own = add_tube(F[i], scan.up, i), times_factor(np.float32(2), flip, i), diag[i]
     best, widest = np.int64(0), np.int32(0)
     for k in range(len(F)):
-        apart = np.float32(top - with_tube(F[k], down, k))
+        apart = np.float32(top - add_tube(F[k], down, k))
         apart = apart if (apart > _ZERO) & ((moves[k] & DOWN) != 0) else _ZERO
-        curvature = own + diag[k] - signed(scale * np.float32(Ki[k]), flip, k)
+        curvature = own + diag[k] - times_factor(scale * np.float32(Ki[k]), flip, k)
         curvature = curvature if curvature > least else least
         gain = apart * (apart / curvature) if second else apart
         widest = max(widest, np.float32(apart).view(np.int32))
@@ -497,7 +505,7 @@ def pair_partner(
     if best >> 32 == 0:  # gains below what float32 holds
         j, least_fall = np.int64(0), np.inf
         for k in range(len(F)):
-            fall = with_tube(F[k], down, k)
+            fall = add_tube(F[k], down, k)
             if moves[k] & DOWN and fall < least_fall:
                 j, least_fall = np.int64(k), fall
     return int(j), np.float64(np.int32(widest).view(np.float32))
@@ -517,21 +525,21 @@ def pair_step(
     0 if x does not change. A variable that reaches its bound is set to it exactly.
     """
     x, F = variables.x, variables.F
-    apart = with_tube(F[i], variables.up, i) - with_tube(F[j], variables.down, j)
-    top, bottom = piece(i, 1.0, variables)[1], piece(j, -1.0, variables)[0]
+    apart = add_tube(F[i], variables.up, i) - add_tube(F[j], variables.down, j)
+    top, bottom = smooth_interval(i, 1.0, variables)[1], smooth_interval(j, -1.0, variables)[0]
     old_i, old_j = x[i], x[j]
     more, less = top - old_i, old_j - bottom
     d = min(apart / max(curvature, least), more, less)
     x[i] = top if d >= more else min(old_i + d, top)
     x[j] = bottom if d >= less else max(old_j - d, bottom)
     for k in (i, j):
-        _note_room(k, variables, moves)
-        note_tube(k, x, variables.tube, variables.up, variables.down)
+        _update_moves(k, variables, moves)
+        update_tube(k, x, variables.tube, variables.up, variables.down)
     return 0.0 if x[i] == old_i and x[j] == old_j else d
 
 
 @njit(cache=True, nogil=True)
-def pair_turn(
+def pair_step_and_update(
     variables: Variables,
     scan: PairScan,
     diag: FloatArray,
@@ -545,7 +553,7 @@ def pair_turn(
 
     One function for both: a call from Python costs as much as a step.
     """
-    f_i, f_j = signed(1.0, scan.flip, i), signed(1.0, scan.flip, j)
+    f_i, f_j = times_factor(1.0, scan.flip, i), times_factor(1.0, scan.flip, j)
     curvature = diag[i] + diag[j] - 2.0 * f_i * f_j * row[j]
     step = pair_step(variables, scan.moves, i, j, curvature, least)
     return step, pair_update(scan, row, other, step * f_i, -step * f_j)
@@ -557,18 +565,20 @@ def free_scan(variables: Variables, diag: FloatArray) -> FreeScan:
     """Make the arrays that are scanned for steps without a coupling."""
     n, width = len(variables.x), variables.high - variables.low
     unit = max(largest(width), 1e-300)
-    curve = np.maximum(np.maximum(diag, _FLAT * largest(diag)) * unit, 1e-30).astype(np.float32)
+    curve = np.maximum(
+        np.maximum(diag, MIN_CURVATURE_FRACTION * largest(diag)) * unit, 1e-30
+    ).astype(np.float32)
     inverse = (1.0 / curve).astype(np.float32)
     less, more = np.empty(n, np.float32), np.empty(n, np.float32)
     v, least = variables, least_curvature(diag)
     scan = FreeScan(v.F, v.up, v.down, diag, least, unit, curve, inverse, less, more)
     for k in range(n):
-        note_space(k, variables, scan)
+        update_room(k, variables, scan)
     return scan
 
 
 @njit(cache=True, nogil=True)
-def note_space(k: int, variables: Variables, scan: FreeScan) -> None:
+def update_room(k: int, variables: Variables, scan: FreeScan) -> None:
     """Update the room below and above variable k, up to its hinge point."""
     x, bottom, top = variables.x[k], variables.low[k], variables.high[k]
     if variables.tube is not None:
@@ -624,13 +634,13 @@ def free_partner(scan: FreeScan, Ki: Entries, i: int, second: bool) -> int:
     less_i, more_i = less[i], more[i]
     less[i] = more[i] = _ZERO  # no partner of itself
     least_i, most_i = less_i, more_i
-    if not smooth(i, up, down):
+    if not is_smooth(i, up, down):
         least_i, most_i = (_ZERO, more_i) if g_i > _ZERO else (less_i, _ZERO)
     scale = np.float32(unit)
     best = np.int64(0)
     for k in range(len(F)):
         g, c = np.float32(slope(F[k], k, up, down)), curve[k]
-        away = smooth(k, up, down)
+        away = is_smooth(k, up, down)
         least = less[k] if away | (g < _ZERO) else _ZERO
         most = more[k] if away | (g > _ZERO) else _ZERO
         if second:
@@ -663,25 +673,25 @@ def free_step(
     x, F, up, down = variables.x, variables.F, variables.up, variables.down
     diag_i, diag_j = max(diag[i], least), max(diag[j], least)
     g_i, g_j = slope(F[i], i, up, down), slope(F[j], j, up, down)
-    low_i, high_i = piece(i, g_i, variables)
-    low_j, high_j = piece(j, g_j, variables)
+    low_i, high_i = smooth_interval(i, g_i, variables)
+    low_j, high_j = smooth_interval(j, g_j, variables)
     old_i, old_j = x[i], x[j]
     d_j = 0.0
     if j != i:
         left = max(diag_j - cross * (cross / diag_i), least)
-        d_j = _within((g_j - cross * (g_i / diag_i)) / left, low_j - old_j, high_j - old_j)
-    d_i = _within((g_i - cross * d_j) / diag_i, low_i - old_i, high_i - old_i)
+        d_j = _clip((g_j - cross * (g_i / diag_i)) / left, low_j - old_j, high_j - old_j)
+    d_i = _clip((g_i - cross * d_j) / diag_i, low_i - old_i, high_i - old_i)
     if j != i:
-        d_j = _within((g_j - cross * d_i) / diag_j, low_j - old_j, high_j - old_j)
+        d_j = _clip((g_j - cross * d_i) / diag_j, low_j - old_j, high_j - old_j)
         x[j] = _move(old_j, d_j, low_j, high_j)
     x[i] = _move(old_i, d_i, low_i, high_i)
     for k in (i, j):
-        note_tube(k, x, variables.tube, up, down)
+        update_tube(k, x, variables.tube, up, down)
     return x[i] - old_i, x[j] - old_j if j != i else 0.0
 
 
 @njit(cache=True, nogil=True)
-def free_turn(
+def free_step_and_update(
     variables: Variables, scan: FreeScan, i: int, j: int, row: Entries, other: Entries, second: bool
 ) -> tuple[bool, int, float]:
     """Take a step on variables with these kernel rows, and choose the next variable.
@@ -690,14 +700,14 @@ def free_turn(
     Python costs as much as a step.
     """
     a, b = free_step(variables, i, j, scan.diag, np.float64(row[j]), scan.least)
-    note_space(i, variables, scan)
-    note_space(j, variables, scan)
+    update_room(i, variables, scan)
+    update_room(j, variables, scan)
     best, violation = free_update(scan, row, other, a, b, second)
     return a != 0.0 or b != 0.0, best, violation
 
 
 @njit(cache=True, nogil=True)
-def _within(d: float, low: float, high: float) -> float:
+def _clip(d: float, low: float, high: float) -> float:
     return min(max(d, low), high)
 
 

@@ -17,28 +17,19 @@ from bigscreen.solvers.smo.loop import (
     Limits,
     Matrix,
     PairScan,
+    find_moves,
     free_partner,
     free_scan,
-    free_turn,
+    free_step_and_update,
     free_update,
     least_curvature,
     pair_partner,
-    pair_turn,
+    pair_step_and_update,
     pair_update,
-    rooms,
     steps,
 )
-from bigscreen.solvers.smo.state import PLACE, SmoState
-
-WHOLE = 128 << 20
-"""Bytes up to which the matrix of the rows alive is computed at once: steps then are one compiled
-loop, and a square of entries is cheaper than a call for each of its rows."""
-
-FEWEST_STEPS, MOST_STEPS = 100, 1000
-"""Steps between the first checks, at least and at most."""
-
-SCANNED = 1 << 24
-"""Variables that the steps of one compiled loop look at: some ten milliseconds."""
+from bigscreen.solvers.smo.state import CHECKPOINT_NAME, SmoState
+from bigscreen.solvers.smo.tuning import SmoTuning
 
 
 @dataclass(frozen=True)
@@ -59,18 +50,21 @@ class Pairs:
         Bytes of cached kernel rows, if the matrix is larger than ``whole``.
     whole : int
         Compute the whole kernel matrix of the rows not screened if it has at most this many bytes.
+        Steps are then one compiled loop, and a matrix costs less than a call per row.
     eps : float
         Stop once the violation is at most this, as LIBSVM does.
     every : int or None
         Steps between checks; None: one per row up to 1,000 at first, then more.
+    tuning : SmoTuning
     """
 
     selection: str = "second"
     working_set: int | None = None
     cache: int = 256 << 20
-    whole: int = WHOLE
+    whole: int = 128 << 20
     eps: float = 0.0
     every: int | None = None
+    tuning: SmoTuning = SmoTuning()
 
     def __post_init__(self) -> None:
         if self.selection not in ("second", "first"):
@@ -90,9 +84,9 @@ class Pairs:
         if run.design.landmarks is not None:
             raise InputError("pair steps need an exact kernel or stored features; use newton")
         refuse_uncommon(run.problem)
-        found = load_alone(run.checkpoint, PLACE)
+        found = load_alone(run.checkpoint, CHECKPOINT_NAME)
         begin = run.start if found is None else None
-        state = SmoState(run.design, run.problem, self.cache, self.whole, self.eps, begin)
+        state = SmoState(run.design, run.problem, self, begin)
         if state.coupled and self.working_set == 1:
             raise InputError(
                 "with an unpenalised offset or nu two variables have to move at a time"
@@ -111,7 +105,7 @@ class Pairs:
             if verdict is None:
                 return point
             if verdict.restart:
-                state.take_back()
+                state.free_all()
             elif verdict.region is not None:
                 state.screen(verdict.region)
 
@@ -133,12 +127,13 @@ class Pairs:
         if self.every is not None:
             return self.every
         # A check costs approximately a step, and a sort: check less often later.
-        most = min(len(state.alive), MOST_STEPS) * min(50, max(1, state.checks // 4))
+        tuning = self.tuning
+        most = min(len(state.alive), tuning.first_steps) * min(50, max(1, state.checks // 4))
         if state.rows.matrix is not None:
             # Steps are cheap, and easy problems take few: check early. Later, each time after an
             # eighth more steps.
-            longer = min(state.steps // 8, SCANNED // max(1, len(state.alive)))
-            most = max(FEWEST_STEPS, most // 4, longer)
+            longer = min(state.steps // 8, tuning.max_scanned // max(1, len(state.alive)))
+            most = max(tuning.min_steps, most // 4, longer)
         return most
 
     def _within(self, matrix: Matrix, state: SmoState, most: int) -> None:
@@ -174,7 +169,7 @@ class Pairs:
             np.float32(least),
             self.selection == "second",
         )
-        moves = rooms(variables)
+        moves = find_moves(variables)
         # A group's scan covers all rows, but rows of other groups cannot move in it.
         own = [moves] if group is None else [moves * (group == g) for g in state.groups]
         F, up, down = variables.F, variables.up, variables.down
@@ -201,7 +196,7 @@ class Pairs:
             j, state.violation = pair_partner(scan, row, i, floor, second)
             if j < 0 or state.violation <= tolerated or check.expired():
                 return
-            step, first = pair_turn(variables, scan, diag, i, j, row, rows[j], least)
+            step, first = pair_step_and_update(variables, scan, diag, i, j, row, rows[j], least)
             if step == 0.0:
                 state.violation = 0.0
                 return
@@ -225,7 +220,9 @@ class Pairs:
             row = rows[i]
             j = i if self.working_set == 1 else free_partner(scan, row, i, second)
             other = row if j == i else rows[j]
-            moved, i, state.violation = free_turn(variables, scan, i, j, row, other, second)
+            moved, i, state.violation = free_step_and_update(
+                variables, scan, i, j, row, other, second
+            )
             if not moved:
                 state.violation = 0.0
                 return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,24 +25,29 @@ from bigscreen.solvers.smo.kernel_rows import KernelRows
 from bigscreen.solvers.smo.loop import (
     Singles,
     Variables,
-    flips,
+    find_factors,
 )
+from bigscreen.solvers.smo.tuning import SmoTuning
 
-PLACE = "pairs"
+CHECKPOINT_NAME = "pairs"
 """Name of SMO checkpoints in the folder of a problem."""
 
 ARRAYS = ("alpha", "alive", "x", "F", "since")
 SCREENED_ARRAYS = ("side", "streak", "counts")
 TALLIES = ("value", "fine_at", "steps", "checks", "violation")
 
-EXACT = 1e-13
-"""Relative error of F, whose float64 sums have many terms."""
 
-ROUNDING_PART = 0.25
-"""Part of the gap that the rounding of float32 entries may make up; then they become float64."""
+class SmoOptions(Protocol):
+    """The options of `Pairs` that its state uses."""
 
-PROBED = 32
-"""Rows whose scores are computed in float64 to see how far rounding has moved them."""
+    @property
+    def cache(self) -> int: ...
+    @property
+    def whole(self) -> int: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def tuning(self) -> SmoTuning: ...
 
 
 class AliveRows(NamedTuple):
@@ -51,7 +56,7 @@ class AliveRows(NamedTuple):
     ``rows``: their numbers. ``dual``: the dual of these rows, with the other rows' part subtracted
     from the coupling's total; ``arrays``: the dual as arrays for compiled sums. ``own``: the
     factors of alpha in x, which lies between ``low`` and ``high``. ``flip``: see `flips`.
-    ``rough``: bounds on the relative and the absolute error of entries.
+    ``entry_errors``: bounds on the relative and the absolute error of entries.
     """
 
     rows: NDArray[np.int64]
@@ -62,7 +67,7 @@ class AliveRows(NamedTuple):
     high: FloatArray
     diag: FloatArray
     flip: Singles | None
-    rough: tuple[FloatArray, FloatArray]
+    entry_errors: tuple[FloatArray, FloatArray]
 
 
 @dataclass
@@ -81,7 +86,7 @@ class ScreenedRows:
     false_removals: int = 0
 
 
-class Look(NamedTuple):
+class Evaluation(NamedTuple):
     """Results of the last evaluation of the gap: scores, multiplier, and the largest |F|."""
 
     scores: FloatArray
@@ -113,17 +118,18 @@ class SmoState:
         self,
         design: Design,
         problem: Problem,
-        cache: int,
-        whole: int,
-        eps: float,
+        options: SmoOptions,
         start: FloatArray | None,
     ) -> None:
         data = design.data
         n = data.n_rows
-        self.design, self.problem, self.eps = design, problem, eps
+        self.design, self.problem = design, problem
+        self.eps, self.tuning = options.eps, options.tuning
         self.dual = design.dual(problem)
         kernel = Linear() if design.kernel is None else design.kernel
-        self.rows = KernelRows(kernel, data.X(0, n), self.constant, cache, whole, design.square)
+        self.rows = KernelRows(
+            kernel, data.X(0, n), self.constant, options.cache, options.whole, design.square
+        )
         if design.kernel is None:
             # Features: w is computed in float64 later, so scores must be float64 sums too.
             self.rows.refine()
@@ -131,7 +137,9 @@ class SmoState:
             number_equal_rows(self.rows.X) if design.square is None else design.square.alike
         )
         try:
-            self.alpha = _first(self.dual) if start is None else self.dual.feasible(start)
+            self.alpha = (
+                choose_initial_alpha(self.dual) if start is None else self.dual.feasible(start)
+            )
         except ValueError as error:
             raise InputError(f"the problem has no solution: {error}") from error
         self.screened = ScreenedRows(np.full(n, FREE), np.zeros(n, np.int64))
@@ -141,9 +149,9 @@ class SmoState:
         # Rows whose box is the point 0 contribute neither to the gap nor to w.
         self.movable = np.flatnonzero((self.dual.hi > self.dual.lo) | (self.dual.lo != 0))
         if len(self.movable) < n:
-            self.rows.look_at(self.movable)
+            self.rows.set_alive(self.movable)
         self._begin(self._scores_of(self.movable))
-        self.seen = Look(np.empty(0), 0.0, float(np.max(np.abs(self.F), initial=0.0)))
+        self.seen = Evaluation(np.empty(0), 0.0, float(np.max(np.abs(self.F), initial=0.0)))
 
     @property
     def coupled(self) -> bool:
@@ -191,9 +199,9 @@ class SmoState:
         low = np.where(own > 0, dual.lo, -dual.hi)
         high = np.where(own > 0, dual.hi, -dual.lo)
         errors = self.rows.errors
-        rough = errors.relative[rows], errors.absolute[rows]
-        diag, flip = self.rows.diag[rows], flips(own * dual.sign)
-        return AliveRows(rows, dual, arrays(dual), own, low, high, diag, flip, rough)
+        entry_errors = errors.relative[rows], errors.absolute[rows]
+        diag, flip = self.rows.diag[rows], find_factors(own * dual.sign)
+        return AliveRows(rows, dual, arrays(dual), own, low, high, diag, flip, entry_errors)
 
     def _part_of(self, rows: NDArray[np.int64]) -> Dual:
         """Restrict the dual to these rows; the others' part is subtracted from the total."""
@@ -232,11 +240,13 @@ class SmoState:
             # D is quadratic, so its change follows from the gradients before and after.
             x, F = self.since
             self.value += 0.5 * float((self.x - x) @ (F + self.F))
-        gap, doubt = self._look()
+        gap, doubt = self._evaluate()
         met = self.design.definite and relative_gap(gap, self.value + gap) <= target
-        if not (met and self.violation > self.tolerated) and self._coarse(gap, doubt):
+        if not (met and self.violation > self.tolerated) and self._float32_errors_matter(
+            gap, doubt
+        ):
             self._refine()
-            gap, doubt = self._look()
+            gap, doubt = self._evaluate()
         if some:
             self.since = np.stack([self.x, self.F])
         if self.constant:
@@ -257,14 +267,14 @@ class SmoState:
             violation=np.nan if self.design.definite else self._violation(),
         )
 
-    def _look(self) -> tuple[float, float]:
+    def _evaluate(self) -> tuple[float, float]:
         """Evaluate scores, the best multiplier, the gap and the bound on the gap's rounding error.
 
         Returns the last two. Also evaluates D while all rows are alive.
         """
         part, alpha = self.part, self.alpha[self.alive]
         scores = np.empty(len(alpha))
-        errors = *part.rough, self._spread()
+        errors = *part.entry_errors, self._spread()
         value, mu, gap, doubt = dual_and_gap(
             part.dual, part.arrays, alpha, self.F, part.own, errors, scores
         )
@@ -272,7 +282,7 @@ class SmoState:
             self.value = value
         grouped = part.dual.group is not None
         largest = float(np.max(np.abs(self.F), initial=0.0))
-        self.seen = Look(scores, mu if grouped else float(mu.sum()), largest)
+        self.seen = Evaluation(scores, mu if grouped else float(mu.sum()), largest)
         return gap, doubt
 
     def _refine(self) -> None:
@@ -285,24 +295,25 @@ class SmoState:
     def _violation(self) -> float:
         return violation(self.part.dual, self.alpha[self.alive], self.seen.scores)
 
-    def _coarse(self, gap: float, doubt: float) -> bool:
+    def _float32_errors_matter(self, gap: float, doubt: float) -> bool:
         """Whether float32 errors are large compared with the gap (indefinite: the violation)."""
+        fraction = self.tuning.rounding_fraction
         if self.rows.dtype is np.float64:
             return False
         if not self.design.definite:
             slack = self._slack(self.alive, self.seen.scores)
-            return float(np.max(slack, initial=0.0)) > ROUNDING_PART * self._violation()
-        if gap > 0.5 * self.fine_at or doubt <= ROUNDING_PART * gap:
+            return float(np.max(slack, initial=0.0)) > fraction * self._violation()
+        if gap > 0.5 * self.fine_at or doubt <= fraction * gap:
             return False
         # The bound is pessimistic: measure the actual error of some scores.
         self.fine_at = gap
-        some = np.linspace(0, len(self.alive) - 1, PROBED).astype(np.int64)
+        some = np.linspace(0, len(self.alive) - 1, self.tuning.measured_rows).astype(np.int64)
         exact = self._scores_of(self.alive[some], np.float64)
         error = float(np.sqrt(np.mean((self.seen.scores[some] - exact) ** 2)))
         dual = self.part.dual
         gradient = dual.gradient(self.seen.scores, self.seen.mu)
         room = sensitivity(dual, self.alpha[self.alive], gradient, 3 * error)
-        return float(np.sum(room)) * error > ROUNDING_PART * gap
+        return float(np.sum(room)) * error > fraction * gap
 
     def _spread(self) -> float:
         return error_spread(self.dual.sign * self.alpha, self.alike)
@@ -320,7 +331,7 @@ class SmoState:
     @property
     def tolerated(self) -> float:
         """The violation at which to stop: ``eps``, or what float64 cannot distinguish from 0."""
-        return max(self.eps, EXACT * max(1.0, self.seen.largest))
+        return max(self.eps, self.tuning.score_tol * max(1.0, self.seen.largest))
 
     def stats(self) -> dict[str, Any]:
         """Counters of the solve and of the last screening."""
@@ -358,13 +369,13 @@ class SmoState:
         self.x, self.F = self.x[keep], self.F[keep]
         self.since = np.stack([self.x, self.F])
         self.part = self._rows_at(self.alive[keep])
-        self.rows.look_at(self.alive)
+        self.rows.set_alive(self.alive)
 
     def _multipliers(self, lower: FloatArray, upper: FloatArray) -> tuple[Mu, Mu]:
         """Return an interval that contains the optimal multiplier of the rows alive."""
         return self.part.dual.multiplier_interval(lower, upper) if self.coupled else (0.0, 0.0)
 
-    def take_back(self) -> None:
+    def free_all(self) -> None:
         """Free all screened rows, recompute their scores, and count those screened wrongly."""
         taken = self.screened
         gone = np.flatnonzero(taken.side != FREE)
@@ -373,7 +384,7 @@ class SmoState:
         scores = np.empty(len(self.alpha))
         scores[self.alive] = self.seen.scores
         if len(gone):
-            self.rows.look_at(self.movable)
+            self.rows.set_alive(self.movable)
         scores[gone] = self._scores_of(gone)
         held = self._held(gone, scores[gone])
         room = np.maximum(self._slack(gone, scores[gone]), self.tolerated)
@@ -400,7 +411,7 @@ class SmoState:
         record |= {"entries": self.rows.entries, "wide": self.rows.dtype is np.float64}
         arrays = {name: getattr(self, name) for name in ARRAYS}
         arrays |= {name: getattr(self.screened, name) for name in SCREENED_ARRAYS}
-        save_alone(folder / PLACE, {**meta, "pairs": record}, arrays)
+        save_alone(folder / CHECKPOINT_NAME, {**meta, "pairs": record}, arrays)
 
     def restore(self, meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         """Continue from a checkpoint; removes from ``meta`` what ``save`` added to it."""
@@ -418,10 +429,10 @@ class SmoState:
             self.rows.refine()
         self.part = self._rows_at(arrays["alive"])
         if len(self.alive) < len(self.rows.alive):
-            self.rows.look_at(self.alive)
+            self.rows.set_alive(self.alive)
 
 
-def _first(dual: Dual) -> FloatArray:
+def choose_initial_alpha(dual: Dual) -> FloatArray:
     """Choose the initial alpha: feasible, with few nonzero rows.
 
     As in LIBSVM, rows are set to their bounds one after the other until the coupling's total is

@@ -1,0 +1,33 @@
+"""Tuned values of the SMO solver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SmoTuning:
+    """Values that change how long an SMO solve takes, never what it proves.
+
+    Parameters
+    ----------
+    min_steps, first_steps : int
+        Steps before the first check: one per row up to ``first_steps``; on a matrix in memory a
+        quarter of that, but at least ``min_steps``.
+    max_scanned : int
+        Later checks on a matrix in memory come after an eighth more steps, or earlier, once the
+        steps have scanned this many variables: approximately 10 ms.
+    rounding_fraction : float
+        Compute entries in float64 once float32 errors exceed this fraction of the gap.
+    measured_rows : int
+        Compute the scores of this many rows in float64 to measure the errors of float32 scores.
+    score_tol : float
+        Relative error of F, a float64 sum of many terms: the smallest violation to work on.
+    """
+
+    min_steps: int = 100
+    first_steps: int = 1000
+    max_scanned: int = 1 << 24
+    rounding_fraction: float = 0.25
+    measured_rows: int = 32
+    score_tol: float = 1e-13
