@@ -1,4 +1,4 @@
-"""Random fits, judged from the user's own numbers: is what the published models state so?
+"""Random fits, judged from the user's own numbers: are the published models' statements true?
 
 ``python tests/certificate_cases.py`` judges 10,000 cases and prints a summary, also when it is
 interrupted; ``KINDS`` lists what is judged. A ``Spec`` is one fit: an estimator, its parameters,
@@ -63,7 +63,7 @@ EXACT = ("SVC", "NuSVC", "NuSVR", "SVR", "LADRegressor", "QuantileRegressor", "O
 KERNELS = ("rbf", "linear", "poly", "laplacian", "precomputed")
 CLASSIFIERS = ("c-svc", "nu-svc")
 SECONDS = 1.0
-"""A fit that has not ended by then is asked to say what it has."""
+"""The time budget of a fit in seconds: a fit that has not ended by then returns what it has."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def drawn(seed: int) -> Spec:
 
 
 class Rows:
-    """What a user has: rows, labels or targets, and weights."""
+    """The user's data: rows, labels or targets, and weights."""
 
     def __init__(self, spec: Spec) -> None:
         rng, n, d = np.random.default_rng([spec.seed, 1]), spec.n, spec.d
@@ -252,7 +252,7 @@ class Rows:
         return 0.0 if self.spec.offset is None else 10.0**self.spec.offset
 
     def size(self) -> float:
-        """How far a suitable gamma takes rows to be apart."""
+        """The typical distance between rows, for a suitable gamma."""
         huge = self.spec.huge is not None and self.spec.seed % 2
         return self.unit * (10.0 ** float(self.spec.huge or 0.0) if huge else 1.0)
 
@@ -267,14 +267,14 @@ class Rows:
         return 10.0**self.spec.gamma / d / size / size
 
     def class_weight(self) -> Any:
-        """What estimators take."""
+        """The class weights as estimators take them."""
         if self.problem not in CLASSIFIERS or self.spec.class_weight == "none":
             return None
         uneven = {int(label): 1.0 + label for label in np.unique(self.y)}
         return "balanced" if self.spec.class_weight == "balanced" else uneven
 
     def penalty(self) -> float:
-        """C, smaller as the kernel is larger."""
+        """C, in inverse proportion to the size of the kernel's entries."""
         spec = self.spec
         if not spec.suited or spec.kernel not in ("linear", "precomputed"):
             return 10.0**spec.C
@@ -326,7 +326,7 @@ def machine(spec: Spec, rows: Rows) -> Any:
 
 @dataclass
 class Verdict:
-    """What was found of one case: kinds of failure, each with a line that says what."""
+    """The result of judging one case: kinds of failure, each with a line of explanation."""
 
     spec: Spec | PathSpec
     outcome: str = "fitted"

@@ -148,7 +148,7 @@ class Case:
         self._problem(X)
 
     def _stored(self) -> tuple[np.ndarray, np.ndarray]:
-        """Entries as a solver has them, and how far each may be off."""
+        """Kernel entries as a solver has them, and bounds on their errors."""
         if not self.spec.single:
             return self.K, 1e-14 * (np.abs(self.K) + self.norms[:, None] * self.norms)
         block = self.kernel.block(self.side, self.side, dtype=np.float32).astype(np.float64)
@@ -222,7 +222,7 @@ class Case:
         )  # fmt: skip
 
     def products(self, coef: np.ndarray) -> Scores:
-        """As the solver has them: in float32 or float64, with their slack."""
+        """Scores as the solver computes them: in float32 or float64, with their slack."""
         return Scores(self.entries @ coef, self.entry_error @ np.abs(coef))
 
     @cached_property
@@ -237,7 +237,7 @@ class Case:
 
     @property
     def solved(self) -> bool:
-        """Whether that is at most 1e-12 of what P and D are summed from."""
+        """Whether the reference's own gap is at most 1e-12 of the terms of P and D."""
         q, best = self.oracle(self.dual(self.value)), self.optimum
         ends = np.maximum(np.abs(q.lo), np.abs(q.hi))
         size = best.w @ best.w + (np.abs(q.p) + np.abs(best.scores)) @ ends
@@ -252,7 +252,7 @@ class Case:
         return (np.sqrt(self.oracle_gap) + 1e-12) * self.norms + 1e-11 * size
 
     def past(self, value: float, style: str, accuracy: float) -> Past:
-        """A point solved before, as accurately as asked for."""
+        """A point solved before, to the case's accuracy."""
         dual = self.dual(value)
         q = self.oracle(dual)
         alpha = inexact(q, style, accuracy, self.rng)
@@ -323,7 +323,7 @@ def swept(q: reference.Problem, alpha: np.ndarray, sweeps: int, rng: Any) -> np.
 
 
 def solver(case: Case) -> Callable[[Dual, np.ndarray], np.ndarray]:
-    """What SRBO's QPs are handed: the oracle on any dual of these rows."""
+    """A solver for SRBO's QPs: the reference solver on any dual of these rows."""
 
     def solve(dual: Dual, alpha: np.ndarray) -> np.ndarray:
         return reference.solve(case.oracle(dual), 30).alpha
@@ -345,7 +345,7 @@ def safe_rules(case: Case) -> list[PathRule]:
 # -- the judge ---------------------------------------------------------------------------------
 @dataclass
 class Tally:
-    """What was tried and found."""
+    """Counts of the cases tried and of the failures found."""
 
     cases: Counter = field(default_factory=Counter)
     rows: Counter = field(default_factory=Counter)
@@ -365,9 +365,10 @@ class Tally:
 
 
 def false_removals(case: Case, decided: np.ndarray) -> np.ndarray:
-    """Rows decided to be where no optimum, or not every one, has them.
+    """Rows decided to be at a place where not every optimum has them.
 
-    The oracle's alpha is the centre of the optimal set: what can leave its bound has left it.
+    The reference alpha is the centre of the optimal set: a variable that can leave its bound in
+    any optimum has left it.
     """
     dual, alpha = case.dual(case.value), case.optimum.alpha
     width = np.maximum(dual.hi - dual.lo, 1e-300)

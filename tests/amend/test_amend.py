@@ -53,7 +53,7 @@ def test_a_solve_that_is_at_the_optimum_before_its_closing_pass_is_ends():
     assert not edit_cases.wrongs_after(case, made)
 
 
-def test_rows_that_are_out_leave_the_machine_as_it_is():
+def test_removing_rows_without_influence_keeps_the_machine():
     seen = 0
     for case in some(40, machine=("nystrom", "linear")):
         if not case.bound().unchanged:
@@ -85,7 +85,7 @@ def test_edits_follow_each_other_and_are_listed():
     assert edits[1]["to"] == second.model.provenance["fingerprint"]
 
 
-def test_strict_draws_landmarks_from_the_rows_that_are_left():
+def test_a_strict_edit_draws_landmarks_from_the_remaining_rows():
     (case,) = some(1, machine=("nystrom",))
     (place,) = np.flatnonzero((case.data.X(0, case.spec.n) == case.model.landmarks[-1]).all(axis=1))
     edits = Edits(remove=np.array([place]))

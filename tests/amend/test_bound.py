@@ -38,7 +38,7 @@ def test_a_radius_that_is_too_small_would_be_caught(monkeypatch):
     assert "P' - P'*" in said and "w moves" in said and "outside" in said
 
 
-def test_p_and_d_have_their_own_roundings_unless_the_model_is_one_of_before():
+def test_bounds_state_the_rounding_of_p_and_d_unless_the_model_is_old():
     for seed in range(6):
         case = edit_cases.Case(edit_cases.drawn(seed))
         said = case.bound().to_dict()
@@ -51,7 +51,7 @@ def test_p_and_d_have_their_own_roundings_unless_the_model_is_one_of_before():
         assert np.isfinite(said["gap"]) and said["gap"] == max(said["primal"] - said["dual"], 0.0)
 
 
-def test_predictions_that_stay_are_those_of_the_optimum():
+def test_predictions_counted_as_unchanged_equal_those_of_the_optimum():
     stay = changed = 0
     for seed in range(60):
         spec = edit_cases.drawn(seed)

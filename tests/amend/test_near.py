@@ -100,7 +100,9 @@ def proof_of(after):
 
 @pytest.mark.parametrize("intercept", ["none", "penalized"])
 @pytest.mark.parametrize("kind", EDITS)
-def test_few_rows_have_features_and_the_proof_is_of_all(kind, intercept, rounds, monkeypatch):
+def test_an_edit_computes_features_of_few_rows_and_is_proved_over_all(
+    kind, intercept, rounds, monkeypatch
+):
     options = replace(OPTIONS, intercept=intercept)
     after = amended(EDITS[kind], options)
     proof, n = proof_of(after), after.data.n_rows
@@ -117,7 +119,7 @@ def test_few_rows_have_features_and_the_proof_is_of_all(kind, intercept, rounds,
     assert abs(proof["primal"] - other["primal"]) <= both
 
 
-def test_rows_that_cross_their_kink_are_taken_in(rounds, stored, monkeypatch):
+def test_rows_that_cross_their_hinge_point_join_the_steps(rounds, stored, monkeypatch):
     tune_near(monkeypatch, part_per_root_gap=0.0)
     tune_near(monkeypatch, part_per_root_gap_far=0.0)
     tune_near(monkeypatch, min_part=0.05)
@@ -128,7 +130,7 @@ def test_rows_that_cross_their_kink_are_taken_in(rounds, stored, monkeypatch):
     assert stored == [1500]  # of the machine that is edited
 
 
-def test_where_too_many_rows_cross_all_have_features(rounds, stored, monkeypatch):
+def test_features_of_all_rows_are_stored_if_too_many_rows_cross(rounds, stored, monkeypatch):
     edits = relabelled(300)
     tune_near(monkeypatch, part_per_root_gap_far=1.0)
     tune_near(monkeypatch, max_first_part=1.0, max_first_part_many=1.0)
@@ -143,14 +145,14 @@ def test_where_too_many_rows_cross_all_have_features(rounds, stored, monkeypatch
     assert abs(all_of_them["primal"] - began_nearby["primal"]) <= both
 
 
-def test_without_room_for_features_nearby_all_rows_have_them(rounds, monkeypatch):
+def test_features_of_all_rows_are_stored_without_room_for_rows_nearby(rounds, monkeypatch):
     monkeypatch.setattr(refit, "rows_within", lambda room, width, dtype: 0)
     proof = proof_of(amended(EDITS["remove"]))
     assert not rounds
     assert proof["gap"] + proof["rounding_bound"] <= 1e-6 * proof["primal"]
 
 
-def test_threads_do_not_tell(rounds):
+def test_the_number_of_threads_does_not_change_an_edit(rounds):
     one, two = (amended(EDITS["add"], threads=threads).model for threads in (1, 2))
     assert rounds
     assert np.array_equal(one.coef, two.coef)

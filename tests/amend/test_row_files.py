@@ -26,7 +26,7 @@ def written(folder, text):
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_what_is_no_row_number_is_said(kind, tmp_path):
+def test_a_wrong_row_number_is_named_in_the_error(kind, tmp_path):
     text, said = BAD[kind]
     with pytest.raises(InputError, match=f"rows.txt.*{said}") as found:
         read_rows(written(tmp_path, text))
@@ -34,13 +34,13 @@ def test_what_is_no_row_number_is_said(kind, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["²", "1_0", "٣", "x", ""])
-def test_what_is_no_weight_is_said(text, tmp_path):
+def test_a_wrong_weight_is_named_in_the_error(text, tmp_path):
     with pytest.raises(InputError, match="rows.txt: row 1 has the weight .* no number"):
         read_weights(written(tmp_path, f"1,{text}\n"))
 
 
 @pytest.mark.parametrize("read", [read_rows, read_labels, read_weights])
-def test_what_has_no_end_is_refused_before_it_is_opened(read, tmp_path):
+def test_pipes_and_devices_are_refused_before_they_are_opened(read, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("/dev/zero")
     for path in (tmp_path / "fifo", tmp_path / "link", Path("/dev/zero")):

@@ -90,7 +90,7 @@ def test_a_traceback_is_not_a_refusal(monkeypatch):
 
 
 @pytest.mark.parametrize("part", range(6))
-def test_random_machines_state_what_is_so(part):
+def test_certificates_of_random_machines_are_true(part):
     size = CASES // 6
     seeds = range(part * size, (part + 1) * size)
     # Without time budgets: where those end a fit, and whether it ends alike, is up to the clock.
@@ -99,7 +99,7 @@ def test_random_machines_state_what_is_so(part):
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_random_paths_state_what_is_so(part):
+def test_certificates_of_random_paths_are_true(part):
     seeds = range(20 * part, 20 * part + 20)
     verdicts = [certificate_cases.judge_path(seed) for seed in seeds]
     assert not {v.spec: v.wrong for v in verdicts if v.wrong}
@@ -112,7 +112,7 @@ D_TOO_HIGH = {COLUMNS: "path: D stated too high", STORED: "path: D above the opt
 
 
 @pytest.mark.parametrize("spec", [COLUMNS, STORED], ids=["columns", "stored"])
-def test_rounding_of_the_gap_alone_is_not_that_of_p_and_d(spec, monkeypatch):
+def test_p_and_d_need_rounding_bounds_of_their_own(spec, monkeypatch):
     assert not certificate_cases.tried_path(spec).found
     monkeypatch.setattr(solved_path, "ROUNDING_FIELDS", ())
     if spec is STORED:
@@ -157,5 +157,5 @@ CAUGHT = {
 
 
 @pytest.mark.parametrize("name", CAUGHT)
-def test_machines_that_once_stated_what_was_not_so(name):
+def test_certificates_that_once_were_false_are_true(name):
     assert not tried(CAUGHT[name]).found

@@ -53,7 +53,9 @@ def gram(data, kernel, problem):
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("kernel", [KERNELS[0], make_kernel("linear")], ids=lambda k: k.name)
-def test_along_a_path(kernel, sparse_rows, intercept, certify, fleet, monkeypatch):
+def test_reused_scores_stay_within_their_bands_along_a_path(
+    kernel, sparse_rows, intercept, certify, fleet, monkeypatch
+):
     """No score is farther from the true one than its band says, which grows little."""
     data = rows(5, n=N, sparse_rows=sparse_rows, **GRID)
     given, design = (data.y(0, N), data.weights(0, N)), Design(data, kernel)
@@ -77,7 +79,7 @@ def test_along_a_path(kernel, sparse_rows, intercept, certify, fleet, monkeypatc
 @pytest.mark.parametrize(
     ("intercept", "scale"), [("none", 1.0), ("constant", 1.0), ("constant", 1e-3)]
 )
-def test_roundings_that_add_up(intercept, scale, fleet):
+def test_bands_grow_with_rounding_that_adds_up_over_many_steps(intercept, scale, fleet):
     """Coefficients that a multiple is off by a last digit, at every step to the same side."""
     given, problem = rows(6, n=N, **GRID), CSvc(1.0, 1, (), intercept)
     weights = given.weights(0, N)
@@ -108,7 +110,7 @@ def test_scores_of_a_w_that_differs_in_most_rows_are_computed_anew(fleet):
         np.testing.assert_array_equal(getattr(found, name), getattr(anew, name))
 
 
-def test_a_change_costs_its_own_rows(fleet, monkeypatch):
+def test_a_changed_alpha_costs_only_the_entries_of_its_rows(fleet, monkeypatch):
     data, problem = rows(8, n=N, **GRID), CSvc(1.0, 1, (), "none")
     design, dual = Design(data, KERNELS[0]), problem.dual(data.y(0, N), data.weights(0, N))
     seen, score = [], KernelTiles.__call__
@@ -126,7 +128,7 @@ def test_a_change_costs_its_own_rows(fleet, monkeypatch):
     assert seen == [(np.count_nonzero(dual.hi), N), (3, N)]
 
 
-def test_float32_scores_stay_in_doubt(fleet):
+def test_reused_float32_scores_are_recomputed_if_their_bands_are_wide(fleet):
     """A change of float64 entries does not make the scores that it is added to exact."""
     data, problem = rows(9, n=N, **GRID), CSvc(1.0, 1, (), "none")
     design, dual = Design(data, KERNELS[0]), problem.dual(data.y(0, N), data.weights(0, N))

@@ -44,7 +44,7 @@ def gram_of(data, kernel) -> np.ndarray:
 
 
 def oracle(data, kernel, problem) -> reference.Problem:
-    """The same problem with explicit features: a square root of the kernel matrix."""
+    """A world with explicit features for a kernel machine: a square root of the kernel matrix."""
     n = data.n_rows
     phi = reference.features(gram_of(data, kernel))
     codes = data.y(0, n)
@@ -77,7 +77,9 @@ KERNELS = [Rbf(0.2), make_kernel("polynomial", 0.2, 2, 1.0), make_kernel("laplac
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("certify", ["float32", "float64"])
 @pytest.mark.parametrize("kernel", [*KERNELS, make_kernel("linear")], ids=lambda k: k.name)
-def test_certificate_is_the_oracles(fleet, intercept, sparse_rows, certify, kernel):
+def test_the_certificate_equals_the_reference_objectives(
+    fleet, intercept, sparse_rows, certify, kernel
+):
     data = rows(3, n=150, sparse_rows=sparse_rows, **GRID)
     problem = CSvc(2.0, 1, CLASS_WEIGHT, intercept)
     q = oracle(data, kernel, problem)
@@ -104,7 +106,7 @@ def test_certificate_is_the_oracles(fleet, intercept, sparse_rows, certify, kern
 
 @pytest.mark.parametrize("certify", ["float32", "float64"])
 @pytest.mark.parametrize("intercept", INTERCEPTS)
-def test_cuts_and_workers_change_nothing(certify, intercept):
+def test_shards_and_workers_do_not_change_the_certificate(certify, intercept):
     whole = rows(5, n=300, d=7, shard_rows=512, chunk_rows=512)
     problem, kernel = CSvc(3.0, 1, (), intercept), Rbf(0.1)
     alpha = random_alpha(oracle(whole, kernel, problem), 0)
@@ -120,7 +122,7 @@ def test_cuts_and_workers_change_nothing(certify, intercept):
     assert abs(found[0].gap - found[1].gap) <= found[0].rounding_bound + found[1].rounding_bound
 
 
-def test_rows_without_a_box_are_not_looked_at(fleet):
+def test_rows_with_an_empty_box_do_not_change_the_certificate(fleet):
     """One label against another: the rows of the others have a weight of 0."""
     data = rows(2, n=200, **GRID)
     codes = data.y(0, 200).copy()
@@ -156,7 +158,7 @@ def test_an_infeasible_alpha_proves_no_more_than_a_feasible_one(fleet):
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
-def test_alpha_of_nothing(fleet, intercept):
+def test_an_alpha_of_zero_is_certified(fleet, intercept):
     data, problem = rows(4, n=100), CSvc(1.0, 1, CLASS_WEIGHT, intercept)
     found = close_exact(Design(data, Rbf(0.2)), problem, point(np.zeros(100)), fleet)
     box = problem.dual(data.y(0, 100), data.weights(0, 100)).hi
@@ -243,7 +245,7 @@ class Posted:
             yield pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(function))(item)))
 
 
-def test_work_travels(fleet):
+def test_a_pickled_score_program_gives_the_same_certificate(fleet):
     data, problem = rows(8, n=150, sparse_rows=True, **GRID), CSvc(1.0, 1, (), "true")
     design, alpha = Design(data, Rbf(0.2)), 0.1 * data.weights(0, 150)
     here = close_exact(design, problem, point(alpha), fleet)

@@ -1,4 +1,4 @@
-"""A float32 closing pass that makes rows near their kink exact says what the gap in float64 is."""
+"""A float32 closing pass with float64 rows near their hinge point states the gap of float64."""
 
 from fractions import Fraction
 
@@ -34,7 +34,7 @@ def both(design, problem, point, fleet, **how):
 @pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
 @pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
 @pytest.mark.parametrize("C", [0.01, 30.0])
-def test_the_gap_is_that_of_float64_columns_to_its_bound(kernel, intercept, C, fleet):
+def test_the_float32_gap_equals_the_float64_gap_within_its_bound(kernel, intercept, C, fleet):
     world = contracts.world(contracts.rows(0, n=300), kernel, C, intercept)
     run = Run(world.design, world.problem, fleet)
     point = fit(run, Newton(tol=1e-5), Limits(1e-5, 200)).point
@@ -58,7 +58,7 @@ def test_the_gap_is_within_its_bound_if_few_rows_are_sampled(sampled, fleet):
         assert abs(rough.gap - exact.gap) <= allowed
 
 
-def test_its_bound_is_far_below_those_of_p_and_d(fleet):
+def test_the_bound_of_the_gap_is_far_below_the_bounds_of_p_and_d(fleet):
     world = contracts.world(contracts.rows(1, n=2000), "rbf", 1.0)
     run = Run(world.design, world.problem, fleet)
     point = fit(run, Newton(tol=1e-6), Limits(1e-6, 200)).point
@@ -67,7 +67,7 @@ def test_its_bound_is_far_below_those_of_p_and_d(fleet):
     assert proof.rounding_bound < 0.2 * (proof.primal_rounding + proof.dual_rounding)
 
 
-def test_rows_near_their_kink_left_as_they_are_would_be_caught(fleet, monkeypatch):
+def test_a_pass_without_float64_rows_near_the_hinge_point_would_be_caught(fleet, monkeypatch):
     """The mutation: the same bound without the exact rows misses the gap."""
     found = []
     world = contracts.world(contracts.rows(3, n=2000), "rbf", 1.0)
@@ -86,7 +86,7 @@ def test_rows_near_their_kink_left_as_they_are_would_be_caught(fleet, monkeypatc
 
 
 @pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
-def test_of_a_close_gap_p_and_d_are_those_of_float64_columns(intercept, fleet):
+def test_p_and_d_of_a_small_gap_equal_the_float64_values(intercept, fleet):
     world = contracts.world(contracts.rows(1, n=2000), "rbf", 1.0, intercept)
     run = Run(world.design, world.problem, fleet)
     point = fit(run, Newton(tol=2e-8), Limits(2e-8, 200)).point
@@ -100,7 +100,7 @@ def test_of_a_close_gap_p_and_d_are_those_of_float64_columns(intercept, fleet):
     assert apart[0] <= 1e-13 and apart[1] > 1e-10
 
 
-def test_a_long_sum_of_equal_rows_is_off_by_no_more_than_its_blocks_say():
+def test_the_rounding_of_a_long_sum_is_bounded_by_its_blocks():
     """Whatever one addition rounds off every one does: no law of large numbers helps."""
     rows, block = 1024, 32
     columns, border = np.full((rows, 3), 1 / 3), np.empty((rows, 0))
@@ -114,7 +114,7 @@ def test_a_long_sum_of_equal_rows_is_off_by_no_more_than_its_blocks_say():
     assert np.all(np.abs(plain - true) > allowed)
 
 
-def test_rows_without_a_part_are_no_part_of_a_block():
+def test_rows_with_a_zero_coefficient_do_not_count_in_a_block():
     rng = np.random.default_rng(0)
     columns, border = rng.normal(size=(70, 3)), rng.normal(size=(70, 1))
     coef, term = rng.normal(size=70) * (rng.random(70) < 0.4), rng.integers(0, 2, 70)
@@ -126,7 +126,7 @@ def test_rows_without_a_part_are_no_part_of_a_block():
 
 
 @pytest.mark.parametrize("bias", [0.0, 0.02, 1.0])
-def test_what_a_sample_hardly_sees_is_within_its_bound(bias):
+def test_a_small_common_error_stays_within_the_bound_of_the_sample(bias):
     """All errors in one direction, with a mean that drowns in the sample's noise."""
     n, step, spread = 100_000, 50, 1e-6
     rng = np.random.default_rng(0)

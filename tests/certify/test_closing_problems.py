@@ -35,7 +35,7 @@ def gram(one):
 
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_certificate_is_that_of_the_textbook(name, weights, fleet):
+def test_the_certificate_equals_the_textbook_formulas(name, weights, fleet):
     one = case(name, 1, weights=weights)
     K = gram(one)
     for seed, most in ((0, 1.0), (1, 0.3)):

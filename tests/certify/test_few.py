@@ -133,7 +133,7 @@ def test_multiplier_and_gap(name: str, n: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("n", [200, MAX_COMPILED_ROWS + 5])
-def test_what_scores_prove(name: str, n: int) -> None:
+def test_prove_returns_p_d_and_gap_of_the_scores(name: str, n: int) -> None:
     """P, D and the gap are the dual's own; no error within the bands moves one beyond its bound."""
     problem, y = problems(n)[name]
     rng = np.random.default_rng(5)
@@ -160,7 +160,7 @@ def test_what_scores_prove(name: str, n: int) -> None:
         assert np.sum(found.doubts) <= found.rounding.gap * (1 + 1e-12)
 
 
-def test_a_known_w_says_what_its_square_is() -> None:
+def test_a_known_norm_replaces_the_norm_from_scores() -> None:
     problem, y = problems(40)["free"]
     dual, rng = problem.dual(y, np.ones(40)), np.random.default_rng(0)
     alpha, scores = dual.hi * rng.random(40), rng.normal(size=40)
@@ -198,7 +198,7 @@ def test_certificates_agree(d: int) -> None:
 
 
 @pytest.mark.parametrize("kernel", [Rbf(0.2), Sigmoid(0.02, 0.1)], ids=str)
-def test_entries_at_hand_make_no_band_narrower(kernel: Any) -> None:
+def test_shared_entries_do_not_narrow_the_bands(kernel: Any) -> None:
     """The diagonal of an indefinite kernel does not bound its entries."""
     data = MemoryDataset(rows(), np.zeros(60, np.int32), [0, 1])
     design, coef = Design(data, kernel), np.random.default_rng(0).normal(size=60)
@@ -237,8 +237,8 @@ def test_pairs_of_labels(kind: str) -> None:
         assert there is not None and len(np.unique(there)) == n - bool({2, 30} <= set(ids.tolist()))
 
 
-def test_any_number_of_threads() -> None:
-    """The same bits inline for any number of threads."""
+def test_the_number_of_threads_changes_no_bit() -> None:
+    """The result is the same bits inline for any number of threads."""
     X = rows(400, 6)
     y = np.random.default_rng(0).integers(0, 4, 400)
     one, two = (SVC(C=2.0, n_jobs=jobs).fit(X, y) for jobs in (1, 2))

@@ -33,7 +33,7 @@ from bigscreen.screening.regions import Scores as Told
 
 
 # -- the dual record -------------------------------------------------------------------------------
-def test_slacks_with_a_tube_are_what_each_row_has_left_to_gain():
+def test_row_gaps_with_a_tube_are_the_gain_left_for_each_row():
     rng = np.random.default_rng(0)
     n = 400
     hi, lo = rng.uniform(0, 2, n), -rng.uniform(0, 2, n)
@@ -71,7 +71,7 @@ def test_a_total_at_the_end_of_what_the_box_allows_has_a_multiplier(excess):
     assert np.all(np.isfinite(dual.multiplier(rng.normal(size=n))))
 
 
-def test_a_row_at_the_very_edge_is_free():
+def test_a_row_whose_breakpoint_is_the_multiplier_is_free():
     """Where a gradient is exactly 0, or exactly the tube, any place may be the optimal one."""
     edge = Dual(np.ones(2), np.array([1.0, 1.0]), np.zeros(2), np.ones(2))
     assert np.all(edge.decide(np.ones(2), np.ones(2)) == FREE)
@@ -91,7 +91,7 @@ def test_a_row_at_the_very_edge_is_free():
     assert np.all(coupled.decide(np.zeros(2), np.zeros(2), (1.0, 1.0)) == FREE)
 
 
-def test_feasible_leaves_roundings_and_mends_more():
+def test_feasible_keeps_rounding_errors_and_corrects_larger_ones():
     n = 10
     hi = np.full(n, 0.1)
     whole = Dual(np.ones(n), np.zeros(n), np.zeros(n), hi, np.ones(n), 0.3)
@@ -139,7 +139,7 @@ def test_the_band_of_float64_scores_holds_their_error():
     """Two heaps far apart: nothing that rows are moved to makes both of them short."""
     rng = np.random.default_rng(0)
     far = np.where(np.arange(80) % 2, 30.0, -30.0)
-    # Short beside where they are: squares of the two have few digits in common.
+    # The rows are short compared with their distance from 0: few digits of the squares agree.
     X = (0.1 * rng.normal(size=(80, 6))).astype(np.float32)
     X[:, 0] = far
     data = MemoryDataset(X, (far > 0).astype(np.int32), [0, 1])
@@ -236,7 +236,7 @@ def test_radii_are_rounded_up():
 
 
 # -- a worker's host -------------------------------------------------------------------------------
-def test_a_host_that_is_asked_twice_adopts_once(tmp_path):
+def test_a_host_that_is_requested_twice_is_adopted_once(tmp_path):
     program, host = Recorded(tmp_path), Host(1)
     assert host.begin(pickle.dumps(program))[0] == "ok"
     for _ in range(2):
@@ -249,7 +249,7 @@ def test_a_host_that_is_asked_twice_adopts_once(tmp_path):
 # -- sums of a coupling ----------------------------------------------------------------------------
 @pytest.mark.parametrize("noise", [-1e-16, 0.0, 1e-16])
 @pytest.mark.parametrize("side", [0, 1])
-def test_a_side_without_rows_is_nothing_whatever_its_sum_is_rounded_to(noise, side):
+def test_a_side_without_rows_is_scaled_right_despite_rounding(noise, side):
     """Sums that rows left one by one end near 0, on either side of it."""
     frame = SumLayout(False, np.zeros(1))
     v = np.zeros((2, 3))

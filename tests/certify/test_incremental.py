@@ -1,4 +1,4 @@
-"""Certificates beside a known dual point, against sums over all rows in float64."""
+"""Certificates from a known dual point, compared with sums over all rows in float64."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ N, C = 3000, 0.7
 
 
 class Case:
-    """Rows, landmarks, a w, and two dual points: one that is known, one at its sides and beside."""
+    """Rows, landmarks, a w, and two dual points: one is known, the other near the rows' sides."""
 
     def __init__(self, intercept):
         rng = np.random.default_rng(3)
@@ -67,7 +67,7 @@ class Case:
 
 
 @pytest.mark.parametrize("intercept", ["none", "constant"])
-def test_the_sums_are_those_of_all_rows(intercept):
+def test_the_incremental_certificate_equals_sums_over_all_rows(intercept):
     case = Case(intercept)
     found, (primal, dual, apart) = case.certificate(), case.true
     assert abs(found.primal - primal) <= min(found.primal_rounding, 1e-8 * primal)
@@ -88,7 +88,7 @@ def test_the_sums_are_those_of_all_rows(intercept):
     assert np.count_nonzero(shown != case.alpha) >= 30  # the two differ in what was summed
 
 
-def test_what_rounding_did_before_counts_and_too_much_of_it_is_no_proof():
+def test_the_known_points_error_counts_and_too_much_of_it_is_no_proof():
     case = Case("none")
     little, more = case.certificate(), case.certificate(error=1e-3)
     apart = little.evidence.dual.apart
@@ -97,10 +97,10 @@ def test_what_rounding_did_before_counts_and_too_much_of_it_is_no_proof():
     assert case.certificate(error=little.gap) is None
 
 
-def test_a_side_that_float32_cannot_tell_is_looked_at_in_float64():
+def test_a_row_whose_side_float32_cannot_decide_gets_float64():
     case = Case("none")
     G = case.dual.gradient(case.phi @ case.x)
-    # A row that is all but at its kink, and whose alpha is on the wrong side of it.
+    # A row close to its hinge point whose alpha is on the wrong side of it.
     nearest = int(np.argmin(np.abs(G)))
     case.x = case.x + G[nearest] * (1 + 1e-9) * (case.dual.sign[nearest] * case.phi[nearest]) / (
         case.phi[nearest] @ case.phi[nearest]

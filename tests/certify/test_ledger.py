@@ -59,7 +59,7 @@ MACHINES = {
 
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("csr", [False, True])
-def test_what_a_rough_fit_proves_a_close_one_finds(name, csr):
+def test_rows_proved_by_a_coarse_fit_are_right_at_a_smaller_gap(name, csr):
     X, y = rough()
     X = sparse.csr_array(np.where(np.abs(X) < 0.3, 0.0, X)) if csr else X
     known = MACHINES[name](1e-4).fit(X, y).ledger_
@@ -74,11 +74,11 @@ def test_what_a_rough_fit_proves_a_close_one_finds(name, csr):
         assert known.counts[BOUND] == 0
     else:
         assert margin[known.status == BOUND].max(initial=-1) < 1
-        # A closer fit decides what is left, but for the rows on the kink.
+        # A fit to a smaller gap decides the open rows, except rows at their hinge point.
         assert close.ledger_.counts[OPEN] < 0.6 * known.counts[OPEN]
 
 
-def test_rows_without_weight_are_not_in_it_and_the_others_keep_their_numbers():
+def test_the_ledger_leaves_out_rows_without_weight_and_keeps_row_numbers():
     X, y = rough(400)
     weight = np.ones(400)
     weight[::3] = 0
@@ -89,7 +89,7 @@ def test_rows_without_weight_are_not_in_it_and_the_others_keep_their_numbers():
     assert np.array_equal(machine.ledger_.status, alone.ledger_.status)
 
 
-def test_of_a_pair_of_labels_only_their_rows_are_in_it():
+def test_the_ledger_of_a_pair_of_labels_holds_only_their_rows():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(300, 3)) + 4 * np.eye(3)[np.arange(300) % 3]
     y = np.arange(300) % 3
@@ -100,7 +100,7 @@ def test_of_a_pair_of_labels_only_their_rows_are_in_it():
     assert [len(book) for book in rest] == [300] * 3
 
 
-def test_where_nothing_is_proved_there_is_none():
+def test_there_is_no_ledger_if_nothing_is_proved():
     X, y = rough(200)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -112,7 +112,7 @@ def test_where_nothing_is_proved_there_is_none():
     "rows",
     [None, np.array([0, 3, 4]), np.array([7, 700, 70_000]), np.array([2**40, 2**40 + 1, 2**41])],
 )
-def test_a_file_holds_all_of_it(rows):
+def test_a_model_file_holds_the_whole_ledger(rows):
     books = [Ledger(np.array([2.0, -3.0, 0.5], np.float16), 0.25, rows)]
     books.append(Ledger(np.array([-0.1], np.float16), 1e-9, None if rows is None else rows[:1]))
     for book, again in zip(books, from_arrays(to_arrays(books)), strict=True):
@@ -132,7 +132,7 @@ def test_margins_are_rounded_so_that_none_is_promised_too_much():
 
 
 @pytest.mark.parametrize("intercept", ["none", "true"])
-def test_what_rounding_can_have_moved_a_score_by_counts(intercept):
+def test_margins_count_the_slack_of_scores(intercept):
     """Margins are (distance - slack) / norm / radius; an offset adds what it may move by."""
     X, y = rough(200)
     design, problem = Design(MemoryDataset(X, y, [0, 1])), CSvc(1.0, 1, intercept=intercept)
@@ -147,7 +147,7 @@ def test_what_rounding_can_have_moved_a_score_by_counts(intercept):
         np.testing.assert_allclose(np.abs(book.margins), expected, rtol=1e-3, atol=1e-6)
 
 
-def test_pairs_of_labels_have_their_margins_when_somebody_asks(monkeypatch):
+def test_margins_of_pairs_of_labels_are_computed_on_first_use(monkeypatch):
     made, margins = [], certify_ledger._compute_margins
 
     def counted(*given):

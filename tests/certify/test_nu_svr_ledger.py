@@ -49,7 +49,7 @@ def test_the_ledger_is_true_of_libsvms_coefficients(nu, weights, intercept):
 def test_a_model_of_mirrored_rows_speaks_of_each_row_once(tmp_path):
     X, y, _ = rows()
     machine = NuSVR(gamma=0.5, tol=1e-9).fit(X, y)
-    again = pickle.loads(pickle.dumps(machine))  # before anybody asks for the margins
+    again = pickle.loads(pickle.dumps(machine))  # before the margins are computed
     np.testing.assert_array_equal(again.ledger_.margins, machine.ledger_.margins)
     machine.model_.save(tmp_path / "nu.model")
     options = TrainOptions(

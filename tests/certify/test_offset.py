@@ -55,7 +55,7 @@ def test_the_middle_of_a_flat_interval():
     # What has no weight is no value.
     assert middle_order_statistic(np.array([1.0, 1.5, 2.0]), np.array([1.0, 0.0, 1.0]), 1.0) == 1.5
     assert middle_order_statistic(np.array([1.0, 1.9, 2.0]), np.array([1.0, 0.0, 1.0]), 1.0) == 1.5
-    # The lightest counts beside the heaviest.
+    # The lightest row still counts next to the heaviest.
     assert (
         middle_order_statistic(np.array([1.0, 2.0, 4.0]), np.array([1e14, 1.0, 1e14]), 1e14) == 1.5
     )

@@ -21,7 +21,7 @@ SIGN = 2.0 * Y - 1.0
 
 
 def income(X):
-    """A column of incomes beside flags."""
+    """A column of incomes next to columns of flags."""
     return np.column_stack([50_000 + 20_000 * X[:, 0], X[:, 1:] > 0])
 
 
@@ -238,7 +238,7 @@ def test_linear_machines_are_certified_on_the_rows_that_were_given(rows):
     np.testing.assert_allclose(machine.decision_function(X), X @ w, rtol=1e-9, atol=1e-12)
 
 
-def test_scores_that_a_solver_has_wrong_are_computed_anew(monkeypatch):
+def test_wrong_scores_of_a_solver_do_not_change_the_certificate(monkeypatch):
     """40 rows of 4,000 start a solve with scores that are off: P is that of the machine."""
     rows = np.random.default_rng(1).normal(size=(4000, 3))
     y = (rows[:, 0] + rows[:, 1] ** 2 > 1).astype(int)
@@ -263,7 +263,7 @@ def test_scores_that_a_solver_has_wrong_are_computed_anew(monkeypatch):
 
 
 @pytest.mark.parametrize("components", [None, 30])
-def test_a_path_does_not_see_the_unit_of_its_rows(components):
+def test_the_unit_of_the_rows_does_not_change_a_path(components):
     given = {"kernel": "rbf", "tol": 1e-5, "n_components": components, "random_state": 0}
     near = svm_path(PLAIN, Y, Cs=[0.1, 1.0], gamma=0.2, **given)
     tiny = svm_path(PLAIN * 1e-19, Y, Cs=[0.1, 1.0], gamma=0.2e38, **given)

@@ -126,7 +126,7 @@ def test_an_interrupted_fit_ends_in_the_same_model(
         assert len(list(work.glob("label-1*/done.kept"))) == 1
 
 
-def test_two_interruptions(fleet, tmp_path, checkpoint_every):
+def test_a_fit_interrupted_twice_ends_in_the_same_model(fleet, tmp_path, checkpoint_every):
     checkpoint_every(1e9)
     whole = trained(small(), fleet)
     for at in (3, 2):
@@ -177,7 +177,7 @@ def test_changed_data_are_not_resumed(fleet, tmp_path):
         trained(small(1), fleet, work=tmp_path, resume=True)
 
 
-def test_nothing_to_resume(fleet, tmp_path):
+def test_resume_without_a_checkpoint_is_refused(fleet, tmp_path):
     with pytest.raises(InputError, match="nothing to resume"):
         trained(small(), fleet, work=tmp_path / "none", resume=True)
 

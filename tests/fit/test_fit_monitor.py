@@ -35,7 +35,7 @@ def test_a_resumed_fit_remembers_its_best_point(alpha, tmp_path):
     for point in (good, bad):
         before.saved = -1e9
         assert before(point, stats, lambda folder, record: meta.append(json.dumps(record)))
-    # The best point is that of the checkpoint itself: nothing to keep beside it.
+    # The best point is the checkpoint's own point: no other is kept.
     assert json.loads(meta[0])["best"] is None
     after = monitor(2)
     after.restored(json.loads(meta[1]))
@@ -47,8 +47,8 @@ def test_a_resumed_fit_remembers_its_best_point(alpha, tmp_path):
 
 
 @pytest.mark.parametrize("better", [False, True])
-def test_time_that_is_up_ends_where_rows_are_held_too(better):
-    """With the point at hand, or one before that was better."""
+def test_the_deadline_ends_a_solve_with_held_rows(better):
+    """The fit ends with the present point, or with a better one before it."""
     closed = []
 
     def certify(point):

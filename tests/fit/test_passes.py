@@ -35,7 +35,7 @@ def test_a_newton_counts_every_pass(offset, monkeypatch):
     assert duals[0] >= 0 and duals == sorted(duals)
 
 
-def test_descent_counts_epochs_and_looks():
+def test_coordinate_descent_counts_epochs_and_checks():
     X, y = rows(500)
     machine = bigscreen.LinearSVC(loss="hinge", solver="cd", screening="none", tol=1e-6).fit(X, y)
     first, last = machine.history_[0], machine.history_[-1]
@@ -44,7 +44,7 @@ def test_descent_counts_epochs_and_looks():
     assert machine.certificate_[0]["passes"]["full"] == last["full_passes"]
 
 
-def test_the_line_of_a_pass_says_so():
+def test_the_line_of_a_pass_counts_full_and_partial_passes():
     event = {"pass": 4, "primal": 2.5, "dual": 2.0, "relative_gap": 0.1, "rows_alive": 9}
     event |= {"seconds": 1.0, "full_passes": 7, "partial_passes": 5}
     assert pass_line(event).startswith("pass 4 (7 over all rows, 5 over some)  P 2.5")

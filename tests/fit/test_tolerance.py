@@ -28,28 +28,28 @@ def monitor(rounding, tol=1e-3, **closed):
     return Monitor(certify=certify, limits=Limits(tol), rule=None, report=lambda event: None)
 
 
-def test_rounding_counts():
+def test_a_gap_within_tol_but_with_too_much_rounding_is_not_proved():
     assert proves(5e-4, 4e-4, 1.0, 1e-3) and not proves(5e-4, 6e-4, 1.0, 1e-3)
     assert proves(5e-4, 4e-4, -1.0, 1e-3) and not proves(np.nan, 0.0, 1.0, 1e-3)
     assert sufficient_gap(4e-4, 1.0, 1e-3) == pytest.approx(6e-4)
     assert sufficient_gap(2e-3, 1.0, 1e-3) == 1e-3  # no gap would prove it
 
 
-def test_a_gap_beside_rounding_has_to_be_smaller():
+def test_a_solve_goes_on_until_gap_and_rounding_prove_tol():
     check = monitor(6e-4)
     assert check(point(8e-4), STATS, None) is not None
     assert check(point(3e-4), STATS, None) is None
     assert check.ended == "proved" and check.closings.certificate.proves(1e-3)
 
 
-def test_no_gap_helps_against_rounding():
+def test_a_solve_ends_as_rounded_if_no_gap_can_prove_tol():
     """Rounding beyond tol: the fit ends where the gap is small enough, but nothing is proved."""
     check = monitor(2e-3)
     assert check(point(8e-4), STATS, None) is None
     assert check.ended == "rounded" and not check.closings.certificate.proves(1e-3)
 
 
-def test_what_is_no_number_is_no_certificate_to_keep():
+def test_a_certificate_with_nan_is_not_kept():
     check = monitor(0.0, gap=np.nan)
     assert check(point(8e-4), STATS, None) is not None
     check.certify = monitor(0.0).certify
@@ -69,7 +69,7 @@ def test_a_warning_says_that_rounding_is_why():
 
 
 @pytest.mark.parametrize(("seed", "C", "noise"), [(1, 1.0, 0.5), (1, 30.0, 2.0), (7, 30.0, 2.0)])
-def test_a_closer_tolerance_never_ends_worse(seed, C, noise):
+def test_a_smaller_tol_never_ends_with_a_larger_gap(seed, C, noise):
     """Smoothing ran ahead of the gap: 5e-5 and 300 passes at 1e-12 where 1e-8 had 3e-8."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(2000, 5)).astype(np.float32)

@@ -107,7 +107,7 @@ def test_the_multiplier_minimises_the_primal(kind, seed, ties):
 
 @given(seed=st.integers(0, 10**6), n=st.integers(2, 3000))
 @settings(max_examples=60, deadline=None)
-def test_a_balanced_alpha_adds_up_to_nothing(seed, n):
+def test_an_alpha_with_exact_sums_adds_up_to_zero(seed, n):
     rng = np.random.default_rng(seed)
     t, hi = np.where(np.arange(n) % 2, 1.0, -1.0), 10.0 ** rng.uniform(0, 9, n)
     dual = Dual(t, np.ones(n), np.zeros(n), hi, t, 0.0)

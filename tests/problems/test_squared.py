@@ -69,7 +69,7 @@ def proof(model, k=0):
 
 @given(st.integers(0, 10_000), st.booleans(), st.sampled_from(["none", "true"]))
 @settings(max_examples=60, deadline=None)
-def test_algebra(seed, classes, intercept):
+def test_squared_losses_follow_their_formulas(seed, classes, intercept):
     """Losses are conjugates, the gap is P - D, its parts are the rows' own, and signs are right."""
     X, codes, y, weights = rows(seed, n=30)
     rng = np.random.default_rng(seed)
@@ -139,7 +139,7 @@ def test_newton_finds_the_oracles_optimum(kind, intercept, scaling, C):
 @pytest.mark.parametrize("intercept", ["none", "constant"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("thin", [False, True])
-def test_descent_finds_it_too(kind, intercept, thin):
+def test_coordinate_descent_finds_the_optimum_of_squared_losses(kind, intercept, thin):
     X, *rest = rows()
     X[np.abs(X) < 0.5] = 0.0
     best = reference.solve(oracle(kind, X, *rest, 0.5, intercept, 3.0))
@@ -153,8 +153,8 @@ def test_descent_finds_it_too(kind, intercept, thin):
 
 @pytest.mark.parametrize("solver", ["newton", "cd"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_that_are_screened_have_no_part(kind, solver):
-    """The gap ball removes rows, and none of them supports the optimum."""
+def test_screened_rows_are_no_support_vectors(kind, solver):
+    """The gap ball removes rows that are no support vectors of the optimum."""
     X, codes, y, weights = rows(n=400)
     given = X, codes, y, weights + 0.1
     data = data_of(kind, *given, shard_rows=128)
@@ -172,7 +172,7 @@ def test_rows_that_are_screened_have_no_part(kind, solver):
 
 @pytest.mark.parametrize("intercept", ["constant", "true"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_workers_change_no_bit(kind, intercept, tmp_path):
+def test_the_number_of_workers_changes_no_bit(kind, intercept, tmp_path):
     data = data_of(kind, *rows(n=500), shard_rows=64, chunk_rows=32)
     one, three = (fitted(data, kind, w, C=2.0, intercept=intercept) for w in (1, 3))
     np.testing.assert_array_equal(one.coef, three.coef)
@@ -297,7 +297,7 @@ def test_the_default_is_the_squared_hinge():
     ],
     ids=str,
 )
-def test_arguments_that_cannot_be(machine, words):
+def test_impossible_arguments_are_refused(machine, words):
     X, codes, _, _ = rows()
     with pytest.raises(InputError, match=words):
         machine.fit(X, codes)
@@ -312,7 +312,7 @@ def test_arguments_that_cannot_be(machine, words):
         {"start": "nystrom"},
     ],
 )
-def test_what_knows_no_squares_says_so(given):
+def test_solvers_without_squared_losses_refuse_them(given):
     for kind, plain in zip(KINDS, ("c-svc", "svr"), strict=True):
         with pytest.raises(InputError, match=f"{kind}, whose losses are squared.* {plain}$"):
             TrainOptions.from_record({"problem": kind, **given})
@@ -322,7 +322,7 @@ def test_what_knows_no_squares_says_so(given):
 
 @pytest.mark.parametrize("C", [1e-320, 1e-150, 1e150, 1e308])
 @pytest.mark.parametrize("solver", ["newton", "cd"])
-def test_weights_that_float64_cannot_reckon_with(C, solver):
+def test_weights_out_of_the_range_of_float64_are_refused(C, solver):
     X, codes, y, weights = rows()
     for machine, outcome in (
         (LinearSVC(C=C, solver=solver), codes),
@@ -332,7 +332,7 @@ def test_weights_that_float64_cannot_reckon_with(C, solver):
             machine.fit(X, outcome, weights)
 
 
-def test_paths_and_exact_solvers_refuse_them():
+def test_paths_and_exact_solvers_refuse_squared_losses():
     with pytest.raises(InputError, match="a path does not solve squared-svc"):
         PathOptions(TrainOptions(problem="squared-svc", kernel="linear"), [1.0, 2.0])
     X, codes, y, _ = rows(n=30)

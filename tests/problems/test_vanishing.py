@@ -57,7 +57,7 @@ def test_classes_of_the_same_rows(how):
 
 
 @pytest.mark.parametrize("solver", [Block(), Pairs()], ids=["block", "pairs"])
-def test_what_is_small_is_not_nothing(solver):
+def test_a_small_w_is_not_taken_for_zero(solver):
     """A w of a thousandth of its rows, and one far row, which makes the bound large."""
     rng = np.random.default_rng(1)
     X = np.vstack([rng.normal(size=(60, 3)) * 1e-3, [[1e3, 0, 0]]]) + [0, 0, 0.01]
@@ -92,7 +92,7 @@ def test_a_gap_within_rounding():
 
 
 def test_p_and_d_are_right_to_the_gap():
-    """Where ||w|| is tiny beside alpha float32 moves both together: support rows are redone."""
+    """If ||w|| is tiny compared with alpha, float32 moves P and D: support rows are recomputed."""
     rng = np.random.default_rng(2)
     X = rng.normal(size=(300, 6)).astype(np.float32).astype(np.float64)
     y = (X[:, 0] * X[:, 1] + 0.3 * rng.normal(size=300) > 0).astype(int)

@@ -23,7 +23,7 @@ def point(gap=0.25, paired=True):
     return Point(np.empty(0), np.empty(0), 0.0, 1.0, 1.0 - gap, paired)
 
 
-def test_what_each_rule_hands_out():
+def test_the_regions_of_each_rule():
     assert make_rule("none") is None
     assert GapBall().region(point(), 0.0).radius == 0.5
     assert GapBall().region(point(0.125, False), 0.0).radius == 0.5
@@ -41,12 +41,12 @@ def test_what_each_rule_hands_out():
 @pytest.mark.parametrize(
     "make", [lambda: make_rule("all"), lambda: FSafe(1.0), lambda: Joachims(0)]
 )
-def test_what_is_no_rule(make):
+def test_wrong_rules_and_parameters_are_refused(make):
     with pytest.raises(InputError):
         make()
 
 
-def test_fixed_rules_do_not_learn():
+def test_fixed_rules_stay_the_same_after_a_restart():
     for rule in (GapBall(), FSafe(0.1), Joachims(2)):
         assert rule.after_restart(100, 50) is rule
 
@@ -81,7 +81,7 @@ def monitor(rule, **limits):
     return Monitor(certify=certify, limits=Limits(**limits), rule=rule, report=lambda event: None)
 
 
-def test_the_rule_is_told_what_it_did():
+def test_the_rule_learns_how_many_rows_were_removed_wrongly():
     check = monitor(Adaptive(0.01), restarts=9)
     assert check(point(), stats(), None).region.radius == pytest.approx(0.005)
     check(point(), stats(fixed_lo=30, kernel_entries=7, false_removals=0), None)
@@ -104,7 +104,7 @@ def test_a_stalled_solver_with_all_rows_alive_has_ended():
 
 
 @pytest.mark.parametrize("counts", [True, False])
-def test_a_rule_that_goes_on_being_wrong_gives_way(counts):
+def test_a_rule_that_stays_wrong_is_replaced_by_the_gap_ball(counts):
     check = monitor(FSafe(0.1), restarts=2)
     for k in range(2):
         false = {"false_removals": k} if counts else {}
@@ -119,7 +119,7 @@ def test_a_rule_that_goes_on_being_wrong_gives_way(counts):
     assert check(point(), stats(stalled=True), None) is None
 
 
-def test_lessons_survive_a_checkpoint(tmp_path):
+def test_counts_of_restarts_survive_a_checkpoint(tmp_path):
     before = monitor(Adaptive(0.01), restarts=9)
     before.folder, saved = tmp_path, []
     before.saved = 1e18
@@ -141,7 +141,7 @@ def test_lessons_survive_a_checkpoint(tmp_path):
 
 # -- in a solve --------------------------------------------------------------------------------
 class Watched(SmoState):
-    """Writes down every screening: what it was told, and what it dropped."""
+    """Records every screening: its intervals, and the rows that it removed."""
 
     record: list = []
 
@@ -184,7 +184,7 @@ def test_the_gap_ball_removes_nothing_wrongly(seed, kernel, C, intercept, every)
                 assert low - 1e-7 <= w.optimum.mu <= high + 1e-7 or contracts._as_good(w, low, high)
 
 
-def test_patience_waits():
+def test_shrinking_removes_a_row_after_patience_checks():
     """A row goes at the check that decides about it for the k-th time running."""
     w = ExactWorld(
         Design(contracts.rows(1, 120), make_kernel("rbf", 0.15)), CSvc(1.0, 1, (), "none")
@@ -196,7 +196,7 @@ def test_patience_waits():
     assert first[2] >= first[1] + 1 and first[5] >= first[1] + 4
 
 
-def test_bold_rules_cost_false_removals_and_safe_ones_none():
+def test_unsafe_rules_remove_rows_wrongly_and_safe_rules_do_not():
     w = ExactWorld(
         Design(contracts.rows(2, 200, noise=1.5), make_kernel("rbf", 0.15)),
         CSvc(10.0, 1, (), "none"),

@@ -1,4 +1,4 @@
-"""Rules of a path are safe at any accuracy of what they are told; the papers' own are not."""
+"""Path rules are safe for solved points of any accuracy; the rules as printed are not."""
 
 from dataclasses import replace
 
@@ -63,7 +63,7 @@ def test_no_rule_removes_wrongly(spec):
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_every_rule_bites_somewhere(recipe, intercept):
+def test_every_rule_decides_rows_in_some_case(recipe, intercept):
     """A test of rules that decide nothing would prove nothing."""
     tally, nus = Tally(), recipe in ("nu_svc", "one_class")
     for seed in range(6):
@@ -124,7 +124,7 @@ def test_the_gap_of_a_pair_around_the_wrong_w_is_caught():
     assert tally.false["gap of a pair"] == 0 and tally.outside["gap of a pair"] == 0
 
 
-def test_slack_left_out_is_caught():
+def test_a_rule_without_slack_is_caught():
     """Scores of float32 entries that claim to be exact; with their slack they are right."""
     claimed, honest = Tally(), Tally()
     for seed in range(20):
@@ -161,7 +161,7 @@ def test_dvi_in_its_two_forms_and_its_limits():
             np.testing.assert_allclose(exact.centre.values, region.centre.values, rtol=1e-12)
 
 
-def test_rules_refuse_what_they_say_nothing_about():
+def test_rules_have_no_region_for_problems_outside_their_conditions():
     svc, nu = Case(Spec(3)), Case(Spec(3, "nu_svc"))
     for rule in (Dvi(), Ssnsv(), Essnsv()):
         assert rule.region(nu.dual(nu.value), nu.value, nu.pasts, nu.products) is None
@@ -189,7 +189,7 @@ def test_a_box_that_does_not_scale_is_noticed():
         assert rule.region(dual, case.value, case.pasts, None) is None
 
 
-def test_one_class_is_srbo_in_another_scale():
+def test_srbo_of_a_one_class_machine_is_srbo_in_another_scale():
     """Box c / (nu mass) and total 1: scaled by nu it is the machine with box c / mass, total nu."""
     case = Case(Spec(2, "one_class", step=0.05, value=0.5))
     dual, k = case.dual(case.value), case.start / case.value
@@ -202,7 +202,7 @@ def test_one_class_is_srbo_in_another_scale():
 
 @pytest.mark.parametrize("recipe", ["nu_svc", "one_class"])
 @pytest.mark.parametrize("intercept", INTERCEPTS)
-def test_the_cut_lies_in_srbos_ball(recipe, intercept):
+def test_the_region_of_srbo_cut_lies_in_the_ball_of_srbo(recipe, intercept):
     """At an exact optimum: never a wider interval, up to rounding, and most are shorter."""
     widths = []
     for seed in range(6):
@@ -235,7 +235,7 @@ def test_every_delta_is_feasible_and_the_full_one_the_best(recipe, intercept):
         assert size["full"] <= min(size.values()) + 1e-9 * size["greedy"]
 
 
-def test_greedy_moves_few_rows():
+def test_filling_the_total_changes_few_rows():
     case = Case(Spec(4, "nu_svc", "true", n=40, step=0.01, value=0.0, accuracy=9))
     dual = case.dual(case.value)
     alpha, scores, _ = carry_alpha(dual, case.pasts[0], case.products)
@@ -301,7 +301,7 @@ def test_a_cut_ball_holds_and_touches_its_points(seed, radius, depth, d):
         assert np.all(values.max(axis=0) >= upper - 1e-4 * (1 + radius * norms))
 
 
-def test_a_cut_that_says_nothing_is_left_out():
+def test_a_cut_outside_the_ball_is_left_out():
     centre, norms = Scores(np.zeros(2), 0.0), np.array([1.0, 0.0])
     ball = Region(centre, 1.0).intervals(norms)
     for excess in (-5.0, -1.0, 1.0 + 1e-9, 7.0):
@@ -312,7 +312,7 @@ def test_a_cut_that_says_nothing_is_left_out():
     assert make_cut(Scores(np.zeros(2), 0.0), 1.0, 0.9, 1.0) is None
 
 
-def test_an_unsure_direction_widens_the_cut():
+def test_an_inexact_direction_widens_the_cut():
     """Slack in the scores of a, or of its norm, can only make intervals longer."""
     rng = np.random.default_rng(0)
     phi, a = rng.normal(size=(50, 3)), rng.normal(size=3)
@@ -384,7 +384,7 @@ def test_screen_counts_what_it_decides():
     assert np.all(nothing.decided == FREE)
 
 
-def test_products_are_asked_for_once():
+def test_products_are_computed_once():
     case, asked = Case(Spec(6, "nu_svc", step=0.02)), []
 
     def products(coef):

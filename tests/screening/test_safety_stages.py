@@ -83,7 +83,7 @@ class StageCase(Case):
     (0.0, 0.0),
 )
 @settings(max_examples=120, deadline=None)
-def test_points_of_the_stages_are_what_they_say(spec, digits):
+def test_points_of_the_stages_keep_their_bounds(spec, digits):
     case, tally = StageCase(spec, [10.0**one for one in digits]), Tally()
     for point in case.pasts:
         exact = case.K @ (point.dual.sign * point.alpha)
@@ -98,7 +98,7 @@ def test_points_of_the_stages_are_what_they_say(spec, digits):
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_they_decide_something(recipe):
+def test_the_rules_decide_some_rows(recipe):
     tally = Tally()
     for seed in range(4):
         value = 1.0 if recipe in ("nu_svc", "one_class") else -0.5

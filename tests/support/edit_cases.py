@@ -224,7 +224,7 @@ def objective(q: reference.Problem, w: np.ndarray, mu: float) -> float:
 
 
 def wrongs(case: Case) -> list[str]:
-    """What a bound says and the oracle contradicts."""
+    """The statements of a bound that the reference optimum contradicts."""
     found, q, best = case.bound(), case.oracle, case.optimum
     w, mu = case.w(case.model)
     # (The tests' own features leave out directions below 1e-12 of the largest.)
@@ -279,7 +279,7 @@ def judged_as(case: Case, model: Model) -> Case:
 
 
 def edited_again(case: Case, made: Amended) -> Case:
-    """Other edits, of the machine that the first have led to."""
+    """A case with further edits, of the machine that the first edits have led to."""
     again = judged_as(case, made.model)
     vars(again).pop("changes", None)
     again.model, again.data, again.given = made.model, made.data, case.given_after()
@@ -289,7 +289,7 @@ def edited_again(case: Case, made: Amended) -> Case:
 
 
 def wrongs_after(case: Case, made: Amended | None = None) -> list[str]:
-    """What the machine of the edited rows says and the oracle contradicts."""
+    """The statements about the refitted machine that the reference optimum contradicts."""
     made = made or amended(case)
     case = judged_as(case, made.model)
     q, best = case.oracle, case.optimum
@@ -315,7 +315,7 @@ def wrongs_after(case: Case, made: Amended | None = None) -> list[str]:
 
 
 def stated(case: Case, made: Amended) -> list[str]:
-    """What the certificate says and the user's own numbers contradict, by `published`."""
+    """The statements of the certificate that the user's own numbers contradict (`published`)."""
     spec, model, (X, y, weights) = case.spec, made.model, case.given_after()
     offset = {"none": False, "penalized": "penalized", "true": True}[spec.intercept]
     of_kernel = model.kernel.to_dict()

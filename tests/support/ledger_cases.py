@@ -51,10 +51,10 @@ TOGETHER = ("NystroemSVC", "LinearSVC", "LinearSVR")
 
 @dataclass(frozen=True)
 class Case:
-    """``name``: the estimator; ``spec``: its parameters and rows, as those of ``spec.machine``.
+    """An estimator, ``name``, with the parameters and rows of ``spec``, and how it is fitted.
 
     ``way``: how it is fitted: "alone", "store" (on rows in a store, shuffled there), or "many" (by
-    `fit_many`, beside a fit with other weights).
+    `fit_many`, together with a fit with other weights).
     """
 
     name: str

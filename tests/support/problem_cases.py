@@ -51,7 +51,7 @@ class Case:
         return np.concatenate([np.maximum(alpha, 0), np.maximum(-alpha, 0)])
 
     def scores(self, K: np.ndarray, a: np.ndarray) -> np.ndarray:
-        """Of the variables' rows; K is the kernel matrix, the penalised constant in it."""
+        """The scores of the variables' rows; K is the kernel matrix with the penalised constant."""
         coef = np.bincount(self.row, self.s * a, len(K))
         return (K @ coef)[self.row]
 
@@ -68,7 +68,7 @@ class Case:
         return float(-found.fun - gradient @ a)
 
     def feasible(self, seed: int, most: float = 1.0) -> np.ndarray:
-        """A feasible point: what a random one projects to."""
+        """A feasible point: the projection of a random one."""
         rng = np.random.default_rng(seed)
         start = self.lo + (self.hi - self.lo) * np.clip(rng.normal(0.3, 0.6, len(self.lo)), 0, most)
         box = np.stack([self.lo, self.hi], axis=1)

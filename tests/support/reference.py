@@ -1,6 +1,6 @@
-"""A slow, plain oracle in float64: explicit matrices, formulas as maths.md has them, n <= some 200.
+"""A slow reference solver in float64: explicit matrices, the formulas of maths.md, n up to 200.
 
-Shares no code with the package: where the two agree, they agree by the mathematics alone.
+It shares no code with the package: if the two agree, they agree by the mathematics alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from scipy import linalg
 from threadpoolctl import ThreadpoolController
 
-# Threads cost more than they bring at these sizes, most of all beside other tests.
+# Threads cost more than they gain at these sizes, most of all next to other tests.
 _BLAS = ThreadpoolController().select(user_api="blas")
 
 
@@ -66,7 +66,7 @@ def c_svc(phi, codes, hi, intercept="none") -> Problem:
 
 
 def squared(q: Problem) -> Problem:
-    """The same with the squares of its losses: what is the box becomes the curve."""
+    """The problem with squared losses: the end of the box becomes the curve."""
     most = np.maximum(q.hi, -q.lo)
     curve = 1 / (2 * np.where(most > 0, most, 0.5))
     ends = [np.where(end < 0, -np.inf, np.where(end > 0, np.inf, 0.0)) for end in (q.lo, q.hi)]
@@ -74,7 +74,10 @@ def squared(q: Problem) -> Problem:
 
 
 def split(q: Problem) -> Problem:
-    """The same without a tube: two variables a row, all of the first, whose difference alpha is."""
+    """The problem without a tube: two variables a row, the first of all rows first.
+
+    alpha of a row is the difference of its two variables.
+    """
     twice = lambda one: None if one is None else np.concatenate([one, one])  # noqa: E731
     return Problem(
         np.vstack([q.phi, q.phi]),
@@ -160,7 +163,7 @@ def linear_maximum(q: Problem, alpha, scores) -> float:
 
 
 def vertex(q: Problem, g) -> np.ndarray:
-    """The feasible alpha that has most of ``g . alpha``."""
+    """The feasible alpha that maximises ``g . alpha``."""
     if q.t is None:
         return np.where(g > 0, q.hi, q.lo)
     # Write a = e + x with e the end of the box where t a is least, and x spends what is left.
@@ -207,7 +210,7 @@ def solve(q: Problem, rounds: int = 200) -> Optimum:
 def _curved(q: Problem, rounds):
     """alpha and mu of squared losses, by Newton's steps on P, halved until P falls.
 
-    P is quadratic but for the rows that cross their kink.
+    P is quadratic except for rows that cross their hinge point.
     """
     Z = q.phi * q.s[:, None]
     if q.t is not None:
