@@ -1,10 +1,14 @@
 """A Dask client or cluster that somebody has already: borrowed for a fit, left running."""
 
 import pickle
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from places import ROOT
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
 
@@ -58,3 +62,16 @@ def test_copies_of_an_estimator_share_its_client(rows, tmp_path):
 def test_what_is_no_scheduler_is_refused(rows):
     with pytest.raises(InputError, match="or a Dask client or cluster, got 7"):
         machine(scheduler=7).fit(*rows)
+
+
+def test_the_example_of_the_page_on_jobs_runs(tmp_path):
+    (code,) = re.findall(
+        r"^```python\n(.*?)^```$", (ROOT / "docs/jobs.md").read_text(), re.M | re.S
+    )
+    script = tmp_path / "borrow.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert 0 <= float(done.stdout) <= 1e-3
