@@ -76,9 +76,12 @@ if sys.platform == "win32":
     raise ImportError("bigscreen runs on Linux and macOS; on Windows install and run it in WSL.")
 
 __all__ = [
+    "SVC",
+    "SVCCV",
+    "SVR",
     "Dataset",
-    "InputError",
     "Inline",
+    "InputError",
     "LADRegressor",
     "LinearSVC",
     "LinearSVR",
@@ -91,10 +94,7 @@ __all__ = [
     "NystroemSVCCV",
     "OneClassSVM",
     "QuantileRegressor",
-    "SVC",
-    "SVCCV",
     "SVCPathCV",
-    "SVR",
     "SolvedPath",
     "TimeOver",
     "TrainOptions",

@@ -1,4 +1,4 @@
-"""Random fits, judged from the user's own numbers: are the published models' statements true?
+"""Judge random fits from the user's own numbers: what published models state must be true.
 
 ``python tests/certificate_cases.py`` judges 10,000 cases and prints a summary, also when it is
 interrupted; ``KINDS`` lists what is judged. A ``Spec`` is one fit: an estimator, its parameters,
@@ -58,7 +58,6 @@ PROBLEMS = {
 }
 DRAWN = tuple(PROBLEMS)
 PROBLEMS["NuSVR"] = "nu-svr"
-# fmt: skip
 EXACT = ("SVC", "NuSVC", "NuSVR", "SVR", "LADRegressor", "QuantileRegressor", "OneClassSVM")
 KERNELS = ("rbf", "linear", "poly", "laplacian", "precomputed")
 CLASSIFIERS = ("c-svc", "nu-svc")
@@ -144,11 +143,8 @@ def drawn(seed: int) -> Spec:
         own["kernel"] = str(rng.choice(KERNELS if machine in EXACT else KERNELS[:4]))
         own["gamma"] = float(rng.uniform(-1.5, 1)) if some(0.8) else "scale"
         own["degree"], own["coef0"] = int(rng.integers(1, 6)), float(rng.choice([0.0, 0.5, 3.0]))
-    if (
-        machine == "NystroemSVC"
-        or machine in EXACT
-        and own["kernel"] != "precomputed"
-        and some(0.2)
+    if machine == "NystroemSVC" or (
+        machine in EXACT and own["kernel"] != "precomputed" and some(0.2)
     ):
         own["components"] = int(rng.integers(2, 40))
         own["sampling"] = str(rng.choice(["uniform", "rpcholesky"]))

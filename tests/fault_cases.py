@@ -416,8 +416,16 @@ class World:
 def started(folder: Path, workers: int) -> tuple[list[subprocess.Popen[str]], str]:
     """A scheduler and workers with nannies."""
     scheduler = subprocess.Popen(
-        [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "tcp://127.0.0.1"]
-        + ["--port", "0", "--no-dashboard"],
+        [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_scheduler",
+            "--host",
+            "tcp://127.0.0.1",
+            "--port",
+            "0",
+            "--no-dashboard",
+        ],
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
@@ -430,8 +438,19 @@ def started(folder: Path, workers: int) -> tuple[list[subprocess.Popen[str]], st
 def worker(folder: Path, address: str) -> subprocess.Popen[str]:
     """A worker with a nanny."""
     return subprocess.Popen(
-        [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1"]
-        + ["--no-dashboard", "--host", "127.0.0.1", "--local-directory", str(folder)],
+        [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_worker",
+            address,
+            "--nthreads",
+            "1",
+            "--no-dashboard",
+            "--host",
+            "127.0.0.1",
+            "--local-directory",
+            str(folder),
+        ],
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,

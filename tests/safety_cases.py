@@ -1,4 +1,4 @@
-"""Random cases for the rules of a path: is w* in every region, and is nothing removed wrongly?
+"""Try rules of a path on random cases: w* is in every region, and nothing is removed wrongly.
 
 ``python tests/safety_cases.py`` judges 10,000 cases and prints a summary, also when it is
 interrupted; ``KINDS`` lists what is judged: the rules of a path, and edits of machines

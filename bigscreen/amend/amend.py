@@ -79,7 +79,7 @@ def _bounds(
     return [bound(model, k, binary, data, edited) for k, binary in enumerate(own)], edited
 
 
-def amend(
+def amend(  # noqa: PLR0913
     model: Model,
     data: Rows,
     edits: Edits,

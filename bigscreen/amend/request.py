@@ -53,7 +53,7 @@ def check_amendable(model: Model, data: Rows) -> list[Binary]:
         raise InputError("the model's gap is not proved, so that no edit can start from it")
     check_match(model, data, "the model")
     known = model.provenance.get("fingerprint")
-    if known is not None and known != data.fingerprint or data.n_rows != model.provenance["rows"]:
+    if (known is not None and known != data.fingerprint) or data.n_rows != model.provenance["rows"]:
         raise InputError(
             f"{data.path or 'the data'} is not what the model was fitted on; give that store, or "
             "the one that the last edit wrote"

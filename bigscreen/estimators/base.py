@@ -207,7 +207,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
     def _threads(self) -> int | None:
         jobs = self.n_jobs
-        if jobs is None or isinstance(jobs, (int, np.integer)) and jobs == -1:
+        if jobs is None or (isinstance(jobs, (int, np.integer)) and jobs == -1):
             return None
         if not (isinstance(jobs, (int, np.integer)) and jobs >= 1):
             raise InputError(f"n_jobs must be a number of threads, None or -1, got {jobs!r}")

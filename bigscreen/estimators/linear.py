@@ -222,7 +222,7 @@ def _check_dual(penalty: Any, loss: str, dual: Any) -> None:
     """Refuse combinations that scikit-learn refuses, with its messages, and the l1 penalty."""
     if penalty not in ("l1", "l2"):
         raise InputError(f"penalty must be 'l1' or 'l2', got {penalty!r}")
-    if not (isinstance(dual, (bool, np.bool_)) or isinstance(dual, str) and dual == "auto"):
+    if not (isinstance(dual, (bool, np.bool_)) or (isinstance(dual, str) and dual == "auto")):
         raise InputError(f"dual must be 'auto', True or False, got {dual!r}")
     known = LIBLINEAR.get((penalty, loss))
     which = f"The combination of penalty='{penalty}' and loss='{loss}'"

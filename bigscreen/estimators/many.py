@@ -95,7 +95,7 @@ def fit_many(machine: Fitted, X: Any, y: Any, sample_weight: Any = None) -> list
 def _count(y: NDArray[Any], weights: NDArray[Any] | None) -> int:
     """Return the number of fits that the columns of y and of the weights ask for."""
     for what, given in (("y", y), ("sample_weight", weights)):
-        if given is not None and (given.ndim not in (1, 2) or given.ndim == 2 and not given.size):
+        if given is not None and (given.ndim not in (1, 2) or (given.ndim == 2 and not given.size)):
             raise InputError(
                 f"{what} must be a vector, or have a column for each fit, got the shape "
                 f"{given.shape}"

@@ -92,7 +92,7 @@ class Fitted:
     solver: str | None = None
 
 
-def fit(
+def fit(  # noqa: PLR0913
     run: Run,
     solver: Solver,
     limits: Limits,

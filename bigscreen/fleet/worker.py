@@ -137,7 +137,7 @@ class Host:
 
     @_reported
     def begin(self, program: bytes) -> None:
-        """Set the program. (As an argument of the actor it would pass through the scheduler.)"""
+        """Set the program, which as an argument of the actor would pass through the scheduler."""
         self._program: Program = loads(program)
 
     @_reported

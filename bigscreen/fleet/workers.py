@@ -220,7 +220,7 @@ class Memory:
 def outcome(
     workers: Workers, future: Future[Any], only: Sequence[str] | None, what: str
 ) -> tuple[Any] | None:
-    """Wait for the result of a task. (Dask alone would wait forever if every worker died.)
+    """Wait for the result of a task; Dask alone would wait forever if every worker died.
 
     Parameters
     ----------

@@ -53,7 +53,7 @@ BUCKETS = "buckets"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def ingest(
+def ingest(  # noqa: PLR0913
     sources: Any,
     path: str | os.PathLike[str],
     *,

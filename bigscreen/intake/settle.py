@@ -423,7 +423,7 @@ class StoreBuilder:
             )
         if found.unknown:
             parts = (f"{found.labels[c]!r} ({rows})" for c, rows in sorted(found.unknown.items()))
-            known = ", ".join(map(str, (like and like.labels or [])[:MAX_NAMED]))
+            known = ", ".join(map(str, ((like and like.labels) or [])[:MAX_NAMED]))
             self.notes.append(
                 f"{sum(found.unknown.values())} row(s) have a label that is none of {known}, and "
                 f"are stored without one: {', '.join(list(parts)[:MAX_NAMED])}."

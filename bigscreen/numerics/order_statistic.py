@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 WEIGHT_TOL = 1e-12
-"""Sums of weights that differ by less than this fraction of all weights count as equal: rounding."""
+"""Sums of weights that differ by less than this fraction of all weights count as equal."""
 
 
 def middle_order_statistic(

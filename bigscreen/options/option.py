@@ -200,7 +200,7 @@ def check_values(given: Any, prefix: str = "") -> None:
     """
     for own in fields(given):
         value, said = getattr(given, own.name), own.metadata["option"]
-        if not (value is None and own.default is None or said.values.accept(value)):
+        if not ((value is None and own.default is None) or said.values.accept(value)):
             name = f"{prefix}{said.called or own.name}"
             raise InputError(f"{name} must {said.values.must}, got {value!r}")
 

@@ -51,7 +51,7 @@ class FoldsJob(ManyJob):
         As for `Job`; of so many machines no pass is reported.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         data: Rows,
         options: TrainOptions,

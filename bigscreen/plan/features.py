@@ -222,7 +222,7 @@ def _features(fit: _Fit, room: float) -> str:
     stored = entry + cost.projection * m
     stored += fit.classifiers * (read + cost.stored_algebra * algebra)
     recomputed = cost.passes * entry
-    if many or request.is_close and n < tuning.rows_per_landmark * m:
+    if many or (request.is_close and n < tuning.rows_per_landmark * m):
         recomputed += cost.recomputed_algebra * algebra
     return "stored" if stored < fit.classifiers * recomputed else "recomputed"
 

@@ -525,7 +525,7 @@ def check_feasible(nu: float, positive: float, negative: float, intercept: str, 
     InputError
         With the largest feasible value.
     """
-    if positive + negative == 0 or intercept == "true" and min(positive, negative) == 0:
+    if positive + negative == 0 or (intercept == "true" and min(positive, negative) == 0):
         raise InputError(
             f"a nu-SVC needs rows of both classes that have some weight{where}; give weights "
             "above zero"

@@ -49,7 +49,7 @@ class Rows:
     def split(self, test: float, seed: int) -> tuple[Rows, Rows]:
         """A training and a test part, at random."""
         order = np.random.default_rng(seed).permutation(len(self.y))
-        cut = len(self.y) - int(round(test * len(self.y)))
+        cut = len(self.y) - round(test * len(self.y))
         parts = np.sort(order[:cut]), np.sort(order[cut:])
         return tuple(replace(self, X=self.X[p], y=self.y[p]) for p in parts)  # type: ignore
 

@@ -36,7 +36,7 @@ def test_the_objective_is_that_of_the_optimum_to_the_gap(machine):
         made = amended(case)
         (proof,) = made.model.provenance["certificates"]
         assert proof["rows"] == made.data.n_rows == made.model.provenance["rows"]
-        X, y, weights = case.rows()
+        X, y, _weights = case.rows()
         n = made.data.n_rows
         assert np.array_equal(made.data.X(0, n)[made.data.weights(0, n) > 0], X)
         assert np.array_equal(made.data.y(0, n)[made.data.weights(0, n) > 0], y)

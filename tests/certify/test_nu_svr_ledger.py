@@ -67,8 +67,8 @@ def test_a_model_of_mirrored_rows_speaks_of_each_row_once(tmp_path):
 
 
 def test_a_row_is_no_more_certain_than_its_variables():
-    used = np.array([0, 0, 1, 1, 0, 1] + [0, 0, 0, 0, 1, 1], bool)
-    ratio = np.array([3.0, 3, 3, 3, 0.5, 3] + [2.0, 0.5, 2, 0.5, 2, 3])
+    used = np.array([0, 0, 1, 1, 0, 1, 0, 0, 0, 0, 1, 1], bool)
+    ratio = np.array([3.0, 3, 3, 3, 0.5, 3, 2.0, 0.5, 2, 0.5, 2, 3])
     made = []
 
     def margins():

@@ -171,8 +171,16 @@ def test_a_budget_that_ends_before_a_paths_first_point(
 
 def test_a_budget_bounds_the_waiting_for_workers(world: World, tmp_path: Path) -> None:
     scheduler = subprocess.Popen(
-        [sys.executable, "-m", "distributed.cli.dask_scheduler"]
-        + ["--host", "tcp://127.0.0.1", "--port", "0", "--no-dashboard"],
+        [
+            sys.executable,
+            "-m",
+            "distributed.cli.dask_scheduler",
+            "--host",
+            "tcp://127.0.0.1",
+            "--port",
+            "0",
+            "--no-dashboard",
+        ],
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -185,7 +185,7 @@ def s3(monkeypatch, tmp_path):
     moto = pytest.importorskip("moto.server", reason="no S3 server: pip install 'bigscreen[test]'")
     server = moto.ThreadedMotoServer(port=0, verbose=False)
     server.start()
-    host, port = server.get_host_and_port()
+    _host, port = server.get_host_and_port()
     known = {
         "AWS_ACCESS_KEY_ID": "somebody",
         "AWS_SECRET_ACCESS_KEY": "secret",

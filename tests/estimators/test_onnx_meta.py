@@ -148,7 +148,7 @@ def test_a_meta_estimator_answers_as_its_graph(name, machine, k):
     label, values, *_ = run_graph(meta, X, options).values()
     probable = machine == "probable"
     agree = np.mean(np.ravel(label) == meta.predict(X))
-    assert agree > 0.95 if probable and name in BY_SCORES or name == "bags scores" else agree == 1
+    assert agree > 0.95 if (probable and name in BY_SCORES) or name == "bags scores" else agree == 1
     if method is None or not hasattr(meta, method):
         return
     expected = expected_values(meta, method, X)

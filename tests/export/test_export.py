@@ -144,7 +144,7 @@ def test_an_onnx_graph_takes_the_source_with_its_gaps(mixed, tmp_path):
 
 def test_a_pipeline_needs_no_bigscreen(mixed, tmp_path):
     pytest.importorskip("joblib", reason="joblib is of the extra export")
-    folder, data = mixed
+    _folder, data = mixed
     export(fitted(data, landmarks=40, gamma=0.3), data, tmp_path / "m.joblib", "sklearn")
     code = (
         "import sys, joblib, numpy as np; made = joblib.load(sys.argv[1]);"

@@ -29,7 +29,7 @@ def run(*args):
     done = CliRunner().invoke(group, [str(arg) for arg in args])
     shown = done.output
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    assert not any(ord(c) < 32 and c != "\n" or "\x7f" <= c <= "\x9f" for c in shown), shown
+    assert not any((ord(c) < 32 and c != "\n") or "\x7f" <= c <= "\x9f" for c in shown), shown
     assert "\u202e" not in shown
     return done.exit_code, shown
 

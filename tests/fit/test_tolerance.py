@@ -1,5 +1,6 @@
 """What a tolerance asks for: rounding counts, and a closer one never ends worse."""
 
+import itertools
 import warnings
 
 import numpy as np
@@ -83,6 +84,6 @@ def test_a_smaller_tol_never_ends_with_a_larger_gap(seed, C, noise):
             ).fit(X, y)
         gaps.append(machine.relative_gap_)
         assert machine.n_iter_ < 100
-    for wider, closer in zip(gaps, gaps[1:], strict=False):
+    for wider, closer in itertools.pairwise(gaps):
         assert closer <= max(wider, 1e-12)
     assert gaps[3] <= 1e-12

@@ -138,7 +138,7 @@ def test_one_machine(start, how):
         process.send_signal(how)
         process.wait(timeout=20)
     assert process.returncode == (-9 if how is signal.SIGKILL else 0)
-    gone, alive = psutil.wait_procs(workers, timeout=10)
+    _gone, alive = psutil.wait_procs(workers, timeout=10)
     assert not alive
     with pytest.raises(InputError):
         connect(address, timeout=0.5)

@@ -279,7 +279,7 @@ def test_two_checkpoints_stay(fleet, tmp_path):
 @pytest.mark.parametrize("damage", ["flip", "cut", "missing", "description", "meta"])
 def test_a_damaged_checkpoint_is_passed_by(fleet, tmp_path, damage):
     fleet.start(Gradient(), 3)
-    w, first = descend(fleet, 3)
+    w, _first = descend(fleet, 3)
     fleet.save(tmp_path, {"w": w})
     expected = descend(fleet, 3, w)
     fleet.save(tmp_path, {"w": expected[0]})

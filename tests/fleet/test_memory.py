@@ -84,8 +84,13 @@ def test_a_shell_that_leaves_no_room_is_told_so(kind, mib, flag):
     """BLAS hangs while it is loaded, deaf to signals; threads cannot be started."""
     limit = mib << 20
     ran = subprocess.run(
-        [sys.executable, "-c", "from bigscreen.cli import main; main(prog_name='bigscreen')"]
-        + ["info", "nothing"],
+        [
+            sys.executable,
+            "-c",
+            "from bigscreen.cli import main; main(prog_name='bigscreen')",
+            "info",
+            "nothing",
+        ],
         preexec_fn=lambda: resource.setrlimit(getattr(resource, kind), (limit, limit)),
         capture_output=True,
         text=True,

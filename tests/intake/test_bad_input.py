@@ -205,7 +205,7 @@ def harm_missing(store: Path) -> None:
 
 
 def harm_flipped(store: Path) -> None:
-    victim = [path for path in sorted((store / "X" / "c").rglob("*")) if path.is_file()][0]
+    victim = next(path for path in sorted((store / "X" / "c").rglob("*")) if path.is_file())
     data = bytearray(victim.read_bytes())
     data[5] ^= 64
     victim.write_bytes(data)

@@ -56,9 +56,9 @@ def violated(K, alpha, G, t, low, high):
     """LIBSVM's m - M, written down once more: a loop over rows."""
     up, down = -np.inf, np.inf
     for i in range(len(K)):
-        if t[i] > 0 and alpha[i] < high[i] or t[i] < 0 and alpha[i] > low[i]:
+        if (t[i] > 0 and alpha[i] < high[i]) or (t[i] < 0 and alpha[i] > low[i]):
             up = max(up, G[i] / t[i])
-        if t[i] > 0 and alpha[i] > low[i] or t[i] < 0 and alpha[i] < high[i]:
+        if (t[i] > 0 and alpha[i] > low[i]) or (t[i] < 0 and alpha[i] < high[i]):
             down = min(down, G[i] / t[i])
     return up - down
 

@@ -305,7 +305,7 @@ def test_make_kernel_explains_mistakes():
 
 def test_positive_semidefinite_kernels_are():
     A = random_rows(5, 40, 6)
-    for kernel in KERNELS + [Polynomial(1.0, 2, -1.0)]:
+    for kernel in [*KERNELS, Polynomial(1.0, 2, -1.0)]:
         least = np.linalg.eigvalsh(kernel.block(A, Operand(A), dtype=np.float64))[0]
         assert not kernel.psd or least > -1e-10
     assert not Polynomial(1.0, 2, -1.0).psd and not Sigmoid(1.0).psd

@@ -146,7 +146,7 @@ def test_thresholds_do_what_they_are_asked_for():
     scores, codes = two_labels(4000)
     known = learnt(scores, codes)
     above = {rule: scores > known.threshold(rule) for rule in ("f1", "precision:.9", "recall:.95")}
-    precision, recall, at = metrics.precision_recall_curve(codes, scores)
+    precision, recall, _at = metrics.precision_recall_curve(codes, scores)
     best = np.max(2 * precision * recall / np.maximum(precision + recall, 1e-9))
     assert metrics.f1_score(codes, above["f1"]) == pytest.approx(best, abs=1e-9)
     assert metrics.precision_score(codes, above["precision:.9"]) >= 0.9

@@ -98,7 +98,7 @@ def test_what_cannot_be_scored_is_said(served, change, said):
 
 
 def test_shapes_that_cannot_be_are_said(served):
-    model, records, *_ = served
+    model, _records, *_ = served
     with pytest.raises(InputError, match="3 columns and the source had 4: age, income"):
         model.predict(np.zeros((2, 3)))
     with pytest.raises(InputError, match=r"a single row x is \[x\]"):
@@ -129,7 +129,7 @@ def test_it_knows_its_columns(served):
 
 
 def test_threads_may_share_a_model(served):
-    model, records, known, folder = served
+    _model, records, known, folder = served
     fresh = Model.load(folder / "m")
     with ThreadPoolExecutor(8) as pool:
         parts = [records[k : k + 10] for k in range(0, len(records), 10)]

@@ -273,7 +273,7 @@ def test_a_deadline_that_has_passed_returns_a_certified_point(engine, monkeypatc
 
 
 def test_products_have_their_slack(monkeypatch):
-    X, dual_at = world(12, "lad", True, n=3000)
+    X, _dual_at = world(12, "lad", True, n=3000)
     stage = ColumnsStage(X, True)
     coef = np.random.default_rng(0).normal(size=len(X)) * (np.arange(len(X)) % 3 > 0)
     values, slack = stage.products(coef)

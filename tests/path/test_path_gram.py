@@ -201,7 +201,7 @@ def test_the_objectives_of_libsvm():
 
 def test_scores_follow_scaling_and_small_moves():
     """A thousand points on: what drift is said to be at most is what it is at most."""
-    X, codes, f, weights = rows(0, 80)
+    X, codes, _f, _weights = rows(0, 80)
     one, ones = stage(X), np.ones(80)
     problem = CSvc(1.0, 1, (), "true")
     solved = cold(one, problem.dual(codes, ones), 1e-6)

@@ -18,7 +18,7 @@ def test_one_class_small(tmp_path: Path) -> None:
     ]
     (tmp_path / "kddcup99").mkdir()
     with gzip.open(tmp_path / "kddcup99" / "kddcup.data_10_percent.gz", "wt") as file:
-        file.write("\n".join(lines[:-1] + [lines[-1].replace("normal.", "smurf.")]) + "\n")
+        file.write("\n".join([*lines[:-1], lines[-1].replace("normal.", "smurf.")]) + "\n")
     args = ("--rows", 1500, "--landmarks", 40, "--out", tmp_path / "out", "--work", tmp_path)
     done = script("bench.one_class", *args, BIGSCREEN_DATA=tmp_path)
     assert done.returncode == 0, done.stderr

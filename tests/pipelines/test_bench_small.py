@@ -9,14 +9,14 @@ from pipelines.bench import small
 def test_quick() -> None:
     done = script("bench.small", "--quick", "--repeat", 1)
     assert done.returncode == 0, done.stderr
-    head, line = done.stdout.splitlines()
+    _head, line = done.stdout.splitlines()
     assert line.startswith("200 rows") and float(line.split()[-1]) <= 1e-3
 
 
 def test_pairs() -> None:
     done = script("bench.small", "--pairs", "--quick", "--repeat", 1)
     assert done.returncode == 0, done.stderr
-    head, line = done.stdout.splitlines()
+    _head, line = done.stdout.splitlines()
     assert line.startswith("digits") and float(line.split()[-1]) <= 1e-3
 
 

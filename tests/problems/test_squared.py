@@ -103,7 +103,7 @@ def test_squared_losses_follow_their_formulas(seed, classes, intercept):
 @settings(max_examples=60, deadline=None)
 def test_decisions_are_of_bounds_alone(seed, classes, radius):
     """What an interval of scores decides holds for every score in it."""
-    X, codes, y, weights = rows(seed, n=30)
+    _X, codes, y, weights = rows(seed, n=30)
     problem = SquaredSvc(1.0, 1) if classes else SquaredSvr(1.0, EPSILON)
     dual = problem.dual(codes if classes else y, weights)
     scores = np.random.default_rng(seed).normal(size=30)

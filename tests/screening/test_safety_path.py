@@ -193,7 +193,7 @@ def test_srbo_of_a_one_class_machine_is_srbo_in_another_scale():
     """Box c / (nu mass) and total 1: scaled by nu it is the machine with box c / mass, total nu."""
     case = Case(Spec(2, "one_class", step=0.05, value=0.5))
     dual, k = case.dual(case.value), case.start / case.value
-    found, (alpha, scores, w_sq) = scale_to_box(dual, case.pasts[0])
+    found, (alpha, scores, _w_sq) = scale_to_box(dual, case.pasts[0])
     assert found == pytest.approx(k)
     np.testing.assert_allclose(alpha, k * case.pasts[0].alpha)
     np.testing.assert_allclose(scores.values, k * case.pasts[0].scores.values)

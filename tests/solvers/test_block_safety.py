@@ -168,7 +168,7 @@ def test_bold_rules_end_right(rule, intercept, fleet):
         assert states.looked == len(found.history)
         assert states.fixed > 0 and min(states.alive) < 250
     assert back > 0
-    assert wrong > 0 or isinstance(rule, Joachims) and rule.patience > 1
+    assert wrong > 0 or (isinstance(rule, Joachims) and rule.patience > 1)
 
 
 @pytest.mark.parametrize("intercept", ["none", "constant"])

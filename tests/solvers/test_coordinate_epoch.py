@@ -61,7 +61,7 @@ def run(X, sign, lin, lo, hi, constant, epochs, tolerance=1e-9, alpha=None):
 )
 def test_reaches_the_optimum_of_an_independent_solver(seed, n, d, constant, density):
     X, sign, lin, lo, hi = problem(seed, n, d, density)
-    alpha, w, phi, values, violation = run(X, sign, lin, lo, hi, constant, 3000)
+    alpha, w, phi, values, _violation = run(X, sign, lin, lo, hi, constant, 3000)
     Z = sign[:, None] * phi
     np.testing.assert_allclose(w, Z.T @ alpha, atol=1e-9)
     assert (lo <= alpha).all() and (alpha <= hi).all()

@@ -205,7 +205,7 @@ def test_scales_far_from_one(C, scale, coupling):
 def test_nothing_to_move(t):
     """Boxes without room, and no rows at all."""
     one = np.ones(3)
-    x, steps, violation = run(np.eye(3), one, t, one, one, one, -one)
+    _x, steps, violation = run(np.eye(3), one, t, one, one, one, -one)
     assert steps == 0 and violation == 0.0
     none = np.zeros(0)
     for coupling in (None, none):

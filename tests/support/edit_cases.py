@@ -242,7 +242,7 @@ def wrongs(case: Case) -> list[str]:
     if moved > found.radius + slack:
         said.append(f"w moves {moved}, bound {found.radius}")
     fresh = case.numbers(np.random.default_rng(case.spec.seed).normal(size=(20, case.spec.d)))
-    old, low, high = found.intervals(fresh)
+    _old, low, high = found.intervals(fresh)
     phi = case.phi(fresh)
     if case.spec.machine == "exact":
         # A row that is none of those the features are made of has a part outside of them.

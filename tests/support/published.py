@@ -463,7 +463,7 @@ class Published:
         gap = stated.get("gap")
         proves = stated.get("proved", True) and gap is not None
         if self.spec.indefinite:
-            claimed = proves or gap is not None and np.isfinite(gap)
+            claimed = proves or (gap is not None and np.isfinite(gap))
             return {"indefinite with a gap": f"gap {gap}"} if claimed else {}
         if not proves:
             return {"nothing proved, nothing said": f"{stated}"} if done else {}
