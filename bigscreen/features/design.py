@@ -77,6 +77,7 @@ class Design:
 
     @cached_property
     def _made(self) -> list[Any]:
+        """The last problem and its dual, cached by `dual`."""
         return []
 
     @property
@@ -174,6 +175,7 @@ class Design:
 
     @cached_property
     def _factor_side(self) -> Operand:
+        """T' in float32, as the right side of a product."""
         assert self.factor is not None
         return Operand(self.factor.T.astype(np.float32))
 
@@ -316,6 +318,7 @@ def _raw_dots(X: Any, coefs: FloatArray) -> FloatArray:
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _dense_dots(X: NDArray[Any], coefs: FloatArray, out: FloatArray) -> None:
+    """Write X @ coefs' to `out`, with float64 sums."""
     for i in range(X.shape[0]):
         for k in range(coefs.shape[0]):
             total = 0.0
@@ -398,6 +401,8 @@ def put_rows_at_bounds(
 
 @dataclass(frozen=True)
 class _PutAtBounds:
+    """The task of `put_rows_at_bounds` for one shard."""
+
     design: Design
     problem: Problem
     coef: FloatArray
@@ -422,6 +427,8 @@ class _PutAtBounds:
 
 @dataclass(frozen=True)
 class _ColumnSum:
+    """The task of `weighted_columns` for one shard and its coefficients."""
+
     design: Design
 
     def __call__(self, item: tuple[int, FloatArray]) -> FloatArray:
@@ -443,6 +450,8 @@ class _ColumnSum:
 
 @dataclass(frozen=True)
 class _Scores:
+    """The task of `compute_scores` for one shard."""
+
     design: Design
     coef: FloatArray
 
@@ -465,6 +474,7 @@ def column_dots(columns: Any, coef: FloatArray, out: FloatArray) -> None:
 
 @njit(cache=True, nogil=True)
 def _add(columns: Any, coef: FloatArray, total: FloatArray) -> None:
+    """Add ``coef_i [c_i, 1]`` of rows with these columns to `total`."""
     for i in range(len(coef)):
         row_axpy(columns, i, coef[i], total)
         total[-1] += coef[i]

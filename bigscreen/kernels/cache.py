@@ -160,6 +160,7 @@ class KernelCache:
     def _compute(
         self, rows: Operand, places: NDArray[np.int64], out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
+        """Compute the entries of the rows at these places with all rows of the side."""
         # Padded, so that a cached column and a recomputed one have the same bits.
         padded = pad_places(places)
         if out is None:

@@ -95,6 +95,7 @@ def check_definite(
 
 
 def _check_symmetric(K: NDArray[np.float64], ids: NDArray[np.int64], tol: float) -> None:
+    """Raise InputError if entries (i, j) and (j, i) differ by more than `tol`."""
     off = np.abs(K - K.T)
     i, j = np.unravel_index(int(np.argmax(off)), off.shape)
     if not off[i, j] <= tol:

@@ -95,6 +95,7 @@ class Precomputed(Kernel):
 
 
 def _ids(side: Operand) -> NDArray[Any]:
+    """Return the row numbers of a right side, which a precomputed kernel requires."""
     if side.ids is None:
         raise ValueError("a precomputed kernel needs the ids of its rows")
     return side.ids

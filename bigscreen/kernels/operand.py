@@ -154,6 +154,7 @@ class Operand:
 
     @cached_property
     def rare_l1(self) -> FloatArray:
+        """L1 norms of the rows over their rare columns: float64 (rows,)."""
         return np.asarray(abs(self.rare.astype(np.float64)).sum(axis=1))
 
     @cached_property

@@ -226,18 +226,18 @@ def row_of(K: Any, copies: NDArray[Any], there: NDArray[np.bool_], i: int) -> ND
 def _row_of(K: Any, copies: Any, there: Any, i: Any) -> Any:
     if getattr(K, "instance_class", None) is not Recipe:
 
-        def kept(K: Any, copies: Any, there: Any, i: Any) -> Any:
+        def return_row(K: Any, copies: Any, there: Any, i: Any) -> Any:
             return K[i]
 
-        return kept
+        return return_row
 
-    def computed(K: Any, copies: Any, there: Any, i: Any) -> Any:
+    def compute_if_missing(K: Any, copies: Any, there: Any, i: Any) -> Any:
         if not there[i]:
             there[i] = True
             compute(K, i, copies[i])
         return copies[i]
 
-    return computed
+    return compute_if_missing
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -307,6 +307,7 @@ def _sums(
     out: FloatArray,
     rest: FloatArray,
 ) -> None:
+    """Compute `sum_rows` in compiled code; one pass over each row of the matrix."""
     for k in range(len(ids)):
         row, a, b = row_of(K, copies, there, ids[k]), coef[k], other[k]
         for j in range(len(out)):

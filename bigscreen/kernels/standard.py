@@ -47,6 +47,7 @@ _LOG2E = math.log2(math.e)
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def _finish_row(terms: NamedTuple, row: NDArray[Any], half_a: float, half_b: NDArray[Any]) -> None:
+    """Turn a row of values into kernel entries, in place."""
     for j in range(len(row)):
         row[j] = entry(terms, row[j], half_a, half_b[j])
 
@@ -121,6 +122,7 @@ class Compiled(Kernel):
     def _tiled(
         self, A: AnyRows, B: Operand, dtype: np.dtype[Any], out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
+        """Compute entries tile by tile, without products of bytes."""
         out, terms = output_array(A, B, out, dtype), self.terms(dtype)
         for tile in tiles(A, B, self.values(B, dtype), dtype, out):
             _finish(terms, tile)
@@ -145,6 +147,7 @@ class Compiled(Kernel):
     def _tiled_dots(
         self, A: AnyRows, B: Operand, VT: FloatArray, dtype: np.dtype[Any]
     ) -> FloatArray:
+        """Compute K(A, B) @ VT' tile by tile, without products of bytes."""
         out, terms = np.zeros((count_rows(A), len(VT))), self.terms(dtype)
         for tile in tiles(A, B, self.values(B, dtype), dtype):
             _finish_dots(terms, tile, VT, out)
@@ -217,6 +220,7 @@ class Rbf(Compiled):
         return self._exponent_error(sqnorm_a, max_sqnorm_b, d) + 4 * U32
 
     def _exponent_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
+        """Bound the error of ``gamma ||a - b||^2`` in float32."""
         half = product_error(sqnorm_a, max_sqnorm_b, d) + U32 * (sqnorm_a + max_sqnorm_b)
         return 2 * self.gamma * half
 
@@ -260,6 +264,7 @@ class Polynomial(Compiled):
         return float(self._base(max_sqnorm_a, max_sqnorm_b) ** self.degree)
 
     def _base(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float) -> Any:
+        """Upper bound of ``|gamma <a, b> + coef0|``."""
         return self.gamma * np.sqrt(sqnorm_a * max_sqnorm_b) + abs(self.coef0)
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:

@@ -217,6 +217,7 @@ def _pack(
     numbers: NDArray[np.uint8],
     known: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]],
 ) -> None:
+    """Write the integers of rows to panels of bytes, and their sums and squares to `known`."""
     n, d = len(rows), len(columns)
     words, panel = numbers.shape[1], numbers.shape[2]
     sums, squares, fits = known
@@ -250,6 +251,7 @@ def _pack_others(
     numbers: NDArray[np.float32],
     halves: FloatArray,
 ) -> None:
+    """Write the other columns of rows, less the origin, to panels of float32."""
     panel = numbers.shape[2]
     for i in range(panel * len(numbers)):
         to, square = numbers[i // panel, :, i % panel], 0.0

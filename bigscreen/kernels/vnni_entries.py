@@ -94,6 +94,7 @@ def rows_off_grid(A: AnyRows, off: NDArray[np.int64]) -> Any:
 
 
 def _halves(rows: Panels, apart: bool, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return half the squared norms of the other columns; 0 unless distances are wanted."""
     with np.errstate(over="ignore"):  # inf: so far away that the entry is 0
         return rows.halves.astype(dtype) if apart else np.zeros(len(rows.halves), dtype)
 
@@ -114,6 +115,7 @@ def _lefts(A: AnyRows, side: Operand, pairing: str) -> Iterator[tuple[int, Panel
 
 
 def _space(shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
+    """Return this thread's buffer for panels of the left side."""
     return scratch(f"left, {np.dtype(dtype).name}", shape, dtype)
 
 
@@ -126,6 +128,7 @@ def _run(
     VT: FloatArray | None,
     out: NDArray[Any],
 ) -> None:
+    """Multiply panels strip by strip, and write entries, or add K VT', to `out`."""
     n, m, words, more = len(terms.left), len(terms.right), left.small.shape[1], left.others.shape[1]
     sums, row = np.empty((LEFT, PITCH), np.int32), np.full(STRIP, terms.scale)
     rest = np.zeros((LEFT, PITCH), np.float32)
@@ -218,6 +221,7 @@ def _as_overload(x: Any, like: Any) -> Callable[..., Any]:
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
 def _dots(row: NDArray[Any], VT: FloatArray, b: int, end: int, out: FloatArray) -> None:
+    """Add the products of a strip of entries with vectors to `out`, summed in float64."""
     for c in range(len(VT)):
         v, total = VT[c, b:end], 0.0
         for k in range(len(v)):

@@ -16,11 +16,12 @@ from scipy.linalg.lapack import dpstrf, get_lapack_funcs
 
 from bigscreen.numerics.rows import FloatArray
 
-AtOnce = Callable[[Callable[[int], Any], Iterable[int]], list[Any]]
+ParallelMap = Callable[[Callable[[int], Any], Iterable[int]], list[Any]]
 """A parallel map: (function, items) to the list of results in the order of the items."""
 
 
 def _lapack(name: str, arguments: int) -> Any:
+    """Find a LAPACK routine of scipy by name, callable without the GIL."""
     address = get_cython_function_address("scipy.linalg.cython_lapack", name)
     # (A call through ctypes releases the GIL.)
     return ctypes.CFUNCTYPE(None, ctypes.c_char_p, *[ctypes.c_void_p] * arguments)(address)
@@ -75,7 +76,7 @@ def _call_lapack(
     return info.value
 
 
-def factorise_in_parallel(matrix: NDArray[Any], at_once: AtOnce, block: int = 512) -> bool:
+def factorise_in_parallel(matrix: NDArray[Any], at_once: ParallelMap, block: int = 512) -> bool:
     """Overwrite the upper triangle of a symmetric matrix A by U with ``U' U = A``, on all cores.
 
     The bits do not depend on the number of cores. Entries below the diagonal are not changed.
@@ -83,7 +84,7 @@ def factorise_in_parallel(matrix: NDArray[Any], at_once: AtOnce, block: int = 51
     Parameters
     ----------
     matrix : float32 or float64 (n, n), C-contiguous
-    at_once : AtOnce
+    at_once : ParallelMap
         Maps a function over items in several threads.
     block : int
         Rows and columns of the blocks that one thread works on.
@@ -106,11 +107,11 @@ def factorise_in_parallel(matrix: NDArray[Any], at_once: AtOnce, block: int = 51
         turned = np.ascontiguousarray(_invert(corner).T)
         later = range(own.stop, n, block)
 
-        def across(at: int, own: slice = own, turned: NDArray[Any] = turned) -> None:
+        def multiply_panel(at: int, own: slice = own, turned: NDArray[Any] = turned) -> None:
             there = slice(at, at + block)
             matrix[own, there] = turned @ matrix[own, there]
 
-        def beside(at: int, own: slice = own) -> None:
+        def update_rest(at: int, own: slice = own) -> None:
             there = slice(at, min(at + block, n))
             panel = np.ascontiguousarray(matrix[own, there].T)
             rest = panel @ matrix[own, at:]
@@ -118,19 +119,19 @@ def factorise_in_parallel(matrix: NDArray[Any], at_once: AtOnce, block: int = 51
             rest[low] = 0.0  # leave entries below the diagonal unchanged
             matrix[there, at:] -= rest
 
-        at_once(across, later)
-        at_once(beside, later)
+        at_once(multiply_panel, later)
+        at_once(update_rest, later)
     return True
 
 
-def invert_in_parallel(matrix: NDArray[Any], at_once: AtOnce, block: int = 512) -> None:
+def invert_in_parallel(matrix: NDArray[Any], at_once: ParallelMap, block: int = 512) -> None:
     """Overwrite an upper triangular matrix by its inverse, on all cores; 0 below the diagonal.
 
     Parameters
     ----------
     matrix : float32 or float64 (n, n), C-contiguous
         Entries below its diagonal are not read.
-    at_once : AtOnce
+    at_once : ParallelMap
         Maps a function over items in several threads.
     block : int
         Rows and columns of the blocks that one thread works on.
@@ -141,7 +142,7 @@ def invert_in_parallel(matrix: NDArray[Any], at_once: AtOnce, block: int = 512) 
         corner = _invert(np.triu(matrix[own, own]))
         above = np.array(matrix[:start, own])
 
-        def up(
+        def invert_panel(
             at: int,
             start: int = start,
             own: slice = own,
@@ -152,7 +153,7 @@ def invert_in_parallel(matrix: NDArray[Any], at_once: AtOnce, block: int = 512) 
             there = slice(at, at + block)
             matrix[there, own] = -(matrix[there, at:start] @ above[at:]) @ corner
 
-        at_once(up, range(0, start, block))
+        at_once(invert_panel, range(0, start, block))
         matrix[own, own] = corner
         matrix[own, :start] = 0.0
 

@@ -61,5 +61,6 @@ def _sum_of_zeros(values: NDArray[Any]) -> Any:
 
 @njit(cache=True, nogil=True)
 def _add(values: NDArray[Any], scale: float, total: NDArray[np.int64]) -> None:
+    """Add the values, rounded to multiples of 1 / scale, to int64 totals."""
     for i in range(len(values)):
         total[i] += np.int64(np.rint(values[i] * scale))

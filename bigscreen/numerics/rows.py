@@ -91,6 +91,7 @@ def as_rows(X: Any) -> RowArrays:
 
 
 def _is_csr(X: Any) -> bool:
+    """Whether a numba type is the CSR triple, not a dense array."""
     return isinstance(X, types.BaseTuple)
 
 

@@ -68,6 +68,7 @@ def fetch_rows(fleet: Fleet, data: Rows, ids: NDArray[np.int64]) -> Any:
 
 
 def _decode_rows(data: Rows, words: NDArray[np.float64], count: int) -> Any:
+    """Decode the features of `count` rows from the numbers that a shard has sent."""
     real = data.X(0, 0).dtype
     if not data.is_sparse:
         return words[: count * data.n_features].astype(real).reshape(count, data.n_features)
@@ -142,6 +143,7 @@ def unpack_dual(sent: dict[str, Any], rows: slice) -> dict[str, Any]:
 
 
 def _is_same(one: Any, other: Any) -> bool:
+    """Whether two fields of a dual are equal, or both None."""
     return one is other or (
         one is not None and other is not None and np.array_equal(np.asarray(one), np.asarray(other))
     )
@@ -156,6 +158,7 @@ def _encode(values: Any) -> Any:
 
 
 def _decode(value: Any, rows: slice) -> Any:
+    """Decode these rows' part of a field that `_encode` made."""
     if isinstance(value, tuple):
         return value[0][value[1][rows]]
     return None if value is None else value[rows]

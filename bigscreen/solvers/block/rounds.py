@@ -72,6 +72,7 @@ class BlockRounds:
         self.screening.clear()
 
     def _program(self, fine: bool) -> BlockProgram:
+        """Make the program that the shards run."""
         return BlockProgram(self.design, self.problem, self.slots.capacity, self.named, fine)
 
     @property

@@ -67,6 +67,7 @@ class PathProgram(BlockProgram):
         return np.zeros(1)
 
     def _read(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
+        """Return the scores of all rows under a subsample's solution."""
         scores, change = np.zeros(len(state.alpha)), message["change"]
         state.columns.accumulate(message["rows"], np.full(len(change), -1), change, scores)
         return pad(scores + message["offset"], self.design.data.shard_rows)
@@ -83,6 +84,7 @@ class PathProgram(BlockProgram):
         return pad(scores, self.design.data.shard_rows)
 
     def _add(self, state: BlockShard, message: dict[str, Any]) -> None:
+        """Add the moved rows' columns to the scores of all rows, decided ones included."""
         change, slots = message["change"], message["slots"]
         state.columns.accumulate(message["rows"], slots, change, state.scores)
 
@@ -97,6 +99,7 @@ class PathProgram(BlockProgram):
         return answer
 
     def _look_at(self, state: BlockShard, keep: NDArray[np.int64]) -> None:
+        """Drop all rows but ``keep``, places among the undecided rows; keep their columns."""
         state.alive = state.alive[keep]
 
 

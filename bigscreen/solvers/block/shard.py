@@ -90,6 +90,7 @@ class BlockProgram:
         )
 
     def _columns(self, side: Operand, capacity: int | None = None) -> KernelCache:
+        """Make an empty cache of kernel columns with entries for the rows of ``side``."""
         design = self.design
         assert design.kernel is not None
         room = self.capacity if capacity is None else capacity
@@ -121,6 +122,7 @@ class BlockProgram:
         return self._survey(state, message)
 
     def _add(self, state: BlockShard, message: dict[str, Any]) -> None:
+        """Add the moved rows' columns to the scores of the rows not screened."""
         scores = state.scores[state.held]
         state.columns.accumulate(message["rows"], message["slots"], message["change"], scores)
         state.scores[state.alive] = scores[state.places]
@@ -139,6 +141,7 @@ class BlockProgram:
         state.columns.entries += columns.entries
 
     def _survey(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
+        """Survey the rows not screened: the answer to a move."""
         alive = state.alive
         sums, ends, (v, over, under) = state.survey_rows(alive, message)
         named = [
@@ -480,6 +483,7 @@ def _survey(
     off: Errors,
     found: Found,
 ) -> tuple[float, float, float]:
+    """Survey these rows: write v and distances to `found`, return ||w||^2, gap and rounding."""
     sign, lin, lo, hi, t = terms
     alpha, scores, mu, offset = at
     relative, errors, spread = off

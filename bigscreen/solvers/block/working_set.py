@@ -141,6 +141,7 @@ def balance_kinds(
 
 
 def _join(parts: list[Violators]) -> Violators:
+    """Concatenate lists of violators."""
     if len(parts) == 1:
         return parts[0]
     return Violators(*(np.concatenate(each) for each in zip(*parts, strict=True)))

@@ -184,4 +184,5 @@ class KernelRows:
         return scores + float(self.constant * coef.sum())
 
     def _side(self, rows: NDArray[np.int64]) -> Operand:
+        """Prepare these rows of the data as a side of kernel evaluations."""
         return Operand(self.X[rows], rows)

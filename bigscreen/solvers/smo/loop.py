@@ -296,6 +296,7 @@ def _coupled(
     variables: Variables,
     limits: Limits,
 ) -> tuple[int, float]:
+    """Run SMO with a coupling: the loop over pair steps."""
     K, order, copies, copied = rows
     tol, most, second, _ = limits
     x = variables.x
@@ -345,6 +346,7 @@ def _coupled(
 
 @njit(cache=True, nogil=True)
 def _free(rows: Any, diag: FloatArray, variables: Variables, limits: Limits) -> tuple[int, float]:
+    """Run SMO without a coupling: the loop over steps on one or two variables."""
     K, order, copies, copied = rows
     tol, most, second, pairs = limits
     steps, violation = 0, 0.0
@@ -391,9 +393,9 @@ def times_factor(value: Any, flip: Singles | None, k: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def add_tube(F: float, kink: FloatArray | None, k: int) -> float:
-    """Return F of variable k plus the tube's term for moves up or down, given as ``kink``."""
-    return F if kink is None else F + kink[k]
+def add_tube(F: float, term: FloatArray | None, k: int) -> float:
+    """Return F of variable k plus the tube's term for moves up or down, given as ``term``."""
+    return F if term is None else F + term[k]
 
 
 @njit(cache=True, nogil=True)
@@ -449,6 +451,7 @@ def find_moves(variables: Variables) -> NDArray[np.int8]:
 
 @njit(cache=True, nogil=True)
 def _update_moves(k: int, variables: Variables, moves: NDArray[np.int8]) -> None:
+    """Update in which directions variable k can move."""
     x, low, high = variables.x, variables.low, variables.high
     moves[k] = UP * (x[k] < high[k]) + DOWN * (x[k] > low[k])
 
@@ -708,6 +711,7 @@ def free_step_and_update(
 
 @njit(cache=True, nogil=True)
 def _clip(d: float, low: float, high: float) -> float:
+    """Clip d to [low, high]."""
     return min(max(d, low), high)
 
 

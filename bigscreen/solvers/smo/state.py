@@ -155,6 +155,7 @@ class SmoState:
 
     @property
     def coupled(self) -> bool:
+        """Whether the dual has a coupling (an equality constraint)."""
         return self.dual.coupling is not None
 
     @property
@@ -164,6 +165,7 @@ class SmoState:
 
     @property
     def groups(self) -> range:
+        """The numbers of the groups of rows, each with a multiplier."""
         return range(np.size(self.dual.total))
 
     @property
@@ -219,6 +221,7 @@ class SmoState:
         return replace(part, total=self.dual.total - sums)
 
     def _scores_of(self, rows: NDArray[np.int64], dtype: type | None = None) -> FloatArray:
+        """Compute the scores of these rows at the present alpha."""
         support = np.flatnonzero(self.alpha)
         return self.rows.scores(rows, support, (self.dual.sign * self.alpha)[support], dtype)
 
@@ -293,6 +296,7 @@ class SmoState:
         self.F = self._upward(self._scores_of(self.alive))
 
     def _violation(self) -> float:
+        """Return the violation of the KKT conditions at the last scores."""
         return violation(self.part.dual, self.alpha[self.alive], self.seen.scores)
 
     def _float32_errors_matter(self, gap: float, doubt: float) -> bool:
@@ -316,6 +320,7 @@ class SmoState:
         return float(np.sum(room)) * error > fraction * gap
 
     def _spread(self) -> float:
+        """Return the factor by which independent errors of entries add up in a score."""
         return error_spread(self.dual.sign * self.alpha, self.alike)
 
     def _slack(self, rows: NDArray[np.int64], scores: FloatArray) -> FloatArray:
@@ -366,6 +371,7 @@ class SmoState:
             self._keep(~drop)
 
     def _keep(self, keep: NDArray[np.bool_]) -> None:
+        """Screen all rows alive but these."""
         self.x, self.F = self.x[keep], self.F[keep]
         self.since = np.stack([self.x, self.F])
         self.part = self._rows_at(self.alive[keep])
