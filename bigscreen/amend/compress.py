@@ -15,7 +15,7 @@ from bigscreen.amend.edits import labels_and_weights, places_of
 from bigscreen.amend.request import check_amendable
 from bigscreen.amend.store import Block, write_store
 from bigscreen.data.dataset import Dataset
-from bigscreen.data.layout import Layout, take
+from bigscreen.data.layout import Layout, take_rows
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
 from bigscreen.data.writer import DatasetWriter
@@ -61,12 +61,12 @@ class _KeptRows:
         status, X = self.status[start:stop], data.X(start, stop)
         y, weights = data.y(start, stop), data.weights(start, stop)
         keep = np.flatnonzero((status == 2) | ((status == 1) & (not self.merge)))
-        own = take(X, keep) if data.is_sparse else X[keep]
+        own = take_rows(X, keep) if data.is_sparse else X[keep]
         width = data.n_features if self.factor is None else self.factor.shape[1]
         sums, sizes = np.zeros((data.n_labels, width)), np.zeros(data.n_labels)
         for label in range(data.n_labels if self.merge else 0):
             rows = np.flatnonzero((status == 1) & (y == label))
-            part = take(X, rows) if data.is_sparse else X[rows]
+            part = take_rows(X, rows) if data.is_sparse else X[rows]
             columns = self._columns_sum(part, weights[rows])
             sums[label] = columns if self.factor is None else self.factor.T @ columns
             sizes[label] = weights[rows].sum()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.layout import Features, joined
+from bigscreen.data.layout import Features, stack_rows
 from bigscreen.data.limits import check_regular
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
@@ -115,7 +115,7 @@ def find_changes(data: Rows, edits: Edits) -> Changes:
         more = edits.add
         check_fit(data, more)
         m = more.n_rows
-        X = joined(data.is_sparse, [X, more.X(0, m)])
+        X = stack_rows(data.is_sparse, [X, more.X(0, m)])
         entering = more.y(0, m).astype(np.int32)
         if more.labels != data.labels:
             entering = _codes(data, (np.arange(m), [more.labels[c] for c in entering]))
@@ -150,7 +150,7 @@ def check_fit(data: Rows, more: Rows) -> None:
             f"the rows to add have {more.n_features} features and the data has {data.n_features}; "
             "ingest them with --like the store"
         )
-    if more.preparation.of_features != data.preparation.of_features:
+    if more.preparation.features_fingerprint != data.preparation.features_fingerprint:
         raise InputError(
             "the rows to add were scaled or encoded otherwise than the data; ingest them with "
             "--like the store"

@@ -15,8 +15,8 @@ from scipy.sparse import issparse
 
 from bigscreen.amend.edits import Changes
 from bigscreen.data.dataset import MANIFEST, Dataset
-from bigscreen.data.folder import store_path, take_name, unfinished
-from bigscreen.data.layout import Features, Layout, joined, take
+from bigscreen.data.folder import store_path, take_name, unfinished_path
+from bigscreen.data.layout import Features, Layout, stack_rows, take_rows
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.rows import Rows
 from bigscreen.data.writer import DatasetWriter
@@ -63,7 +63,7 @@ def make_edited_rows(
     blocks = _blocks(data, edited, gone)
     if path is None:
         parts = list(blocks)
-        X = joined(data.is_sparse, [part[0] for part in parts])
+        X = stack_rows(data.is_sparse, [part[0] for part in parts])
         y, weights, _ = (np.concatenate([part[k] for part in parts]) for k in (1, 2, 3))
         return MemoryDataset(
             X, y, data.layout.labels, weights if weighted else None, preparation=data.preparation
@@ -155,7 +155,7 @@ def write_store(writer: DatasetWriter, blocks: Iterator[Block]) -> Dataset:
         _write(writer, blocks)
         return writer.finish()
     except BaseException:
-        shutil.rmtree(unfinished(writer.path), ignore_errors=True)
+        shutil.rmtree(unfinished_path(writer.path), ignore_errors=True)
         raise
 
 
@@ -194,10 +194,10 @@ def _blocks(data: Rows, edited: Changes, gone: NDArray[np.bool_]) -> Iterator[Bl
 def _part(X: Any, rows: Any) -> Any:
     if isinstance(rows, slice):
         rows = np.arange(rows.start, rows.stop)
-    return X[rows] if isinstance(X, np.ndarray) else take(X, rows)
+    return X[rows] if isinstance(X, np.ndarray) else take_rows(X, rows)
 
 
 def _join(one: Block, other: Block) -> Block:
     rest = (np.concatenate([one[k], other[k]]) for k in (1, 2, 3))
     y, weights, ids = rest
-    return joined(issparse(one[0]), [one[0], other[0]]), y, weights, ids
+    return stack_rows(issparse(one[0]), [one[0], other[0]]), y, weights, ids

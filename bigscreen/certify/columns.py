@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bigscreen.certify.ledger import is_off_side, round_to_float32
 from bigscreen.certify.offset import Breakpoints
 from bigscreen.certify.sample import SAMPLE, ComparedRows, Sample, compare_rows, stride
-from bigscreen.data.layout import joined
+from bigscreen.data.layout import stack_rows
 from bigscreen.features.design import ROWS_PER_TILE, Design, row_ranges
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_dot
@@ -409,7 +409,7 @@ class SeveralPasses:
         """Compare picked rows in both precisions and add them to every point's sample."""
         true, (alpha, exact) = self.passes[0].true, read
         assert true is not None
-        own = joined(true.data.is_sparse, [part.own for part in rows])
+        own = stack_rows(true.data.is_sparse, [part.own for part in rows])
         columns = np.concatenate([part.columns for part in rows])
         places = np.concatenate([part.places for part in rows])
         drawn = np.concatenate([part.drawn for part in rows])

@@ -14,7 +14,7 @@ from bigscreen.kernels.base import U32, phi_norms
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
-from bigscreen.model.ledger import DualPoint, Ledger, rounded
+from bigscreen.model.ledger import DualPoint, Ledger, round_margins
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual, Mu
 from bigscreen.problems.recipes import Problem
@@ -110,7 +110,7 @@ def _compute_margins(
     distance, used = _distances(dual, scores, middle)
     with np.errstate(divide="ignore", invalid="ignore"):
         left = distance - doubt
-        return rounded(np.where(left > 0, left / length, 0.0) / radius, used)
+        return round_margins(np.where(left > 0, left / length, 0.0) / radius, used)
 
 
 def round_to_float32(scores: FloatArray) -> NDArray[np.float32]:

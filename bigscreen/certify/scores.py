@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.layout import take
+from bigscreen.data.layout import take_rows
 from bigscreen.data.rows import Rows
 from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
@@ -232,7 +232,7 @@ class ScoreProgram:
             part = slice(*np.searchsorted(chunk, (k, k + 1)))
             start, stop = self.data.chunk(int(k))
             X, own = self.data.X(start, stop), ids[part]
-            rows = X if len(own) == stop - start else take(X, own - start)
+            rows = X if len(own) == stop - start else take_rows(X, own - start)
             scores[part], band[part] = self.score(Operand(rows, own))
         return scores, band
 

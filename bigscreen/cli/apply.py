@@ -116,7 +116,7 @@ def predict(
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.evaluate.predict import Meaning, check_suffix, write_predictions
-    from bigscreen.model.model import Model, matched
+    from bigscreen.model.model import Model, match_store
     from bigscreen.report import report
 
     deadline = deadline_of(time_budget)
@@ -131,7 +131,7 @@ def predict(
     if threshold is not None:
         fitted = fitted.thresholded(threshold)
     dataset = Dataset.open(store)
-    fitted = matched(fitted, dataset, model)
+    fitted = match_store(fitted, dataset, model)
     with each_chunk(where, dataset, deadline) as each:
         counts = write_predictions(
             fitted,
@@ -230,7 +230,7 @@ def evaluate(
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.evaluate.evaluate import evaluate as compare
-    from bigscreen.model.model import Model, matched
+    from bigscreen.model.model import Model, match_store
     from bigscreen.report import evaluation, report
 
     check_json(json_file, model)
@@ -240,7 +240,7 @@ def evaluate(
     if threshold is not None:
         fitted = fitted.thresholded(threshold)
     dataset = Dataset.open(store)
-    fitted = matched(fitted, dataset, model)
+    fitted = match_store(fitted, dataset, model)
     with each_chunk(where, dataset) as each:
         record = compare(fitted, dataset, each, positive, curves=page is not None)
     if json_file:

@@ -39,15 +39,15 @@ def explain(model: str, store: str, row: int, top: int, json_file: str | None) -
       bigscreen explain exact.bsm test.store --row 17 --top 5
     """
     from bigscreen.data.dataset import Dataset
-    from bigscreen.model.explain import carried
-    from bigscreen.model.model import Model, matched
+    from bigscreen.model.explain import explain_score
+    from bigscreen.model.model import Model, match_store
     from bigscreen.report import report
 
     check_json(json_file, model)
     fitted = Model.load(model)
     dataset = Dataset.open(store)
-    fitted = matched(fitted, dataset, model)
-    found = carried(fitted, dataset, row)
+    fitted = match_store(fitted, dataset, model)
+    found = explain_score(fitted, dataset, row)
     if json_file:
         report.write_result(json_file, "explain", found)
     answer = found.get("label", found.get("prediction"))

@@ -88,7 +88,7 @@ def describe_store(dataset: "Dataset") -> dict[str, Any]:
         "shards": dataset.n_shards,
         "bytes": dataset.stored_bytes,
         "fingerprint": dataset.fingerprint,
-        "bound": dataset.bound,
+        "bound": dataset.has_checksums,
         "profile": dataset.profile,
     }
 

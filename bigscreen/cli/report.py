@@ -51,7 +51,7 @@ def report(
     from bigscreen.data.dataset import Dataset
     from bigscreen.evaluate.evaluate import evaluate
     from bigscreen.model.file import is_path
-    from bigscreen.model.model import Model, matched
+    from bigscreen.model.model import Model, match_store
     from bigscreen.model.solved_path import SolvedPath
     from bigscreen.report import pages
     from bigscreen.report.report import note, write_result
@@ -77,7 +77,7 @@ def report(
         model, dataset = Model.load(thing), None
         if store is not None:
             dataset = Dataset.open(store)
-            model = matched(model, dataset, thing)
+            model = match_store(model, dataset, thing)
             with each_block(threads) as each:
                 found = evaluate(model, dataset, each, curves=True)
         write_page(out, model, thing, dataset, found)

@@ -49,7 +49,7 @@ def rows(
     """
     from bigscreen.evaluate.predict import check_suffix
     from bigscreen.evaluate.rows import write_rows
-    from bigscreen.model.ledger import described
+    from bigscreen.model.ledger import summarise_ledgers
     from bigscreen.model.model import Model
     from bigscreen.report import certificate, report
 
@@ -65,7 +65,7 @@ def rows(
             f"{model} has no ledger: nothing is proved of it, or it was taken from a path, or an "
             "older bigscreen wrote it"
         )
-    record = described(fitted.ledger, certificate.labels(fitted))
+    record = summarise_ledgers(fitted.ledger, certificate.labels(fitted))
     if json_file:
         report.write_result(json_file, "rows", record)
     if out is not None:

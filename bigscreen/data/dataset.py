@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.folder import unfinished
+from bigscreen.data.folder import unfinished_path
 from bigscreen.data.layout import SUMMARY, Features, Layout, chunk_digest, csr, csr_slice, csr_stack
 from bigscreen.data.limits import read_json
 from bigscreen.data.preparation import Preparation
@@ -66,7 +66,7 @@ class Dataset(Rows):
             self._compressed = bool(self.manifest["compressed"])
             self._fingerprint = str(self.manifest["fingerprint"])
             found = self.layout.fingerprint(
-                digests, self.preparation.fingerprint, summary if self.bound else None
+                digests, self.preparation.fingerprint, summary if self.has_checksums else None
             )
             if len(digests) != self.n_chunks or found != self._fingerprint:
                 raise bad_manifest(self.path)
@@ -119,7 +119,7 @@ class Dataset(Rows):
         return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
 
     @property
-    def bound(self) -> bool:
+    def has_checksums(self) -> bool:
         """Whether the manifest has the checksum of every chunk.
 
         Reading a chunk then also detects a chunk file that was exchanged for another valid one.
@@ -198,7 +198,7 @@ class Dataset(Rows):
             X, y, ids = self.X(start, stop), self.y(start, stop), self.row_ids(start, stop)
             weights = self.weights(start, stop) if self.has_weights else None
             norms = self.sqnorms(start, stop)
-            known = norms if self.bound else None
+            known = norms if self.has_checksums else None
             if chunk_digest(X, y, weights, ids, known) != record["digest"]:
                 raise InputError(
                     f"rows {start} to {stop - 1} of the dataset {self.path} are not those that its "
@@ -240,12 +240,12 @@ class Dataset(Rows):
             raise
 
     def _checksums(self) -> list[Checksums] | None:
-        return [record["crc32c"] for record in self._chunks] if self.bound else None
+        return [record["crc32c"] for record in self._chunks] if self.has_checksums else None
 
     def _csr_files(self, k: int) -> list[StoredArray]:
         start, stop = self.chunk(k)
         folder, record = csr_folder(self.path, k), self._chunks[k]
-        known = record["crc32c"] if self.bound else None
+        known = record["crc32c"] if self.has_checksums else None
         nnz, wide = record["nnz"], self.layout.wide
         return csr_arrays(folder, stop - start, nnz, self._compressed, known, wide)
 
@@ -258,7 +258,7 @@ class Dataset(Rows):
         arrays = list(self._arrays.values())
         if self.is_sparse:
             arrays += [array for k in range(self.n_chunks) for array in self._csr_files(k)]
-        size_of = sizes_below(self.path)
+        size_of = file_size_lookup(self.path)
         for array in arrays:
             if size_of(array.folder / "zarr.json") is None:
                 raise missing_chunk(array.folder / "zarr.json")
@@ -270,7 +270,7 @@ class Dataset(Rows):
                     raise damaged_chunk(file)
 
 
-def sizes_below(folder: Place) -> Callable[[Place], int | None]:
+def file_size_lookup(folder: Place) -> Callable[[Place], int | None]:
     """Return a function from a file below `folder` to its size in bytes, or None if it is missing.
 
     The sizes below a remote folder are listed once, in one request.
@@ -305,7 +305,7 @@ def read_manifest(path: Place) -> dict[str, Any]:
     InputError
         If there is no readable, undamaged manifest; the message says why.
     """
-    wip = path if path.suffix == ".wip" else unfinished(path)
+    wip = path if path.suffix == ".wip" else unfinished_path(path)
     try:
         there = (path / MANIFEST).exists() or path.exists()
     except OSError as error:

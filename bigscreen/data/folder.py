@@ -21,7 +21,7 @@ def store_path(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(path) if os.path.islink(path) else os.path.abspath(path))
 
 
-def unfinished(path: P) -> P:
+def unfinished_path(path: P) -> P:
     """Return the folder in which the dataset `path` is built: `path` with ".wip" appended."""
     return path.with_name(path.name + ".wip")
 

@@ -11,7 +11,7 @@ from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
 
 
-def assign(
+def assign_folds(
     strata: NDArray[Any], weights: FloatArray, folds: int, seed: int, labels: list[Any] | None
 ) -> NDArray[np.int16]:
     """Assign every row to the fold that holds it out; return int16 (n,).

@@ -205,7 +205,7 @@ def csr(
     return out
 
 
-def padded(rows: Features, width: int) -> Features:
+def pad_columns(rows: Features, width: int) -> Features:
     """Append columns of zeros to the rows until they have `width` columns."""
     if isinstance(rows, csr_array):
         return csr(rows.data, rows.indices, rows.indptr, width)
@@ -233,7 +233,7 @@ def csr_stack(
     return csr(data, indices, np.concatenate(indptr), n_features)
 
 
-def joined(is_sparse: bool, parts: Sequence[Features]) -> Features:
+def stack_rows(is_sparse: bool, parts: Sequence[Features]) -> Features:
     """Stack blocks of rows vertically, as CSR or dense; one float64 block makes all float64."""
     if is_sparse:
         rows = [part if isinstance(part, csr_array) else csr_array(part) for part in parts]
@@ -241,10 +241,10 @@ def joined(is_sparse: bool, parts: Sequence[Features]) -> Features:
     return np.concatenate([p if isinstance(p, np.ndarray) else p.toarray() for p in parts])
 
 
-def take(X: Features, rows: NDArray[np.int64]) -> Features:
+def take_rows(X: Features, rows: NDArray[np.int64]) -> Features:
     """Copy the given rows of `X`, in the given order, to a new array."""
     if not isinstance(X, csr_array):
-        # `take` is ten times as fast, but would first copy a whole array that is not contiguous.
+        # `take_rows` is ten times as fast, but would first copy a whole array that is not contiguous.
         return X.take(rows, axis=0) if X.flags.c_contiguous else X[rows]
     starts = X.indptr[rows]
     counts = X.indptr[rows + 1] - starts

@@ -91,7 +91,7 @@ def _json_bytes(text_bytes: int) -> int:
     return 30 * text_bytes
 
 
-def npy_header(stream: IO[bytes]) -> Header:
+def read_npy_header(stream: IO[bytes]) -> Header:
     """Read the header of an NPY array: its shape, whether it is column-major, and its dtype.
 
     Raises
@@ -136,7 +136,7 @@ def read_npy(stream: IO[bytes], size: int) -> NDArray[Any]:
     ValueError
         If the header is invalid, or its declared size is not the size of the rest of the stream.
     """
-    header = npy_header(stream)
+    header = read_npy_header(stream)
     declared, held = npy_bytes(header), size - stream.tell()
     if held != declared:
         which = "longer" if held > declared else "shorter"

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array, issparse, vstack
 from bigscreen.data.layout import Features, Layout, chunk_digest, csr_slice, sqnorms
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
-from bigscreen.data.targets import as_features, as_stored, check_weights, describe
+from bigscreen.data.targets import as_features, as_stored, check_weights, summarise_outcomes
 
 
 class MemoryDataset(Rows):
@@ -94,7 +94,7 @@ class MemoryDataset(Rows):
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
-        return np.array(describe(self._y, self.n_labels)["label_counts"], dtype=np.int64)
+        return np.array(summarise_outcomes(self._y, self.n_labels)["label_counts"], dtype=np.int64)
 
     @cached_property
     def _sqnorms(self) -> NDArray[np.float64]:
@@ -112,7 +112,7 @@ class MemoryDataset(Rows):
             digests.append(
                 chunk_digest(self.X(start, stop), self.y(start, stop), weights, ids, norms)
             )
-        summary = {"max_sqnorm": self.max_sqnorm, **describe(self._y, self.n_labels)}
+        summary = {"max_sqnorm": self.max_sqnorm, **summarise_outcomes(self._y, self.n_labels)}
         return self.layout.fingerprint(digests, self.preparation.fingerprint, summary)
 
 
@@ -139,7 +139,7 @@ class Mirrored(MemoryDataset):
 
     @cached_property
     def targets(self) -> dict[str, Any]:
-        return dict(describe(self._y, 0)["targets"])
+        return dict(summarise_outcomes(self._y, 0)["targets"])
 
     def y(self, start: int, stop: int) -> NDArray[Any]:
         side = np.where(np.arange(start, stop) < self.n_rows // 2, 1.0, -1.0)

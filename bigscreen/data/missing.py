@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.texts import exact_number
+from bigscreen.data.texts import parse_number
 
-MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan")
+MISSING_TEXTS = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan")
 """Texts that mean "missing" in every source."""
 
-ABSENT = "(missing)"
+MISSING_CATEGORY = "(missing)"
 """Name of the category that missing texts get if a source may have missing values."""
 
 
@@ -29,11 +29,11 @@ class Missing:
     Parameters
     ----------
     marks : tuple of str
-        Marks in addition to `MISSING`. A mark that reads as a number matches every spelling of
-        that number.
+        Marks in addition to `MISSING_TEXTS`. A mark that reads as a number matches every spelling
+        of that number.
     allowed : bool, default=False
         Whether a feature may be missing. A missing number is NaN then, and a missing text gets the
-        category `ABSENT`.
+        category `MISSING_CATEGORY`.
     """
 
     marks: tuple[str, ...] = ()
@@ -42,26 +42,26 @@ class Missing:
     @cached_property
     def numbers(self) -> tuple[float, ...]:
         """The marks that read as finite numbers."""
-        found = (exact_number(mark) for mark in self.marks)
+        found = (parse_number(mark) for mark in self.marks)
         return tuple(number for number in found if number is not None and math.isfinite(number))
 
     @cached_property
     def _texts(self) -> frozenset[str]:
-        return frozenset((*MISSING, *self.marks))
+        return frozenset((*MISSING_TEXTS, *self.marks))
 
-    def marked(self, value: Any) -> bool:
-        """Whether a value is one of `marks`; the texts of `MISSING` do not count."""
+    def is_mark(self, value: Any) -> bool:
+        """Whether a value is one of `marks`; the texts of `MISSING_TEXTS` do not count."""
         if isinstance(value, str):
             value = value.strip()
             if value in self.marks:
                 return True
-            value = exact_number(value) if self.numbers else None
+            value = parse_number(value) if self.numbers else None
         return value is not None and value in self.numbers
 
     def __contains__(self, value: object) -> bool:
-        return (isinstance(value, str) and value in self._texts) or self.marked(value)
+        return (isinstance(value, str) and value in self._texts) or self.is_mark(value)
 
-    def holes(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+    def find_marks(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Return a mask, of the shape of `values`, of the numbers that mean "missing"."""
         out = np.zeros(values.shape, bool)
         with np.errstate(over="ignore"):

@@ -18,7 +18,7 @@ from bigscreen.data.targets import may_need_float64
 from bigscreen.data.texts import by_column
 from bigscreen.errors import InputError
 
-OF_FEATURES = ("categories", "dates", "hashed", "missing", "fill", "offset", "factor")
+FEATURE_FIELDS = ("categories", "dates", "hashed", "missing", "fill", "offset", "factor")
 """Fields of `Preparation` on which the meaning of a feature depends."""
 
 
@@ -111,7 +111,7 @@ class Preparation:
         return self.n_raw + sum(len(values) - 1 for values in self.categories.values())
 
     @property
-    def numeric(self) -> NDArray[np.int64]:
+    def numeric_columns(self) -> NDArray[np.int64]:
         """Numbers of the source columns that are not categorical; `n_raw` must be known."""
         return np.delete(np.arange(self.n_raw or 0), list(self.categories))
 
@@ -133,7 +133,7 @@ class Preparation:
             categorical.
         """
         more = n_raw - (n_raw if self.n_raw is None else self.n_raw)
-        by = divisor(self.scaling) if self.scaling.startswith("divide") else None
+        by = parse_divisor(self.scaling) if self.scaling.startswith("divide") else None
 
         def padded(values: NDArray[np.float64] | None, value: float) -> NDArray[Any] | None:
             return None if values is None else np.append(values, np.full(more, value))
@@ -146,7 +146,7 @@ class Preparation:
             factor=padded(self.factor, 1 / by if by else 1),
         )
 
-    def fills(self, sparse: bool) -> bool:
+    def makes_dense(self, sparse: bool) -> bool:
         """Whether the scaling turns zeros of `sparse` rows, or of one-hot features, into nonzeros.
 
         For dense rows only the one-hot features count.
@@ -156,7 +156,7 @@ class Preparation:
         if sparse or not self.categories:
             return True
         categories = np.ones(len(self.offset), bool)
-        categories[self.places[self.numeric]] = False
+        categories[self.places[self.numeric_columns]] = False
         return bool(self.offset[categories].any())
 
     def expand(self, X: ArrayLike | csr_array) -> Features:
@@ -183,7 +183,7 @@ class Preparation:
         X = np.asarray(X)
         if X.ndim != 2 or (self.n_raw is not None and X.shape[1] != self.n_raw):
             raise InputError(f"expected rows of {self.n_raw} columns, got shape {X.shape}")
-        X = self.filled(X)
+        X = self.fill_missing(X)
         if not self.categories:
             return _floats(X, may_need_float64(X.dtype))
         out = np.zeros(
@@ -209,7 +209,7 @@ class Preparation:
             at += len(values)
         return out
 
-    def filled(self, X: NDArray[Any]) -> NDArray[Any]:
+    def fill_missing(self, X: NDArray[Any]) -> NDArray[Any]:
         """Replace the NaNs of source rows (rows, n_raw) by the columns' `fill` values."""
         if self.fill is None or X.dtype.kind != "f" or not np.isnan(X).any():
             return X
@@ -257,7 +257,7 @@ class Preparation:
             wide *= self.factor
         return _floats(wide, may_need_float64(X.dtype))
 
-    def thin(self, X: NDArray[np.floating[Any]]) -> csr_array:
+    def to_csr(self, X: NDArray[np.floating[Any]]) -> csr_array:
         """Expand and scale dense source rows directly to CSR; equal to `scale(expand(X))`.
 
         Parameters
@@ -270,9 +270,9 @@ class Preparation:
         InputError
             If the scaling would turn zeros of one-hot features into nonzeros.
         """
-        if self.categories and self.fills(sparse=False):
+        if self.categories and self.makes_dense(sparse=False):
             raise InputError(f"the scaling {self.scaling!r} would fill the columns of categories")
-        X = self.filled(X)
+        X = self.fill_missing(X)
         places = np.arange(X.shape[1]) if self.n_raw is None else self.places
         columns = np.tile(places, (X.shape[0], 1))
         values = X.astype(np.float64)
@@ -327,22 +327,22 @@ class Preparation:
         return _hash(self.to_dict())
 
     @property
-    def of_features(self) -> str:
+    def features_fingerprint(self) -> str:
         """Hash of the fields on which the meaning of a feature depends.
 
         Labels and names are left out: a model can score stores with other labels or without names.
         """
         record = self.to_dict()
-        return _hash({key: record[key] for key in OF_FEATURES if key in record})
+        return _hash({key: record[key] for key in FEATURE_FIELDS if key in record})
 
     @property
-    def changes(self) -> bool:
+    def changes_features(self) -> bool:
         """Whether features differ from the source's columns in any way."""
         scaled = self.offset is not None or self.factor is not None
         return bool(self.categories or self.missing) or scaled or self.fill is not None
 
     @property
-    def gaps(self) -> Missing:
+    def missing_marks(self) -> Missing:
         """The marks of missing values, and whether values may be missing."""
         return Missing(tuple(self.missing), self.fill is not None)
 
@@ -362,7 +362,7 @@ def _floats(values: NDArray[Any], wide: bool) -> NDArray[np.floating[Any]]:
         return np.ascontiguousarray(values, dtype=np.float64 if wide else np.float32)
 
 
-def divisor(scale: str) -> float | None:
+def parse_divisor(scale: str) -> float | None:
     """Check a scaling's name; return N for "divide:N" and None for every other scaling.
 
     Raises

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from bigscreen.data.layout import Features, Label, Layout, csr_stack, take
+from bigscreen.data.layout import Features, Label, Layout, csr_stack, take_rows
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.targets import describe, together
+from bigscreen.data.targets import merge_summaries, summarise_outcomes
 from bigscreen.files.remote import Place
 
 
@@ -121,7 +121,7 @@ class Rows(ABC):
         if not self.regression:
             return {}
         chunks = (self.y(*self.chunk(k)) for k in range(self.n_chunks))
-        return dict(together([describe(y, 0) for y in chunks])["targets"])
+        return dict(merge_summaries([summarise_outcomes(y, 0) for y in chunks])["targets"])
 
     @property
     def n_unlabelled(self) -> int:
@@ -213,7 +213,7 @@ class Rows(ABC):
         for k, group in zip(chunks.tolist(), np.split(order, firsts[1:]), strict=False):
             start = k * self.chunk_rows
             if dense is None:
-                parts.append(take(self._chunk_rows(k), ids[group] - start))
+                parts.append(take_rows(self._chunk_rows(k), ids[group] - start))
             else:
                 dense[group] = self._some_rows(k, ids[group] - start)
         if dense is not None:
@@ -222,11 +222,11 @@ class Rows(ABC):
         place[order] = np.arange(len(order))
         if not parts:
             return self.X(0, 0)
-        return take(csr_stack(parts, self.n_features), place)
+        return take_rows(csr_stack(parts, self.n_features), place)
 
     def _some_rows(self, k: int, places: NDArray[np.int64]) -> Any:
         """Return dense rows of chunk `k` by their ascending positions in the chunk."""
-        return take(self._chunk_rows(k), places)
+        return take_rows(self._chunk_rows(k), places)
 
     def _chunk_rows(self, k: int) -> Any:
         """Return all rows of chunk `k`; the caller must not write to them."""

@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from bigscreen.data.layout import Features
-from bigscreen.data.missing import ABSENT, Missing
+from bigscreen.data.missing import MISSING_CATEGORY, Missing
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_features
 from bigscreen.data.texts import (
-    days,
-    days_in,
-    days_of,
-    exact_number,
-    first_untrue,
-    hashed_name,
-    hashed_text,
-    same_truth,
-    truth_of,
+    array_to_days,
+    find_untrue,
+    hash_bucket,
+    match_truth,
+    normalise_for_hash,
+    parse_days,
+    parse_number,
+    parse_truth,
+    to_days,
 )
 from bigscreen.errors import InputError
 
@@ -33,7 +33,7 @@ BOOLEANS = {True: ("True", "true", "TRUE", "1"), False: ("False", "false", "FALS
 """Texts that a file may hold for each truth value."""
 
 
-def prepared_rows(preparation: Preparation, X: Any) -> Features:
+def prepare_rows(preparation: Preparation, X: Any) -> Features:
     """Encode and scale raw rows, in the form of the source, as the training rows were.
 
     Parameters
@@ -78,7 +78,7 @@ def prepared_rows(preparation: Preparation, X: Any) -> Features:
     if not issparse(values) and values.dtype.kind != "f":
         values = values.astype(np.float64)
     if preparation.missing and not issparse(values):
-        holes = preparation.gaps.holes(values)
+        holes = preparation.missing_marks.find_marks(values)
         holes[:, [*preparation.categories, *preparation.dates]] = False
         values = np.where(holes, np.nan, values) if holes.any() else values
     rows = preparation.scale(preparation.expand(values))
@@ -179,13 +179,13 @@ def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float
         if values.shape != (rows,):
             raise InputError(f"{name} has shape {values.shape}, and others have {rows} rows")
         if j in preparation.hashed:
-            out[:, j] = _hashed(values, preparation.hashed[j], preparation.gaps)
+            out[:, j] = _hashed(values, preparation.hashed[j], preparation.missing_marks)
         elif j in preparation.categories:
-            out[:, j] = _codes(values, preparation.categories[j], name, preparation.gaps)
+            out[:, j] = _codes(values, preparation.categories[j], name, preparation.missing_marks)
         else:
             if j in preparation.dates:
-                values = _days(values, preparation.dates[j], name, preparation.gaps)
-            out[:, j] = _numbers(values, name, preparation.gaps, j in preparation.truths)
+                values = _days(values, preparation.dates[j], name, preparation.missing_marks)
+            out[:, j] = _numbers(values, name, preparation.missing_marks, j in preparation.truths)
     return out
 
 
@@ -195,9 +195,9 @@ def _hashed(values: NDArray[Any], bits: int, missing: Missing) -> NDArray[np.flo
     out = np.empty(len(values))
     for row, value in enumerate(values):  # not `tolist()`: a number's text depends on its type
         text = (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
-        text = ABSENT if value is None or text in missing else hashed_text(text)
+        text = MISSING_CATEGORY if value is None or text in missing else normalise_for_hash(text)
         if text not in known:
-            known[text] = hashed_name(text, bits)
+            known[text] = hash_bucket(text, bits)
         out[row] = known[text]
     return out
 
@@ -205,15 +205,15 @@ def _hashed(values: NDArray[Any], bits: int, missing: Missing) -> NDArray[np.flo
 def _days(values: NDArray[Any], form: str, name: str, missing: Missing) -> NDArray[np.float64]:
     """Convert dates and times, perhaps given as texts, to days; NaN if missing."""
     if values.dtype.kind in "Mm":
-        return days_in(values)
+        return array_to_days(values)
     out = np.empty(len(values))
     for row, value in enumerate(values.tolist()):
         try:
             if isinstance(value, (date, time, timedelta)):
-                out[row] = days_of(value)
+                out[row] = to_days(value)
             elif isinstance(value, str):
                 text = value.strip()
-                out[row] = np.nan if text in missing else days(text, form)
+                out[row] = np.nan if text in missing else parse_days(text, form)
             else:
                 out[row] = np.nan if value is None or value in missing else float(value)
         except (TypeError, ValueError) as error:
@@ -241,7 +241,7 @@ def _numbers(
     if len(holes) and not missing.allowed:
         raise InputError(f"row {holes[0]}, {name}: the value is missing")
     if truths:
-        untrue = first_untrue(np.where(missing.holes(numbers), np.nan, numbers))
+        untrue = find_untrue(np.where(missing.find_marks(numbers), np.nan, numbers))
         if untrue is not None:
             raise InputError(
                 f"row {untrue}, {name}: {numbers[untrue]:g} is neither true nor false, and the "
@@ -258,8 +258,8 @@ def _number(value: Any, missing: Missing, truths: bool) -> float | None:
         text = value.strip()
         if text in missing:
             return math.nan
-        truth = truth_of(text) if truths else None
-        return exact_number(text) if truth is None else float(truth)
+        truth = parse_truth(text) if truths else None
+        return parse_number(text) if truth is None else float(truth)
     try:
         return math.nan if value is None or value in missing else float(value)
     except (TypeError, ValueError):
@@ -277,7 +277,7 @@ def _codes(
     for kind, row in enumerate(first.tolist()):
         value = values[row]
         value = value.item() if isinstance(value, np.generic) else value
-        texts = [*_texts(value, missing), same_truth(str(value).strip(), categories)]
+        texts = [*_texts(value, missing), match_truth(str(value).strip(), categories)]
         codes[kind] = next((known[text] for text in texts if text in known), -1)
         if codes[kind] < 0:
             unseen.append((row, value))
@@ -295,7 +295,7 @@ def _codes(
 def _texts(value: Any, missing: Missing) -> Sequence[str]:
     """Return the spellings that a file may have used for a category's value."""
     if value is None or value != value or value in missing:
-        return (str(value), ABSENT)  # a category may have the very name of a mark
+        return (str(value), MISSING_CATEGORY)  # a category may have the very name of a mark
     if isinstance(value, bool):
         return BOOLEANS[value]
     if isinstance(value, bytes):

@@ -125,7 +125,7 @@ def _shown(value: Any) -> str:
     return repr(value)[:40]
 
 
-def describe(y: NDArray[Any], n_labels: int) -> dict[str, Any]:
+def summarise_outcomes(y: NDArray[Any], n_labels: int) -> dict[str, Any]:
     """Summarise outcomes for a store's manifest: counts of labels, or number and range of targets.
 
     Returns
@@ -141,8 +141,8 @@ def describe(y: NDArray[Any], n_labels: int) -> dict[str, Any]:
     return {"label_counts": [], "targets": {"rows": len(known), "low": low, "high": high}}
 
 
-def together(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merge the summaries that `describe` made of parts of the rows into one of all rows."""
+def merge_summaries(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Merge summaries by `summarise_outcomes` of parts of the rows into a summary of all rows."""
     counts = np.array([part["label_counts"] for part in parts], dtype=np.int64)
     out: dict[str, Any] = {"label_counts": counts.sum(axis=0).tolist()}
     if "targets" in parts[0]:
@@ -191,7 +191,7 @@ def as_features(
         if bad is not None:
             row = int(np.searchsorted(own.indptr, bad, side="right")) - 1
             raise _not_held(name_row(row), int(own.indices[bad]), own.data[bad])
-        data = given if wide and not fits(given) else given.astype(np.float32, copy=False)
+        data = given if wide and not fits_float32(given) else given.astype(np.float32, copy=False)
         return csr(data, own.indices, own.indptr, own.shape[1])
     try:
         array = np.asarray(X)
@@ -207,7 +207,7 @@ def as_features(
     if bad is not None:
         row, column = divmod(bad, dense.shape[1])
         raise _not_held(name_row(row), column, array[row, column])
-    return dense if wide and not fits(flat) else dense.astype(np.float32, copy=False)
+    return dense if wide and not fits_float32(flat) else dense.astype(np.float32, copy=False)
 
 
 def may_need_float64(dtype: np.dtype) -> bool:
@@ -231,7 +231,7 @@ def _pieces(values: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
         yield start, values[start : start + size]
 
 
-def fits(X: Any) -> bool:
+def fits_float32(X: Any) -> bool:
     """Whether float32 can represent all values of an array or sparse array exactly."""
     values = X.data if issparse(X) else np.asarray(X).reshape(-1)
     if not may_need_float64(values.dtype):
@@ -240,7 +240,7 @@ def fits(X: Any) -> bool:
         return all(np.array_equal(part.astype(np.float32), part) for _, part in _pieces(values))
 
 
-def coarse(X: Any, spread: NDArray[np.float64] | None = None) -> int | None:
+def first_coarse_column(X: Any, spread: NDArray[np.float64] | None = None) -> int | None:
     """Return the first column that needs float64, or None if float32 is accurate enough for all.
 
     A column needs float64 if rounding to float32 moves a value by more than ``2^-18`` of the
@@ -251,7 +251,7 @@ def coarse(X: Any, spread: NDArray[np.float64] | None = None) -> int | None:
     ----------
     X : array or sparse array (rows, d)
     spread : float64 (d,), optional
-        Lower bounds on the columns' spreads, from `spreads` of other rows.
+        Lower bounds on the columns' spreads, from `column_spreads` of other rows.
     """
     values = X.data if issparse(X) else np.asarray(X)
     if values.dtype != np.float64 or not values.size:
@@ -266,7 +266,7 @@ def coarse(X: Any, spread: NDArray[np.float64] | None = None) -> int | None:
             own = most
         else:
             lost, most = off.max(axis=0), np.abs(values).max(axis=0)
-            own = spreads(values)
+            own = column_spreads(values)
         own = own if spread is None else np.maximum(own, spread)
         extreme = (most > 2.0**100) | ((0 < most) & (most < 2.0**-100))
         wrong = (lost > 2.0**-18 * own) | extreme
@@ -274,7 +274,7 @@ def coarse(X: Any, spread: NDArray[np.float64] | None = None) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def spreads(X: NDArray[Any]) -> NDArray[np.float64]:
+def column_spreads(X: NDArray[Any]) -> NDArray[np.float64]:
     """Compute each dense column's standard deviation (d,), or its largest |value| if constant."""
     most = np.abs(X).max(axis=0).astype(np.float64)
     spread = X.std(axis=0, dtype=np.float64)

@@ -37,18 +37,18 @@ _NUMBER = re.compile(
 )
 
 
-def exact_number(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """Parse a number, correctly rounded (perhaps nan or inf); None if `text` is not a number."""
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
-def first_untrue(values: NDArray[Any]) -> int | None:
+def find_untrue(values: NDArray[Any]) -> int | None:
     """Return the index of the first value that is neither 0, 1 nor nan; None if there is none."""
     fine = (values == 0) | (values == 1) | np.isnan(values)
     return None if fine.all() else int(np.argmin(fine))
 
 
-def hashed_text(text: str) -> str:
+def normalise_for_hash(text: str) -> str:
     """Normalise a text before hashing: all spellings of a number or truth value become one.
 
     Whole numbers of any length lose leading zeros and decimals: 007, 7, 7.0 and 7e0 become "7". A
@@ -56,19 +56,19 @@ def hashed_text(text: str) -> str:
     float32 and widened again is "0.1". True and TRUE become "true".
     """
     text = text.strip()
-    if text.isascii() and text.lstrip("+-").isdigit() and exact_number(text) is not None:
+    if text.isascii() and text.lstrip("+-").isdigit() and parse_number(text) is not None:
         return ("-" if text[0] == "-" and text.strip("-0") else "") + (text.lstrip("+-0") or "0")
-    number = exact_number(text)
+    number = parse_number(text)
     if number is not None and math.isfinite(number):
         if number.is_integer():
             return str(int(number))
         with np.errstate(over="ignore"):
             narrow = np.float32(number)
         return str(narrow if narrow == number else number)
-    return text.lower() if truth_of(text) is not None else text
+    return text.lower() if parse_truth(text) is not None else text
 
 
-def days(text: str, form: str = ISO) -> float:
+def parse_days(text: str, form: str = ISO) -> float:
     """Parse a date and time into days since the start of 1970, UTC; a bare time into days.
 
     Parameters
@@ -83,10 +83,10 @@ def days(text: str, form: str = ISO) -> float:
         If the text does not have this format.
     """
     when = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
-    return days_of(when, timed=bool(form) and not re.search(r"%[YyGcxjDFs]", form))
+    return to_days(when, timed=bool(form) and not re.search(r"%[YyGcxjDFs]", form))
 
 
-def days_of(value: date | time | timedelta, timed: bool = False) -> float:
+def to_days(value: date | time | timedelta, timed: bool = False) -> float:
     """Convert a date, time or duration to days; dates count from the start of 1970, UTC.
 
     ``timed``: `value` was parsed from a time without a date, so only its time of day counts.
@@ -102,14 +102,14 @@ def days_of(value: date | time | timedelta, timed: bool = False) -> float:
     return (value - (_NO_DAY if timed else _EPOCH)) / _DAY
 
 
-def days_in(values: NDArray[Any]) -> NDArray[np.float64]:
+def array_to_days(values: NDArray[Any]) -> NDArray[np.float64]:
     """Convert numpy dates (from 1970) and durations to days; NaN for NaT."""
     if values.dtype.kind == "M":
         values = values.astype("M8[us]") - np.datetime64(0, "us")
     return np.asarray(values.astype("m8[us]") / np.timedelta64(1, "D"), np.float64)
 
 
-def hashed_name(text: str, bits: int) -> int:
+def hash_bucket(text: str, bits: int) -> int:
     """Hash a name to a bucket in 0..2**bits-1: 64-bit FNV-1a of its UTF-8, high bits folded in."""
     h = 14695981039346656037
     for byte in text.encode():
@@ -117,7 +117,7 @@ def hashed_name(text: str, bits: int) -> int:
     return (h ^ (h >> 29)) & ((1 << bits) - 1)
 
 
-def same_truth(text: str, known: Sequence[str]) -> str | None:
+def match_truth(text: str, known: Sequence[str]) -> str | None:
     """Return the known text that equals a truth value's text up to case, or None."""
     bare = text.casefold()
     if bare not in ("true", "false"):
@@ -125,7 +125,7 @@ def same_truth(text: str, known: Sequence[str]) -> str | None:
     return next((name for name in known if name.casefold() == bare), None)
 
 
-def truth_of(value: Any) -> int | None:
+def parse_truth(value: Any) -> int | None:
     """Return 1 or 0 for a truth value (true, False, 1, 0.0, ...), None for any other value."""
     if isinstance(value, str):
         return {"true": 1, "false": 0}.get(value.casefold())

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.layout import Features, Layout, csr, csr_slice, sqnorms
 from bigscreen.data.rows import Rows
-from bigscreen.data.targets import describe
+from bigscreen.data.targets import summarise_outcomes
 from bigscreen.numerics.rows import FloatArray
 
 
@@ -106,7 +106,7 @@ class Recast(View):
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
-        found = describe(self.y(0, self.n_rows), self.n_labels)
+        found = summarise_outcomes(self.y(0, self.n_rows), self.n_labels)
         return np.array(found["label_counts"], dtype=np.int64)
 
 
@@ -182,7 +182,7 @@ class Picked(Rows):
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
-        counts = describe(self._codes, self.n_labels)["label_counts"]
+        counts = summarise_outcomes(self._codes, self.n_labels)["label_counts"]
         return np.array(counts, dtype=np.int64)
 
     @property
@@ -282,7 +282,7 @@ class Moved(View):
         return max(float(np.max(self.sqnorms(start, stop))) for start, stop in chunks)
 
 
-def held_out(data: Rows, held: NDArray[np.bool_]) -> Rows:
+def without_weight(data: Rows, held: NDArray[np.bool_]) -> Rows:
     """Return a view of the rows in which those of the mask ``held``, bool (n,), have weight 0."""
     weights = np.where(held, 0.0, data.weights(0, data.n_rows))
     if isinstance(data, Moved):

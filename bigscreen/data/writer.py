@@ -16,12 +16,18 @@ from bigscreen.data.folder import (
     scratch_folder,
     store_path,
     take_name,
-    unfinished,
+    unfinished_path,
 )
 from bigscreen.data.layout import Layout, chunk_digest, sqnorms
 from bigscreen.data.limits import read_json
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.targets import as_features, as_stored, check_weights, describe, together
+from bigscreen.data.targets import (
+    as_features,
+    as_stored,
+    check_weights,
+    merge_summaries,
+    summarise_outcomes,
+)
 from bigscreen.data.zarr_arrays import Checksums, create_csr, create_groups, csr_folder, row_arrays
 from bigscreen.errors import InputError
 from bigscreen.files.output import replacing
@@ -36,9 +42,9 @@ IN_MANIFEST = ("digest", "nnz", "crc32c")
 class DatasetWriter:
     """Writes a dataset into `<path>.wip`, which `finish` renames to `<path>`.
 
-    A chunk's record is written after its data, so `done` is correct even after a crash, and a new
-    writer with the same plan resumes. The writer may be pickled to other processes; at any time
-    each chunk must have at most one writer.
+    A chunk's record is written after its data, so `is_written` is correct even after a crash, and a
+    new writer with the same plan resumes. The writer may be pickled to other processes; at any
+    time each chunk must have at most one writer.
 
     Parameters
     ----------
@@ -143,7 +149,7 @@ class DatasetWriter:
             "digest": chunk_digest(features, stored, weights, ids, norms),
             "nnz": int(features.indptr[-1]) if isinstance(features, csr_array) else features.size,
             "max_sqnorm": float(norms.max()),
-            **describe(stored, len(self.layout.labels or ())),
+            **summarise_outcomes(stored, len(self.layout.labels or ())),
         }
         before = self._record(chunk_index)
         if before is not None and {k: v for k, v in before.items() if k in record} == record:
@@ -166,7 +172,7 @@ class DatasetWriter:
         with replacing(file) as stream:
             stream.write(seal({**record, "place": chunk_index, "crc32c": checksums}))
 
-    def done(self, chunk_index: int) -> bool:
+    def is_written(self, chunk_index: int) -> bool:
         """Whether the chunk has been written completely."""
         self.chunk(chunk_index)
         return self._record(chunk_index) is not None
@@ -195,7 +201,7 @@ class DatasetWriter:
         written = [record for record in records if record is not None]
         digests = [record["digest"] for record in written]
         largest = max(record["max_sqnorm"] for record in written)
-        summary = {"max_sqnorm": largest, **together(written)}
+        summary = {"max_sqnorm": largest, **merge_summaries(written)}
         manifest = {
             "format": FORMAT,
             "schema": SCHEMA,
@@ -224,7 +230,7 @@ class DatasetWriter:
         }
 
     def _begin(self) -> None:
-        wip = unfinished(self.path)
+        wip = unfinished_path(self.path)
         # Through JSON and back, to compare it with a plan read from a file.
         plan = json.loads(json.dumps(self._plan(), allow_nan=False))
         if not wip.exists():
@@ -268,13 +274,13 @@ class DatasetWriter:
 
         A late writer must not recreate it.
         """
-        wip = unfinished(self.path)
+        wip = unfinished_path(self.path)
         if not (wip / PLAN).exists():
             raise InputError(f"{wip} is gone: the dataset was finished or given up meanwhile")
         return wip
 
     def _record_file(self, k: int) -> Path:
-        return unfinished(self.path) / RECORDS / f"{k:06d}.json"
+        return unfinished_path(self.path) / RECORDS / f"{k:06d}.json"
 
     def _record(self, k: int) -> dict[str, Any] | None:
         """Read the record of a complete chunk; None if the chunk must be written (again)."""
@@ -285,7 +291,7 @@ class DatasetWriter:
         return record if record.get("place") == k else None
 
     def _write_csr(self, k: int, X: csr_array) -> Checksums:
-        final = csr_folder(unfinished(self.path), k)
+        final = csr_folder(unfinished_path(self.path), k)
         final.parent.mkdir(exist_ok=True)
         fresh = scratch_folder(final.parent)
         checksums = create_csr(fresh / "X", X, self.compress)

@@ -94,16 +94,16 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         options = self._options()
         with ExitStack() as owned:
             data, numbers = self._rows(X, y, sample_weight, owned)
-            options = self._suited(options, data)
+            options = self._adapt_options(options, data)
             with self._fleet(data.n_rows * self._columns(options, data)) as fleet:
                 report = owned.enter_context(FitReport()) if self.verbose else None
                 scratch = partial(self._folder, owned)
                 model = train(data, options, fleet, report, scratch=scratch)
         self._publish(model, numbers)
-        self._follow(X, y, sample_weight)
+        self._fit_more(X, y, sample_weight)
         return self
 
-    def _follow(self, X: Any, y: Any, sample_weight: Any) -> None:
+    def _fit_more(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit what depends on the fitted machine; nothing by default."""
 
     def _html_repr(self) -> str:
@@ -144,7 +144,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     ) -> tuple[Rows, NDArray[np.int64] | None]:
         """Return the rows to fit, and the numbers in X of the rows with weight; None for all."""
         if is_store(X):
-            self._alone(y, sample_weight)
+            self._refuse_outcomes(y, sample_weight)
             data = open_store(X)
             self.n_features_in_ = data.preparation.n_raw or data.n_features
             return data, None
@@ -166,7 +166,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         checked: tuple[Any, Any] = validate_data(self, X, y, accept_sparse="csr", **how)
         return checked
 
-    def _alone(self, y: Any, sample_weight: Any) -> None:
+    def _refuse_outcomes(self, y: Any, sample_weight: Any) -> None:
         """Raise InputError if y or weights are given next to a data set, which has its own."""
         if y is not None or sample_weight is not None:
             raise InputError("a data set brings its own labels and weights; leave out the others")
@@ -181,7 +181,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     def _store_score(self, X: Any, y: Any, sample_weight: Any, measure: str) -> float:
         """Evaluate the predictions for a data set by a measure of `evaluate`."""
         check_is_fitted(self)
-        self._alone(y, sample_weight)
+        self._refuse_outcomes(y, sample_weight)
         data = self._matching(X)
         with self._each(data.n_rows) as each:
             return float(evaluate(self.model_, data, each)[measure])
@@ -265,7 +265,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             max_iter=2**63 - 1 if self.max_iter == -1 else self.max_iter,
             time_budget=self.time_budget,
             memory=self.memory,
-            intercept=offset_word(self.fit_intercept, self._intercepts),
+            intercept=intercept_option(self.fit_intercept, self._intercepts),
             solver=getattr(self, "solver", "auto"),
             screening=self.screening,
             tuning=tuning_of(self),
@@ -278,7 +278,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             seed = check_random_state(seed).randint(2**31 - 1)
         return int(seed)
 
-    def _suited(self, options: TrainOptions, data: Rows) -> TrainOptions:
+    def _adapt_options(self, options: TrainOptions, data: Rows) -> TrainOptions:
         """Adapt the options to these rows: at most as many landmarks as rows."""
         if options.exact or options.kernel == "linear" or options.landmarks <= data.n_rows:
             return options
@@ -298,7 +298,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         """Set the fitted attributes; ``numbers`` are the row numbers in X of the fitted rows."""
         if model.ledger is not None and numbers is not None:
             # Rows of weight 0 were left out of the fit.
-            own = [each.numbered(numbers[each.numbers()]) for each in model.ledger]
+            own = [each.renumber(numbers[each.numbers()]) for each in model.ledger]
             model = replace(model, ledger=own)
         self.model_ = model
         record = model.provenance
@@ -315,7 +315,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         self.n_iter_: Any = max(passes, default=0)
 
 
-def offset_word(given: Any, words: Mapping[Any, str]) -> str:
+def intercept_option(given: Any, words: Mapping[Any, str]) -> str:
     """Convert ``fit_intercept``, a key of `words`, to the value of ``TrainOptions.intercept``."""
     if not (isinstance(given, Hashable) and given in words):
         raise InputError(f"fit_intercept must be {', '.join(map(repr, words))}, got {given!r}")
@@ -328,7 +328,7 @@ def tuning_of(machine: Any) -> Tuning:
     return Tuning() if tuning is None else tuning
 
 
-def checked_components(given: Any) -> int:
+def check_components(given: Any) -> int:
     """Check that ``n_components`` is a valid number of landmarks; return it as int."""
     values = OPTIONS["landmarks"].values
     if not values.accept(given):
@@ -471,7 +471,7 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
         self.classes_ = given.classes
         return given
 
-    def _suited(self, options: TrainOptions, data: Rows) -> TrainOptions:
+    def _adapt_options(self, options: TrainOptions, data: Rows) -> TrainOptions:
         """Adapt the options to these rows; class weights are keyed by the data set's labels."""
         weights = self.class_weight
         if isinstance(weights, Mapping):
@@ -479,7 +479,7 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
             weights = {labels.get(key, key): weight for key, weight in weights.items()}
         if weights is not None:
             options = replace(options, class_weight=weights)
-        return super()._suited(options, data)
+        return super()._adapt_options(options, data)
 
 
 class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn has no types

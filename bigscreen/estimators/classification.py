@@ -16,7 +16,7 @@ from bigscreen.estimators.base import Classifier
 from bigscreen.estimators.kernel import KernelMachine
 from bigscreen.estimators.probability import Probable
 from bigscreen.model.model import Model
-from bigscreen.model.pairs import classes_of, one_against_one
+from bigscreen.model.pairs import infer_classes, to_libsvm_layout
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -49,7 +49,7 @@ class _Voting(Probable, Classifier, KernelMachine):
         if scores.shape[1] == 1:
             return scores[:, 0]
         if self.decision_function_shape == "ovo":
-            return self._outward(scores)
+            return self._to_sklearn_sign(scores)
         return self.model_.decision_values(scores)
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -77,7 +77,7 @@ class _Voting(Probable, Classifier, KernelMachine):
             raise InputError(f"probability must be True or False, got {asked!r}")
         return {"strategy": "one"}
 
-    def _outward(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _to_sklearn_sign(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         # A positive score means a pair's second class here, and its first class in scikit-learn.
         return values if len(self.classes_) == 2 else -values
 
@@ -89,13 +89,13 @@ class _Voting(Probable, Classifier, KernelMachine):
 
     def _publish_support(self, model: Model) -> None:
         assert model.support is not None
-        code = classes_of(model)
+        code = infer_classes(model)
         order = np.lexsort((model.support, code))
         order = order[code[order] >= 0]
         code = code[order]
         self._support_of(model, order)
         self.n_support_ = np.bincount(code, minlength=len(self.classes_)).astype(np.int32)
-        self._coefficients(one_against_one(model.coef[:, order], code, len(self.classes_)))
+        self._coefficients(to_libsvm_layout(model.coef[:, order], code, len(self.classes_)))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

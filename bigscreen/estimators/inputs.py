@@ -18,7 +18,7 @@ from bigscreen.data.layout import Layout
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
-from bigscreen.data.targets import as_targets, check_weights, fits
+from bigscreen.data.targets import as_targets, check_weights, fits_float32
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.python import open_data
@@ -103,11 +103,11 @@ class Given:
             return MemoryDataset(X, self.y, self.labels, self.weights)
         try:
             return self._gathered(most, folder, wide=False)
-        except _NotHeldError:
+        except _NeedsFloat64Error:
             return self._gathered(most, folder, wide=True)
 
     def _gathered(self, most: float, folder: Callable[[], Path], wide: bool) -> Rows:
-        """Read all blocks, as float64 if ``wide``; _NotHeldError if a block needs float64."""
+        """Read all blocks, as float64 if ``wide``; _NeedsFloat64Error if a block needs float64."""
         parts = self._blocks(wide)
         first = next(parts)
         parts, n = chain([first], parts), self.n_kept
@@ -152,7 +152,7 @@ class Given:
 
         Raises
         ------
-        _NotHeldError
+        _NeedsFloat64Error
             If float32 can represent the first block exactly, but not a later one. Never if
             ``wide``.
         """
@@ -164,13 +164,13 @@ class Given:
             if not X.shape[0]:
                 continue
             if dtype is None:
-                dtype = np.float32 if fits(X) else np.float64
-            elif dtype is np.float32 and not fits(X):
-                raise _NotHeldError
+                dtype = np.float32 if fits_float32(X) else np.float64
+            elif dtype is np.float32 and not fits_float32(X):
+                raise _NeedsFloat64Error
             yield X.astype(dtype, copy=False)
 
 
-class _NotHeldError(Exception):
+class _NeedsFloat64Error(Exception):
     """A block needs float64, but the blocks before it were already read as float32."""
 
 

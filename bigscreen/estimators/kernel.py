@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, is_number
-from bigscreen.estimators.base import Machine, checked_components
+from bigscreen.estimators.base import Machine, check_components
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
@@ -65,7 +65,7 @@ class KernelMachine(Machine):
         if not isinstance(self.shrinking, (bool, np.bool_)):
             raise InputError(f"shrinking must be True or False, got {self.shrinking!r}")
         count = self._landmarks
-        landmarks = {} if count is None else {"landmarks": checked_components(count)}
+        landmarks = {} if count is None else {"landmarks": check_components(count)}
         return self._shared_options(
             exact=self._landmarks is None,
             kernel=self.kernel,
@@ -102,9 +102,9 @@ class KernelMachine(Machine):
     def _seed(self) -> int:
         return 0 if self.random_state is None else super()._seed()
 
-    def _suited(self, options: TrainOptions, data: Rows) -> TrainOptions:
-        options = super()._suited(options, data)
-        if self._things is not None:
+    def _adapt_options(self, options: TrainOptions, data: Rows) -> TrainOptions:
+        options = super()._adapt_options(options, data)
+        if self._objects is not None:
             return replace(options, kernel="precomputed")
         return options
 
@@ -115,20 +115,20 @@ class KernelMachine(Machine):
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
     ) -> tuple[Rows, NDArray[np.int64] | None]:
         # Training rows that are not numeric: the kernel function compares other rows with them.
-        self._things = X if callable(self.kernel) and _no_numbers(X) else None
-        return super()._rows(self._compared(X), y, _counted(sample_weight), owned)
+        self._objects = X if callable(self.kernel) and _is_not_numeric(X) else None
+        return super()._rows(self._kernel_entries(X), y, _without_negative(sample_weight), owned)
 
-    def _compared(self, X: Any) -> Any:
+    def _kernel_entries(self, X: Any) -> Any:
         """Return X or, if rows are not numeric, their kernel entries with the training rows."""
-        if self._things is None:
+        if self._objects is None:
             return X
         assert callable(self.kernel)
-        found = self.kernel(X, self._things)
+        found = self.kernel(X, self._objects)
         return found.toarray() if sparse.issparse(found) else np.asarray(found, np.float64)
 
     def _scores(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
-        return super()._scores(self._compared(X))
+        return super()._scores(self._kernel_entries(X))
 
     # -- what was found --------------------------------------------------------------------------
     @property
@@ -143,24 +143,24 @@ class KernelMachine(Machine):
         model = self.model_
         if model.gate is not None:
             raise AttributeError("after early every part of the rows has a machine of its own")
-        coef: Any = self._outward(model.coef).copy()
+        coef: Any = self._to_sklearn_sign(model.coef).copy()
         wide = sparse.issparse(model.landmarks)
         if model.landmarks is not None:
             coef = (sparse.csr_array(coef) if wide else coef) @ model.landmarks
         (coef.data if wide else coef).flags.writeable = False
         return coef
 
-    def _outward(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _to_sklearn_sign(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Convert values, one per score, to scikit-learn's sign convention."""
         return values
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
         exact = self._landmarks is None
         if exact and numbers is not None:
-            model = _renumbered(model, numbers, self.n_features_in_)
+            model = _renumber(model, numbers, self.n_features_in_)
         super()._publish(model, numbers)
         self._gamma = getattr(model.kernel, "gamma", 0.0)
-        self.intercept_ = self._outward(model.intercept)
+        self.intercept_ = self._to_sklearn_sign(model.intercept)
         self.fit_status_ = int(
             not all(meets_tol(part, self.tol) for part in self.certificate_ or [])
         )
@@ -192,14 +192,14 @@ class KernelMachine(Machine):
             self.support_vectors_ = model.landmarks[order]
 
 
-def _no_numbers(X: Any) -> bool:
+def _is_not_numeric(X: Any) -> bool:
     """Whether X is a list or array of objects that are not numeric."""
     if isinstance(X, (list, tuple, np.ndarray)) and len(X):
         return not isinstance(X[0], np.ndarray) and np.asarray(X[0]).dtype.kind not in "biuf"
     return False
 
 
-def _counted(sample_weight: Any) -> Any:
+def _without_negative(sample_weight: Any) -> Any:
     """Replace negative weights by 0: LIBSVM leaves out the rows of either."""
     if sample_weight is None:
         return None
@@ -207,7 +207,7 @@ def _counted(sample_weight: Any) -> Any:
     return np.where(weights < 0, 0.0, weights) if weights.dtype.kind in "if" else weights
 
 
-def _renumbered(model: Model, numbers: NDArray[np.int64], columns: int) -> Model:
+def _renumber(model: Model, numbers: NDArray[np.int64], columns: int) -> Model:
     """Replace row numbers of the kept rows by row numbers in X, after rows were left out."""
     assert model.support is not None
     support = numbers[model.support]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.metaestimators import available_if
 
-from bigscreen.estimators.base import Classifier, checked_components
+from bigscreen.estimators.base import Classifier, check_components
 from bigscreen.estimators.linear import HINGES, problem_of
 from bigscreen.model.calibration import check_alpha
 from bigscreen.model.model import Model
@@ -191,7 +191,7 @@ class NystroemSVC(Classifier):
             If alpha is out of range.
         """
         check_alpha(alpha)
-        return self.model_.calibrated.sets(self._evidence(X), alpha)
+        return self.model_.calibrated.label_sets(self._evidence(X), alpha)
 
     def _options(self) -> TrainOptions:
         options = self._shared_options(
@@ -200,7 +200,7 @@ class NystroemSVC(Classifier):
             gamma=self.gamma,
             degree=self.degree,
             coef0=self.coef0,
-            landmarks=checked_components(self.n_components),
+            landmarks=check_components(self.n_components),
             sampling=self.sampling,
             probability=self.probability,
         )

@@ -73,7 +73,7 @@ def fit_many(machine: Fitted, X: Any, y: Any, sample_weight: Any = None) -> list
     options = machine._options()
     with ExitStack() as owned:
         data, _ = machine._rows(X, one, None, owned)
-        options = machine._suited(options, data)
+        options = machine._adapt_options(options, data)
         if given is not None and len(given) != data.n_rows:
             raise InputError(f"X has {data.n_rows} rows and sample_weight has {len(given)}")
         y_of = [_outcome(machine, many, j) for j in range(k)]

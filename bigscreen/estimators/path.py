@@ -22,8 +22,8 @@ from bigscreen.estimators.base import (
     INTERCEPTS,
     MAX_SERIAL_ENTRIES,
     Classifier,
-    checked_components,
-    offset_word,
+    check_components,
+    intercept_option,
 )
 from bigscreen.estimators.inputs import Labelled, Targets, is_store, open_store, plain_labels
 from bigscreen.files.scratch import scratch
@@ -163,7 +163,7 @@ class _Parameters:
     verbose: bool = False
 
 
-AS_THEY_ARE = (
+SAME_NAME = (
     *("class_weight", "kernel", "gamma", "degree", "coef0", "n_components", "fit_intercept"),
     *("epsilon", "tau", "tol", "time_budget", "memory", "resume"),
 )
@@ -175,13 +175,13 @@ def _path(X: Any, y: Any, values: Any, problem: str, how: _Parameters) -> Solved
         problem=problem,
         seed=how.random_state,
         work=None if how.work is None else Path(how.work),
-        **{name: getattr(how, name) for name in AS_THEY_ARE},
+        **{name: getattr(how, name) for name in SAME_NAME},
     )
     data, numbers = _data(X, y, how.sample_weight, problem, how.kernel == "precomputed")
-    folds = renumbered_folds(how.folds, data.n_rows if numbers is None else X.shape[0], numbers)
+    folds = renumber_folds(how.folds, data.n_rows if numbers is None else X.shape[0], numbers)
     options = PathOptions(fit, values, folds, rules_of(how.rules), how.dynamic, how.warm)
-    path = solved(data, options, how.n_jobs, how.verbose)
-    return path if numbers is None else renumbered(path, numbers, X.shape[1])
+    path = solve_path(data, options, how.n_jobs, how.verbose)
+    return path if numbers is None else renumber_path(path, numbers, X.shape[1])
 
 
 def rules_of(rules: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -197,11 +197,11 @@ def fit_options(n_components: int | None, fit_intercept: Any, **given: Any) -> T
     if given["gamma"] == "auto":
         raise InputError("gamma must be 'scale' or a number")
     if n_components is not None:
-        given["landmarks"] = checked_components(n_components)
-    return TrainOptions(intercept=offset_word(fit_intercept, INTERCEPTS), exact=exact, **given)
+        given["landmarks"] = check_components(n_components)
+    return TrainOptions(intercept=intercept_option(fit_intercept, INTERCEPTS), exact=exact, **given)
 
 
-def solved(data: Rows, options: PathOptions, n_jobs: int | None, verbose: Any) -> SolvedPath:
+def solve_path(data: Rows, options: PathOptions, n_jobs: int | None, verbose: Any) -> SolvedPath:
     """Solve the path on threads of this process."""
     columns = data.n_rows if options.fit.exact else max(data.n_features, options.fit.landmarks)
     small = data.n_rows * columns <= MAX_SERIAL_ENTRIES
@@ -214,7 +214,7 @@ def solved(data: Rows, options: PathOptions, n_jobs: int | None, verbose: Any) -
         return train_path(data, options, fleet, report)
 
 
-def renumbered_folds(folds: Any, n: int, numbers: NDArray[np.int64] | None) -> Folds | None:
+def renumber_folds(folds: Any, n: int, numbers: NDArray[np.int64] | None) -> Folds | None:
     """Check folds of n rows; replace row numbers by positions among the kept rows, ``numbers``."""
     checked = checked_folds(folds, n)
     if numbers is None or checked is None or isinstance(checked, int):
@@ -225,7 +225,7 @@ def renumbered_folds(folds: Any, n: int, numbers: NDArray[np.int64] | None) -> F
     return [(fitted[fitted >= 0], held[held >= 0]) for fitted, held in parts]
 
 
-def judging_folds(cv: Any, data: Rows, y: Any, numbers: NDArray[np.int64] | None) -> Folds:
+def cv_folds(cv: Any, data: Rows, y: Any, numbers: NDArray[np.int64] | None) -> Folds:
     """Return the folds of an estimator's cross-validation, over the rows that were kept.
 
     Raises
@@ -233,13 +233,13 @@ def judging_folds(cv: Any, data: Rows, y: Any, numbers: NDArray[np.int64] | None
     InputError
         If cv is None, or the folds are not valid.
     """
-    folds = renumbered_folds(cv, data.n_rows if numbers is None else len(y), numbers)
+    folds = renumber_folds(cv, data.n_rows if numbers is None else len(y), numbers)
     if folds is None:
         raise InputError("cv must be a number of folds, or the rows of each, not None")
     return folds
 
 
-def renumbered(path: SolvedPath, numbers: NDArray[np.int64], width: int) -> SolvedPath:
+def renumber_path(path: SolvedPath, numbers: NDArray[np.int64], width: int) -> SolvedPath:
     """Replace a path's row numbers by row numbers in X, which has `width` columns.
 
     Needed if rows of weight 0 were left out.
@@ -383,12 +383,12 @@ class SVCPathCV(Classifier):
         Cs, rules = self._grid(), rules_of(self.rules)
         with ExitStack() as owned:
             data, numbers = self._rows(X, y, sample_weight, owned)
-            fit = self._suited(fit, data)
-            folds = judging_folds(self.cv, data, y, numbers)
+            fit = self._adapt_options(fit, data)
+            folds = cv_folds(self.cv, data, y, numbers)
             options = PathOptions(fit, Cs, folds, rules, alone=False)
-            path = solved(data, options, self.n_jobs, self.verbose)
+            path = solve_path(data, options, self.n_jobs, self.verbose)
         if numbers is not None:
-            path = renumbered(path, numbers, self.n_features_in_)
+            path = renumber_path(path, numbers, self.n_features_in_)
         self.path_, self.Cs_ = path, path.values
         self.scores_ = path.scores
         assert path.best is not None

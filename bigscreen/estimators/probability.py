@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigscreen.errors import InputError
 from bigscreen.estimators.inputs import is_chunked, is_store
-from bigscreen.model.calibration import MIN_PROBABILITY, coupled, sigmoid
+from bigscreen.model.calibration import MIN_PROBABILITY, couple_pairs, fit_sigmoid
 from bigscreen.numerics.rows import FloatArray
 
 GONE = (
@@ -31,7 +31,7 @@ GONE = (
 )
 
 
-def _asked(machine: Any) -> bool:
+def _has_probability(machine: Any) -> bool:
     if machine.probability == "deprecated" or not machine.probability:
         raise AttributeError("predict_proba is not available when probability=False")
     return True
@@ -46,7 +46,7 @@ class Probable:
     _gamma: float
     _scores: Callable[[Any], FloatArray]
 
-    def _follow(self, X: Any, y: Any, sample_weight: Any) -> None:
+    def _fit_more(self, X: Any, y: Any, sample_weight: Any) -> None:
         self._probA = self._probB = np.empty(0)
         if self.probability == "deprecated":
             return
@@ -61,7 +61,7 @@ class Probable:
         if self.probability:
             self._fit_sigmoids(X, y, sample_weight)
 
-    @available_if(_asked)  # type: ignore[untyped-decorator]  # scikit-learn has no types
+    @available_if(_has_probability)  # type: ignore[untyped-decorator]  # scikit-learn has no types
     def predict_proba(self, X: Any) -> FloatArray:
         """Predict probabilities of classes, float64 array of shape (n_samples, n_classes).
 
@@ -78,9 +78,9 @@ class Probable:
         first = expit(-(self._probA * scores + self._probB)).clip(
             MIN_PROBABILITY, 1 - MIN_PROBABILITY
         )
-        return coupled(first, len(self.classes_))
+        return couple_pairs(first, len(self.classes_))
 
-    @available_if(_asked)  # type: ignore[untyped-decorator]  # scikit-learn has no types
+    @available_if(_has_probability)  # type: ignore[untyped-decorator]  # scikit-learn has no types
     def predict_log_proba(self, X: Any) -> FloatArray:
         """Predict logarithms of probabilities; see `predict_proba`."""
         logs: FloatArray = np.log(self.predict_proba(X))
@@ -127,11 +127,11 @@ class Probable:
                 fitted, scored = (X[np.ix_(r, kept)] if square else X[r] for r in parts)
                 machine.fit(fitted, y[kept], None if weights is None else weights[kept])
                 found = -machine._scores(scored)
-            scores[held] = _of_pairs(found, left, pairs)
+            scores[held] = _extend_to_all_pairs(found, left, pairs)
         made = []
         for (first, second), column in zip(pairs, scores.T, strict=True):
             own = (codes == first) | (codes == second)
-            made.append(sigmoid(column[own], codes[own] == first))
+            made.append(fit_sigmoid(column[own], codes[own] == first))
         self._probA, self._probB = np.array(made).T
 
 
@@ -146,7 +146,7 @@ def _folds(
     return fold
 
 
-def _of_pairs(
+def _extend_to_all_pairs(
     found: FloatArray, left: NDArray[np.int64], pairs: Sequence[tuple[int, ...]]
 ) -> FloatArray:
     """Extend scores of the pairs of the classes in ``left`` to scores of all pairs.

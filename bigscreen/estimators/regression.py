@@ -137,7 +137,7 @@ class NuSVR(_KernelRegressor):
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
     ) -> tuple[Rows, NDArray[np.int64] | None]:
         data, numbers = super()._rows(X, y, sample_weight, owned)
-        if self._things is not None:
+        if self._objects is not None:
             raise InputError("NuSVR takes rows of numbers; use SVR for a kernel of other things")
         if not isinstance(data, MemoryDataset) or not data.regression:
             raise InputError(

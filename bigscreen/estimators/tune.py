@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
-from bigscreen.estimators.base import INTERCEPTS, Classifier, offset_word, tuning_of
-from bigscreen.estimators.path import judging_folds
+from bigscreen.estimators.base import INTERCEPTS, Classifier, intercept_option, tuning_of
+from bigscreen.estimators.path import cv_folds
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
@@ -80,8 +80,8 @@ class _Search(Classifier):
         fit = self._options()
         with ExitStack() as owned:
             data, numbers = self._rows(X, y, sample_weight, owned)
-            fit = self._suited(fit, data)
-            folds = judging_folds(self.cv, data, y, numbers)
+            fit = self._adapt_options(fit, data)
+            folds = cv_folds(self.cv, data, y, numbers)
             counts = self._counts(data)
             columns = data.n_rows if counts is None else max(counts)
             with self._fleet(data.n_rows * columns) as fleet:
@@ -101,7 +101,7 @@ class _Search(Classifier):
             exact=self._exact,
             seed=self._seed(),
             time_budget=self.time_budget,
-            intercept=offset_word(self.fit_intercept, INTERCEPTS),
+            intercept=intercept_option(self.fit_intercept, INTERCEPTS),
             tuning=tuning_of(self),
             **own,
             **self._more(),

@@ -174,7 +174,7 @@ def _classifier(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[s
             counts += np.bincount(pairs, minlength=counts.size).reshape(counts.shape)
             if known is not None and evidence is not None and reliability is not None:
                 own = evidence.among(labelled)
-                reliability.add(known.probabilities(own), known.sets(own, ALPHA), truth)
+                reliability.add(known.probabilities(own), known.label_sets(own, ALPHA), truth)
             if n_labels == 2:
                 _append(positive, scores[truth == 1, 0])
                 _append(negative, scores[truth != 1, 0])

@@ -16,7 +16,7 @@ from bigscreen.errors import InputError, TimeOver
 from bigscreen.evaluate.evaluate import evidence_blocks
 from bigscreen.files.output import is_written_in_place, replacing
 from bigscreen.fleet.protocol import Each
-from bigscreen.model.calibration import given_prior
+from bigscreen.model.calibration import parse_prior
 from bigscreen.model.model import Model
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -171,7 +171,7 @@ def _fill(
     """Write every prediction to the place that its source row has; count the labels."""
     labels = np.asarray(model.labels)
     counts = np.zeros(len(labels), dtype=np.int64)
-    prior = None if meaning.prior is None else given_prior(meaning.prior, model.labels)
+    prior = None if meaning.prior is None else parse_prior(meaning.prior, model.labels)
     wanted = meaning.probabilities or meaning.alpha is not None
     for start, stop, scores, evidence in evidence_blocks(model, dataset, each, wanted):
         if deadline is not None and time.monotonic() > deadline:
@@ -188,7 +188,7 @@ def _fill(
         if meaning.probabilities and evidence is not None:
             table["probability"][place] = model.calibrated.probabilities(evidence, prior)
         if meaning.alpha is not None and evidence is not None:
-            table["in"][place] = model.calibrated.sets(evidence, meaning.alpha)
+            table["in"][place] = model.calibrated.label_sets(evidence, meaning.alpha)
         codes, scores = model.decide(scores), model.decision_values(scores)
         counts += np.bincount(codes, minlength=len(labels))
         table["label"][place] = labels[codes]

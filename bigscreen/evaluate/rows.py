@@ -35,7 +35,7 @@ def write_rows(
     ledgers, labels
         Of every score.
     status, top
-        Which rows: see `Ledger.listed`.
+        Which rows: see `Ledger.list_rows`.
     """
     suffix = check_suffix(out)
     names = [str(label) for label in labels]
@@ -44,7 +44,7 @@ def write_rows(
         layout.insert(0, ("score", f"<U{max(map(len, names))}"))
     tables = []
     for name, ledger in zip(names, ledgers, strict=True):
-        places = ledger.listed(status, top)
+        places = ledger.list_rows(status, top)
         table = np.empty(len(places), layout)
         table["row"], table["status"] = ledger.numbers()[places], ledger.status[places]
         table["margin"] = np.abs(ledger.margins[places])

@@ -18,7 +18,7 @@ from bigscreen.errors import InputError, reason_of
 from bigscreen.files.output import replacing
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.model.model import Model
-from bigscreen.model.pairs import classes_of, one_against_one
+from bigscreen.model.pairs import infer_classes, to_libsvm_layout
 from bigscreen.numerics.rows import FloatArray
 
 KERNELS = {"linear": "linear", "polynomial": "polynomial", "rbf": "rbf", "sigmoid": "sigmoid"}
@@ -71,7 +71,7 @@ def write_libsvm(model: Model, out: str | os.PathLike[str]) -> list[str]:
             "`--exact --strategy one`, or export to onnx or sklearn"
         )
     notes = []
-    if model.preparation.changes:
+    if model.preparation.changes_features:
         notes.append("the file is of prepared rows (scaled, a column for every category)")
     rows: Any = model.landmarks
     coef, offset = model.coef, model.intercept - (0.0 if many else model.threshold)
@@ -82,11 +82,11 @@ def write_libsvm(model: Model, out: str | os.PathLike[str]) -> list[str]:
     head += [f"{parameter} {getattr(model.kernel, parameter)!r}" for parameter in own]
     order, sizes = np.arange(coef.shape[1]), [coef.shape[1], 0]
     if many:
-        code = classes_of(model)
+        code = infer_classes(model)
         order = np.argsort(code, kind="stable")
         order = order[code[order] >= 0]
         sizes = np.bincount(code[order], minlength=k).tolist()
-        coef, offset = one_against_one(coef[:, order], code[order], k), -offset
+        coef, offset = to_libsvm_layout(coef[:, order], code[order], k), -offset
     head += [f"nr_class {k if many else 2}", f"total_sv {len(order)}"]
     head.append("rho " + " ".join(repr(float(-each)) for each in offset))
     if model.kind == "classifier":
@@ -107,7 +107,7 @@ def write_libsvm(model: Model, out: str | os.PathLike[str]) -> list[str]:
 
 def _of_own_classes(model: Model) -> bool:
     """Whether every support row has coefficients only in pairs that contain its class."""
-    code = classes_of(model)
+    code = infer_classes(model)
     pairs = combinations(range(len(model.labels)), 2)
     return all(
         np.isin(code[coef != 0], pair).all() for pair, coef in zip(pairs, model.coef, strict=True)
@@ -273,7 +273,7 @@ def _provenance(
     }
 
 
-def decision(path: str | os.PathLike[str], X: Any) -> FloatArray:
+def libsvm_scores(path: str | os.PathLike[str], X: Any) -> FloatArray:
     """Compute scores (rows, k) from a LIBSVM model file as LIBSVM's prediction does.
 
     In float64, dense and slow: a reference for the comparison with the exported model.

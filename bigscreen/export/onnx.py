@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from bigscreen.data.missing import ABSENT, MISSING
+from bigscreen.data.missing import MISSING_CATEGORY, MISSING_TEXTS
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.source_rows import BOOLEANS
-from bigscreen.data.texts import same_truth
+from bigscreen.data.texts import match_truth
 from bigscreen.errors import InputError
-from bigscreen.export.source import Tried
+from bigscreen.export.source import SampledRows
 from bigscreen.files.output import replacing
 from bigscreen.model.calibration import MIN_PROBABILITY, Curve
 from bigscreen.model.model import Model
@@ -35,7 +35,7 @@ RESERVED = ("label", "scores", "probabilities", FOLD_SCORES)
 """Names of results in the graph, which no input may have."""
 
 
-def needs() -> tuple[Any, Any]:
+def import_onnx() -> tuple[Any, Any]:
     """Import and return onnx and onnxruntime; InputError if one of them is missing."""
     try:
         import onnx
@@ -52,7 +52,7 @@ class Graph:
     """The nodes and constants of an ONNX graph under construction; results have unique names."""
 
     def __init__(self) -> None:
-        self.onnx, _ = needs()
+        self.onnx, _ = import_onnx()
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
         self.entries: dict[int, str] = {}
@@ -155,12 +155,16 @@ def _features(graph: Graph, model: Model) -> tuple[str, list[Any], list[str]]:
         if kinds is None:
             parts.append(_filled(graph, name, known, np.array([j])))
             continue
-        # A mark of a missing value stands for the category ABSENT, and a truth value in another
+        # A mark of a missing value stands for `MISSING_CATEGORY`, and a truth value in another
         # case for its category.
-        marks = dict.fromkeys((*MISSING, *known.missing))
-        also = {text: ABSENT for text in marks if ABSENT in kinds and text not in kinds}
+        marks = [*dict.fromkeys((*MISSING_TEXTS, *known.missing))]
+        also = {
+            text: MISSING_CATEGORY
+            for text in marks
+            if MISSING_CATEGORY in kinds and text not in kinds
+        }
         truths = [text for words in BOOLEANS.values() for text in words if text not in kinds]
-        pairs = ((text, same_truth(text, kinds)) for text in truths)
+        pairs = ((text, match_truth(text, kinds)) for text in truths)
         also |= {text: kind for text, kind in pairs if kind is not None}
         ones = graph.add(
             *("OneHotEncoder", name),
@@ -199,7 +203,7 @@ def _filled(graph: Graph, values: str, known: Preparation, columns: NDArray[np.i
         return values
     fill = graph.constant(known.fill[columns])
     marked = np.array([c not in known.dates for c in columns.tolist()])
-    for number in known.gaps.numbers:
+    for number in known.missing_marks.numbers:
         mark = graph.constant(np.where(marked, number, np.nan))  # nothing equals NaN
         values = graph.add("Where", graph.add("Equal", values, mark), fill, values)
     return graph.add("Where", graph.add("IsNaN", values), fill, values)
@@ -374,7 +378,7 @@ def _curve(graph: Graph, curve: Curve, score: str) -> str:
 
 
 def _on_side(graph: Graph, even: float | None, found: str, score: str) -> str:
-    """Add the clipping of probabilities to the decision's side of ``even`` (`Curve.on_side`)."""
+    """Add the clipping of probabilities to the side of ``even`` (`Curve.clip_to_side`)."""
     if even is None:
         return found
     above = graph.add("Max", found, graph.constant(np.nextafter(even, 1.0)))
@@ -382,9 +386,11 @@ def _on_side(graph: Graph, even: float | None, found: str, score: str) -> str:
     return graph.add("Where", graph.add("Greater", score, graph.constant(0.0)), above, below)
 
 
-def run_onnx(path: str | os.PathLike[str], model: Model, rows: Tried) -> dict[str, NDArray[Any]]:
+def run_onnx(
+    path: str | os.PathLike[str], model: Model, rows: SampledRows
+) -> dict[str, NDArray[Any]]:
     """Run an ONNX file on rows; return its outputs by name, and its `FOLD_SCORES`."""
-    onnx, runtime = needs()
+    onnx, runtime = import_onnx()
     bundle = onnx.load(os.fspath(path))
     if any(FOLD_SCORES in node.output for node in bundle.graph.node):
         kind = onnx.helper.make_tensor_value_info(FOLD_SCORES, onnx.TensorProto.DOUBLE, None)

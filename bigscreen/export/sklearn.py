@@ -29,7 +29,7 @@ HARMLESS = ("numpy.dtype",)
 METRICS = ("linear", "rbf", "polynomial", "sigmoid", "laplacian")
 
 
-def pipeline(model: Model) -> tuple[Pipeline, list[str]]:
+def build_pipeline(model: Model) -> tuple[Pipeline, list[str]]:
     """Build a fitted pipeline: preparation, the kernel with the landmarks, a linear machine.
 
     Returns
@@ -53,7 +53,7 @@ def pipeline(model: Model) -> tuple[Pipeline, list[str]]:
         notes.append("probabilities stay here: the pipeline has scores and labels alone")
     order = np.arange(model.n_features)
     steps: list[tuple[str, Any]] = []
-    if model.preparation.changes:
+    if model.preparation.changes_features:
         steps.append(("preparation", _preparation(model.preparation)))
         order = _order(model.preparation)
     coef = model.coef
@@ -73,7 +73,7 @@ def _order(known: Preparation) -> NDArray[np.int64]:
     kinds = [
         np.arange(places[j], places[j] + len(known.categories[j])) for j in sorted(known.categories)
     ]
-    return np.concatenate([places[known.numeric], *kinds]).astype(np.int64)
+    return np.concatenate([places[known.numeric_columns], *kinds]).astype(np.int64)
 
 
 def _preparation(known: Preparation) -> ColumnTransformer:
@@ -87,7 +87,7 @@ def _preparation(known: Preparation) -> ColumnTransformer:
     places = np.arange(width) if known.n_raw is None else known.places
     steps: list[tuple[str, Any]] = []
     if known.fill is not None:
-        marks = [np.nan, *known.gaps.numbers]
+        marks = [np.nan, *known.missing_marks.numbers]
         gaps = [SimpleImputer(missing_values=mark, keep_empty_features=True) for mark in marks]
         steps += [(f"missing-{k}" if k else "missing", gap) for k, gap in enumerate(gaps)]
     steps.append(("scale", StandardScaler()))
@@ -179,7 +179,7 @@ def write_sklearn(model: Model, out: str | os.PathLike[str], safe: bool) -> list
     InputError
         If scikit-learn has no equivalent of the model, or skops is missing.
     """
-    made, notes = pipeline(model)
+    made, notes = build_pipeline(model)
     if safe:
         with replacing(out) as file:
             file.write(_skops().io.dumps(made))
@@ -218,7 +218,7 @@ def _skops() -> Any:
     return skops
 
 
-def scores(made: Pipeline, model: Model, X: NDArray[Any]) -> NDArray[np.float64] | None:
+def pipeline_scores(made: Pipeline, model: Model, X: NDArray[Any]) -> NDArray[np.float64] | None:
     """Compute the model's scores (rows, k) by the pipeline; None for one-against-one machines.
 
     Their scores in scikit-learn have another definition.

@@ -17,7 +17,7 @@ UNSEEN = "(a kind that was never seen)"
 
 
 @dataclass(frozen=True)
-class Tried:
+class SampledRows:
     """A sample of a store's rows, as features and as reconstructed source columns.
 
     Parameters
@@ -42,7 +42,7 @@ class Tried:
         return out
 
 
-def tried(data: Rows, preparation: Preparation, most: int, seed: int = 0) -> Tried:
+def sample_rows(data: Rows, preparation: Preparation, most: int, seed: int = 0) -> SampledRows:
     """Draw at most `most` rows of a store at random, and reconstruct their source columns."""
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.choice(data.n_rows, min(most, data.n_rows), replace=False))
@@ -64,4 +64,4 @@ def tried(data: Rows, preparation: Preparation, most: int, seed: int = 0) -> Tri
         ones = values[:, place : place + len(kinds)]
         texts = np.array([*kinds, UNSEEN], object)
         columns.append(texts[np.where(ones.max(axis=1) > 0.5, ones.argmax(axis=1), len(kinds))])
-    return Tried(X, columns)
+    return SampledRows(X, columns)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
-from bigscreen.export.source import Tried, tried
+from bigscreen.export.source import SampledRows, sample_rows
 from bigscreen.model.calibration import Evidence
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
@@ -22,7 +22,7 @@ FORMATS = ("onnx", "libsvm", "sklearn", "skops")
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """Result of comparing an exported file with its model on a sample of rows.
 
     Parameters
@@ -54,7 +54,7 @@ def export(
     to: str,
     tolerance: float = 1e-4,
     most: int = 2000,
-) -> Compared:
+) -> Comparison:
     """Write a model for another program, read the file again and compare its scores.
 
     Parameters
@@ -63,7 +63,7 @@ def export(
         A dataset that matches the model; a sample of its rows is compared.
     to : {"onnx", "libsvm", "sklearn", "skops"}
     tolerance : float
-        Largest accepted difference of a score or probability, as `Compared` measures it. The
+        Largest accepted difference of a score or probability, as `Comparison` measures it. The
         model's scores may come from float32 kernel entries, the export's come from float64.
     most : int
         Compare at most this many rows.
@@ -80,13 +80,13 @@ def export(
             f"columns are hashed, and {to} has no such hash: export to libsvm, or ingest the "
             "table without them (drop)"
         )
-    rows = tried(data, known, most)
+    rows = sample_rows(data, known, most)
     notes = _writer(to)(model, out)
     if known.dates and to != "libsvm":
         columns = (known.names[c] if known.names else f"column {c + 1}" for c in known.dates)
         notes.append(f"dates are given there as days since 1970: {', '.join(columns)}")
     try:
-        compared = _compared(model, rows, out, to, notes)
+        compared = _compare(model, rows, out, to, notes)
     except BaseException:
         Path(out).unlink(missing_ok=True)
         raise
@@ -114,7 +114,7 @@ def _writer(to: str) -> Callable[[Model, Any], list[str]]:
     return lambda model, out: write_sklearn(model, out, to == "skops")
 
 
-def _compared(model: Model, rows: Tried, out: Any, to: str, notes: list[str]) -> Compared:
+def _compare(model: Model, rows: SampledRows, out: Any, to: str, notes: list[str]) -> Comparison:
     ours = model.scores(rows.prepared, prepared=True)
     probability = None
     theirs: FloatArray | None
@@ -128,9 +128,9 @@ def _compared(model: Model, rows: Tried, out: Any, to: str, notes: list[str]) ->
             own = model.calibrated.probabilities(Evidence(theirs, held, np.zeros(len(theirs))))
             probability = float(np.max(np.abs(found["probabilities"] - own)))
     elif to == "libsvm":
-        from bigscreen.export.libsvm import decision, read_libsvm
+        from bigscreen.export.libsvm import libsvm_scores, read_libsvm
 
-        theirs, labels = decision(out, rows.prepared), None
+        theirs, labels = libsvm_scores(out, rows.prepared), None
         if model.kind == "classifier":
             read = read_libsvm(out)
             codes = read.decide(theirs)
@@ -140,17 +140,17 @@ def _compared(model: Model, rows: Tried, out: Any, to: str, notes: list[str]) ->
                 theirs = theirs + model.threshold
             labels = np.asarray(model.labels)[codes]
     else:
-        from bigscreen.export.sklearn import read_sklearn, scores
+        from bigscreen.export.sklearn import pipeline_scores, read_sklearn
 
         made = read_sklearn(out, to == "skops")
-        theirs = scores(made, model, rows.table())
+        theirs = pipeline_scores(made, model, rows.table())
         labels = None if model.kind == "regressor" else made.predict(rows.table())
     agree = 1.0 if labels is None else _agreement(model, ours, labels)
     difference = None
     if theirs is not None:
         largest = float(np.max(np.abs(ours))) or 1.0
         difference = float(np.max(np.abs(theirs - ours))) / largest
-    return Compared(len(rows.prepared), agree, difference, probability, notes)
+    return Comparison(len(rows.prepared), agree, difference, probability, notes)
 
 
 def _agreement(model: Model, scores: FloatArray, labels: NDArray[Any]) -> float:

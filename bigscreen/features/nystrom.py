@@ -266,7 +266,7 @@ class _Block:
 
     def __call__(self, bounds: tuple[int, int, int]) -> Any:
         k, start, stop = bounds
-        if self.writer is not None and self.writer.done(k):
+        if self.writer is not None and self.writer.is_written(k):
             return k
         data, design = self.design.data, self.design
         out: NDArray[Any] = np.empty((stop - start, design.rank), self.dtype)

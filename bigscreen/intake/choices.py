@@ -11,8 +11,8 @@ import numpy as np
 
 from bigscreen.data.dataset import Dataset
 from bigscreen.data.layout import Label
-from bigscreen.data.missing import ABSENT, Missing
-from bigscreen.data.preparation import Preparation, divisor
+from bigscreen.data.missing import MISSING_CATEGORY, Missing
+from bigscreen.data.preparation import Preparation, parse_divisor
 from bigscreen.errors import InputError
 from bigscreen.files.remote import as_path
 from bigscreen.model.model import Model
@@ -70,9 +70,11 @@ def read_pattern(
 
 
 def add_absent_category(known: Preparation) -> Preparation:
-    """Return a preparation with the category `ABSENT` in each text column, for missing texts."""
+    """Return a preparation with `MISSING_CATEGORY` in each text column, for missing texts."""
     texts = {c: kinds for c, kinds in known.categories.items() if c not in known.hashed}
-    more = {c: [*kinds, ABSENT] for c, kinds in texts.items() if ABSENT not in kinds}
+    more = {
+        c: [*kinds, MISSING_CATEGORY] for c, kinds in texts.items() if MISSING_CATEGORY not in kinds
+    }
     out = Preparation(known.n_raw, known.names, {**known.categories, **more})
     return replace(out, dates=known.dates, hashed=known.hashed, truths=known.truths)
 
@@ -111,7 +113,7 @@ class Choices:
         InputError
             If an option has no meaning, or contradicts another one.
         """
-        divisor(self.scale)
+        parse_divisor(self.scale)
         if self.max_kinds is not None and self.max_kinds < 1:
             raise InputError(f"max_kinds={self.max_kinds}: a column needs at least one kind.")
         if self.layout not in ("auto", "dense", "sparse"):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bigscreen.data.dataset import MANIFEST, Dataset
-from bigscreen.data.folder import store_path, unfinished
+from bigscreen.data.folder import store_path, unfinished_path
 from bigscreen.data.layout import Label
 from bigscreen.data.missing import as_marks
 from bigscreen.data.preparation import Preparation
@@ -362,7 +362,7 @@ def _run(
     work = wanted.path.with_name(wanted.path.name + ".ingest.wip")
     if not (work / JOURNAL).exists():
         _refuse_existing(wanted)
-    for folder in (work, *map(unfinished, wanted.paths)):
+    for folder in (work, *map(unfinished_path, wanted.paths)):
         check_own(folder)
     resumable = request.repeatable
     with _explain_errors(work, resumable):
@@ -379,7 +379,7 @@ def _run(
                 # A run that cannot be resumed leaves nothing. The journal is removed before the
                 # rows that it counts.
                 if isinstance(error, InputError) or not resumable:
-                    for folder in map(unfinished, wanted.paths):
+                    for folder in map(unfinished_path, wanted.paths):
                         shutil.rmtree(folder, ignore_errors=True)
                     (work / JOURNAL).unlink(missing_ok=True)
                     shutil.rmtree(work, ignore_errors=True)
@@ -430,7 +430,7 @@ def _refuse_existing(wanted: StoreRequest) -> None:
 
 
 def _clear_unfinished(wanted: StoreRequest) -> None:
-    for folder in map(unfinished, wanted.paths):
+    for folder in map(unfinished_path, wanted.paths):
         if folder.exists() and not wanted.overwrite:
             raise InputError(
                 f"{folder} was left by another run: delete it or use overwrite to start anew."

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.layout import Features
-from bigscreen.data.missing import ABSENT
+from bigscreen.data.missing import MISSING_CATEGORY
 from bigscreen.data.order import row_hash
 from bigscreen.data.preparation import Preparation
 from bigscreen.numerics.rows import njit
@@ -155,7 +155,7 @@ class TableProfile:
 
     def __init__(self, preparation: Preparation) -> None:
         self._known = preparation
-        self._numeric = preparation.numeric
+        self._numeric = preparation.numeric_columns
         self._rows, self._copies = 0, CopyCounter()
         self._kinds = {c: np.zeros(0, np.int64) for c in preparation.categories}
         self._shift: NDArray[np.float64] | None = None
@@ -266,7 +266,7 @@ class TableProfile:
         own = self._kinds[c]
         codes = recode.get(c, np.arange(len(texts), dtype=np.int32))[: len(own)]
         np.add.at(counts, codes, own[: len(codes)])
-        missing = int(counts[texts.index(ABSENT)]) if ABSENT in texts else 0
+        missing = int(counts[texts.index(MISSING_CATEGORY)]) if MISSING_CATEGORY in texts else 0
         present = {text: int(n) for text, n in zip(texts, counts, strict=True) if n}
         common = max(present, key=lambda text: present[text]) if present else None
         remarks = []

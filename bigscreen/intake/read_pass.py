@@ -15,10 +15,16 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.layout import Features
-from bigscreen.data.missing import ABSENT, Missing
+from bigscreen.data.missing import MISSING_CATEGORY, Missing
 from bigscreen.data.order import Order
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.targets import as_features, coarse, fits, plain_label, spreads
+from bigscreen.data.targets import (
+    as_features,
+    column_spreads,
+    first_coarse_column,
+    fits_float32,
+    plain_label,
+)
 from bigscreen.errors import InputError, NoRows
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.choices import Choices
@@ -276,7 +282,7 @@ class Reading:
         block, holes = self._zero_missing(block)
         wide = self._needs_float64(block)
         if not (wide or self.found.rounded):
-            self.found.rounded = not fits(block.X)
+            self.found.rounded = not fits_float32(block.X)
         X = as_features(block.X, block.where, wide)
         if holes is not None:
             X[holes] = np.nan
@@ -308,13 +314,13 @@ class Reading:
             else _replace_marked_labels(block.y, missing, self.request.choices.regression)
         )
         if isinstance(X, csr_array):
-            if missing.holes(X.data).any():
+            if missing.find_marks(X.data).any():
                 raise InputError(
                     f"{block.where(0)}: sparse rows hold a number that means a missing value, "
                     "which they cannot be without: leave out missing."
                 )
             return replace(block, y=y)
-        holes = missing.holes(X)
+        holes = missing.find_marks(X)
         holes[:, [*reader.categories, *reader.dates]] = False
         if not holes.any():
             return replace(block, y=y)
@@ -331,8 +337,8 @@ class Reading:
         else:
             lacks = np.isnan(block.X)
             for c, kinds in reader.categories.items():
-                if ABSENT in kinds:
-                    lacks[:, c] |= block.X[:, c] == kinds.index(ABSENT)
+                if MISSING_CATEGORY in kinds:
+                    lacks[:, c] |= block.X[:, c] == kinds.index(MISSING_CATEGORY)
         lacking = lacks.any(axis=1)
         if block.y is not None and not self.request.choices.unlabelled:
             labels = np.ravel(block.y).tolist()
@@ -370,8 +376,8 @@ class Reading:
         known = [] if self.shape is None else self.shape.spread or []
         # (Rows of another width are refused when they are admitted.)
         alike = len(known) == block.X.shape[1]
-        column = coarse(block.X, np.array(known) if alike else None)
-        needed = column is not None or (self.request.exact and not fits(block.X))
+        column = first_coarse_column(block.X, np.array(known) if alike else None)
+        needed = column is not None or (self.request.exact and not fits_float32(block.X))
         if self.shape is None or not needed:
             return needed
         if self.request.repeatable:
@@ -399,7 +405,7 @@ class Reading:
             rows_per_bucket=max(BUCKET_BYTES // (RECORD.itemsize + row_bytes), 1),
             wide=wide,
             left_out=reader.left_out,
-            spread=None if sparse or wide else spreads(block.X).tolist(),
+            spread=None if sparse or wide else column_spreads(block.X).tolist(),
             index_names=reader.index_names,
             truths=sorted({*reader.truths, *truths}),
         )
@@ -551,7 +557,7 @@ def _replace_marked_labels(y: NDArray[Any], missing: Missing, targets: bool) -> 
             for value in y.tolist()
         ]
         return np.where(np.array(marks, bool), np.array(None), y)
-    holes = missing.holes(y) if targets else np.zeros(y.shape, bool)
+    holes = missing.find_marks(y) if targets else np.zeros(y.shape, bool)
     return np.where(holes, np.nan, y) if holes.any() else y
 
 

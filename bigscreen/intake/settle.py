@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.dataset import Dataset
-from bigscreen.data.folder import unfinished
+from bigscreen.data.folder import unfinished_path
 from bigscreen.data.layout import Label, Layout, row_grid
 from bigscreen.data.missing import Missing
 from bigscreen.data.order import Holdout
-from bigscreen.data.preparation import Preparation, divisor
+from bigscreen.data.preparation import Preparation, parse_divisor
 from bigscreen.data.texts import by_column
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
@@ -247,9 +247,9 @@ class StoreBuilder:
                 missing=[*self.wanted.choices.missing],
                 truths=self.shape.truths,
             )
-            if by := divisor(scale):
+            if by := parse_divisor(scale):
                 _, factor = _expand_to_features(
-                    preparation, None, np.full(len(preparation.numeric), 1 / by)
+                    preparation, None, np.full(len(preparation.numeric_columns), 1 / by)
                 )
                 preparation = replace(preparation, scaling=scale, factor=factor)
         n_features = preparation.n_features or n_raw
@@ -260,7 +260,9 @@ class StoreBuilder:
         """Return the bytes of the features in the dense and in the sparse layout."""
         rows, values = self.found.rows, self.found.nonzeros
         if not self.shape.sparse:
-            centred = preparation.fills(sparse=True) or self.wanted.choices.scale == "standard"
+            centred = (
+                preparation.makes_dense(sparse=True) or self.wanted.choices.scale == "standard"
+            )
             if centred or (self.wanted.choices.scale == "minmax" and preparation.categories):
                 values = rows * (preparation.n_raw or n_features)  # centring leaves no zeros
         size = 8 if self._is_float64(preparation) else 4
@@ -273,14 +275,14 @@ class StoreBuilder:
             f"{rows} {name} rows of {transform.n_features} features": self.planned[name],
             "labels, weights and numbers of rows": STORED_ROW_BYTES * rows,
         }
-        files = (file for path in wanted.paths for file in unfinished(path).rglob("*"))
+        files = (file for path in wanted.paths for file in unfinished_path(path).rglob("*"))
         kept = sum(file.stat().st_size for file in files if file.is_file())
         check_disk(parts, wanted.path.parent, kept)
 
     def _is_sparse(self, preparation: Preparation, n_features: int) -> bool:
         """Whether the datasets are stored as CSR."""
         wanted = self.wanted
-        fills = preparation.fills(self.shape.sparse)
+        fills = preparation.makes_dense(self.shape.sparse)
         if wanted.choices.layout != "auto":
             if fills and wanted.choices.layout == "sparse":
                 raise InputError(
@@ -307,11 +309,11 @@ class StoreBuilder:
             )
         known = next((line["fill"] for line in self._journal.lines if "fill" in line), None)
         if known is None:
-            fill = measure_fill(spilled, survey, how, preparation.numeric)
+            fill = measure_fill(spilled, survey, how, preparation.numeric_columns)
             known = {"values": fill.values.tolist(), "missing": fill.missing.tolist()}
             self._journal.write({"fill": known})
         every = np.zeros(preparation.n_raw or 0)
-        every[preparation.numeric] = known["values"]
+        every[preparation.numeric_columns] = known["values"]
         transform.preparation = replace(preparation, fill=every)
         self._note_fill(transform.preparation, known)
 
@@ -320,7 +322,7 @@ class StoreBuilder:
         missing, values = np.array(known["missing"]), known["values"]
         columns = np.flatnonzero(missing)
         for k in columns[:MAX_NAMED].tolist():
-            c = int(preparation.numeric[k])
+            c = int(preparation.numeric_columns[k])
             name = repr(names[c]) if names else f"number {c + 1}"
             count = f"{missing[k]} missing value(s) of the column {name} count"
             self.notes.append(f"{count} as {what}, {values[k]:g}.")
@@ -344,7 +346,7 @@ class StoreBuilder:
             what = "centring" if scale == "standard" else "shifting"
             self.notes.append(f"{scale} on sparse data scales without {what}: zeros stay zeros.")
         known = next((line["scaling"] for line in self._journal.lines if "scaling" in line), None)
-        if known is None and not len(preparation.numeric):
+        if known is None and not len(preparation.numeric_columns):
             known = {"offset": None, "factor": None}
         if known is None:
             moments = measure_moments(spilled, survey, transform, self._make_counter("measure"))
@@ -405,7 +407,7 @@ class StoreBuilder:
                 name = repr(shape.names[int(c)]) if shape.names else f"number {int(c) + 1}"
                 self.notes.append(f"the column {name} holds dates, taken as days since 1970.")
         marks = Missing(self.wanted.choices.missing)
-        numbers = [str(label) for label in found.labels if marks.marked(label)]
+        numbers = [str(label) for label in found.labels if marks.is_mark(label)]
         if numbers and not (self.wanted.choices.regression or self.wanted.choices.unlabelled):
             self.notes.append(
                 f"the label {' and '.join(numbers)} is a label, though missing names it: marks "
@@ -470,7 +472,7 @@ class StoreBuilder:
         self, side: int, rows: int, transform: Transform, profile: dict[str, Any] | None
     ) -> Dataset:
         path = self.wanted.paths[side]
-        if not unfinished(path).exists():  # an earlier run has finished this dataset
+        if not unfinished_path(path).exists():  # an earlier run has finished this dataset
             return Dataset.open(path)
         return self._make_writer(path, rows, transform).finish(profile)
 
@@ -500,7 +502,7 @@ def _expand_to_features(
     preparation: Preparation, offset: NDArray[Any] | None, factor: NDArray[Any]
 ) -> tuple[NDArray[Any] | None, NDArray[Any]]:
     """Return offset and factor of all features, given the values of the numeric columns."""
-    at = preparation.places[preparation.numeric]
+    at = preparation.places[preparation.numeric_columns]
     every = np.ones(preparation.n_features or 0)
     every[at] = factor
     if offset is not None:

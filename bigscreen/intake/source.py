@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.layout import Features, Label
-from bigscreen.data.missing import ABSENT
+from bigscreen.data.missing import MISSING_CATEGORY
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_targets, plain_label
-from bigscreen.data.texts import first_untrue, truth_of
+from bigscreen.data.texts import find_untrue, parse_truth
 from bigscreen.errors import InputError
 from bigscreen.intake.choices import Choices
 from bigscreen.intake.readers.base import Reader
@@ -177,7 +177,7 @@ class BlockChecker:
     def _recode_blank_columns(self, X: Features, reader: Reader) -> Features:
         """Return X with columns recoded that are blank here and text in another source.
 
-        Their values become the category `ABSENT`.
+        Their values become the category `MISSING_CATEGORY`.
         """
         blank = reader.blank & {*self.shape.categorical}
         if self.like is not None or not blank or issparse(X) or X.shape[1] != self.shape.width:
@@ -186,7 +186,7 @@ class BlockChecker:
         X = X.copy()
         X[:, columns] = 0
         for c in columns:
-            reader.categories[c] = [ABSENT]
+            reader.categories[c] = [MISSING_CATEGORY]
         return X
 
     def _check(
@@ -226,7 +226,7 @@ class BlockChecker:
             )
         if not isinstance(X, csr_array):
             for c in shape.truths if like is None else like.truths:
-                row = first_untrue(X[:, c])
+                row = find_untrue(X[:, c])
                 if row is not None:
                     place = f"{where(row)}, column {_quote_name(c, reader)}"
                     raise not_a_truth_error(f"{X[row, c]:.16g}", place)
@@ -260,7 +260,7 @@ class BlockChecker:
             ours, names = self._codes.setdefault(c, {}), self.found.categories.setdefault(c, [])
             fresh = []
             for text in texts[len(table) :]:
-                gone = self.choices.drop_missing and text == ABSENT
+                gone = self.choices.drop_missing and text == MISSING_CATEGORY
                 if text not in ours and self.like is None and not gone:
                     ours[text] = len(names)
                     names.append(text)
@@ -421,15 +421,16 @@ def match_labels(values: list[Label], labels: list[Label], positive: Label | Non
     """
     if positive is not None:
         wanted = plain_label(positive)
-        truth = truth_of(wanted)
+        truth = parse_truth(wanted)
         return np.array(
-            [v == wanted or (truth is not None and truth_of(v) == truth) for v in values], np.int32
+            [v == wanted or (truth is not None and parse_truth(v) == truth) for v in values],
+            np.int32,
         )
     codes: dict[Any, int] = {plain_label(label): code for code, label in enumerate(labels)}
-    if {truth_of(label) for label in labels} == {0, 1}:
+    if {parse_truth(label) for label in labels} == {0, 1}:
         # Tables hold truth values as texts in one format and as 0 and 1 in another.
-        codes |= {truth_of(label): code for code, label in enumerate(labels)}
-        return np.array([codes.get(truth_of(value), -1) for value in values], np.int32)
+        codes |= {parse_truth(label): code for code, label in enumerate(labels)}
+        return np.array([codes.get(parse_truth(value), -1) for value in values], np.int32)
     return np.array([codes.get(value, -1) for value in values], np.int32)
 
 
@@ -438,7 +439,7 @@ def normalise_truths(values: Sequence[Label]) -> list[Label]:
 
     Truth values are texts in CSV files, and a type of their own in Parquet and data frames.
     """
-    truths = [truth_of(value) for value in values]
+    truths = [parse_truth(value) for value in values]
     found = [truth for truth in truths if truth is not None]
     return [*found] if len(found) == len(truths) else [*values]
 

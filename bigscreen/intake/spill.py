@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from bigscreen.data.layout import Features, csr, csr_stack, take
+from bigscreen.data.layout import Features, csr, csr_stack, take_rows
 from bigscreen.data.order import Order
 from bigscreen.errors import InputError
 from bigscreen.files.sealed import CHECKSUM, Damaged, seal, unseal
@@ -65,7 +65,7 @@ class SpilledRows:
 
     def take(self, rows: NDArray[np.int64]) -> SpilledRows:
         """Return the given rows, in the given order."""
-        return SpilledRows(self.record.take(rows), take(self.X, rows))
+        return SpilledRows(self.record.take(rows), take_rows(self.X, rows))
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Spill:
         present, counts = np.unique(buckets, return_counts=True)
         # Copied even if all rows go into one bucket: the caller may overwrite X.
         by_bucket = np.argsort(_as_narrow_integers(buckets), kind="stable")
-        record, X = record.take(by_bucket), take(X, by_bucket)
+        record, X = record.take(by_bucket), take_rows(X, by_bucket)
         stop = 0
         for bucket, count in zip(present.tolist(), counts.tolist(), strict=True):
             start, stop = stop, stop + count

@@ -53,7 +53,7 @@ class Transform:
 
     def _is_identity(self, X: Features) -> bool:
         """Whether rows are stored unchanged."""
-        return not (issparse(X) or self.sparse or self.preparation.changes)
+        return not (issparse(X) or self.sparse or self.preparation.changes_features)
 
     def apply(self, X: Features) -> Features:
         """Return the rows as they are stored, dense or CSR, of shape (rows, n_features)."""
@@ -68,7 +68,7 @@ class Transform:
             for c, codes in self.recode.items():
                 # One entry more, at the end, so that -1 stays -1.
                 X[:, c] = np.append(codes, -1)[X[:, c].astype(np.int64)]
-        return prep.thin(X) if self.sparse else prep.scale(prep.expand(X))
+        return prep.to_csr(X) if self.sparse else prep.scale(prep.expand(X))
 
 
 @dataclass
@@ -150,7 +150,7 @@ def measure_moments(
     Dense rows are measured as they were read, so that both layouts get the same scaling. `report`
     is called with the number of rows that were read.
     """
-    numeric = transform.preparation.numeric
+    numeric = transform.preparation.numeric_columns
     moments = Moments(len(numeric))
 
     def pieces() -> Iterator[Features]:
@@ -162,7 +162,7 @@ def measure_moments(
                         transform.apply, (piece for _, piece in transform.slices(X))
                     )
                 else:
-                    X = transform.preparation.filled(X)
+                    X = transform.preparation.fill_missing(X)
                     yield X if len(numeric) == X.shape[1] else X[:, numeric]
             report(int(sizes.sum()))
 
@@ -250,7 +250,7 @@ class _ChunkFiller:
 
     def __init__(self, writer: DatasetWriter, pool: ThreadPoolExecutor) -> None:
         self.writer, self._pool = writer, pool
-        done = (k for k in range(writer.n_chunks) if not writer.done(k))
+        done = (k for k in range(writer.n_chunks) if not writer.is_written(k))
         self._next = next(done, writer.n_chunks)
         self.at = self._next * writer.layout.chunk_rows
         self._pieces: list[tuple[Any, ...]] = []

@@ -113,7 +113,7 @@ class Calibration:
         return len(self.margins)
 
     @classmethod
-    def learnt(
+    def learn(
         cls,
         scores: FloatArray,
         codes: NDArray[Any],
@@ -145,14 +145,14 @@ class Calibration:
         totals = np.bincount(codes, weights, k)
         if k > 2 and strategy == "rest":
             curves = [
-                Curve.through(scores[:, c], codes == c, weights, None) for c in range(len(totals))
+                Curve.fit(scores[:, c], codes == c, weights, None) for c in range(len(totals))
             ]
         else:
             curves = []
             for column, (i, j) in zip(scores.T, combinations(range(k), 2), strict=True):
                 own = (codes == i) | (codes == j)
                 even = float(class_weight[i] / (class_weight[i] + class_weight[j]))
-                curves.append(Curve.through(column[own], codes[own] == j, weights[own], even))
+                curves.append(Curve.fit(column[own], codes[own] == j, weights[own], even))
         own_margins = label_margins(_decision_values(scores, k, strategy))
         own_margins = own_margins[np.arange(len(codes)), codes]
         margins, rows = [], np.zeros((folds, k), np.int64)
@@ -160,7 +160,7 @@ class Calibration:
             places = [np.flatnonzero((fold == f) & (codes == c)) for c in range(k)]
             rows[f] = [len(own) for own in places]
             most = max(1, max_margins // folds)
-            margins.append([_thinned(own_margins[own], weights[own], most) for own in places])
+            margins.append([_thin(own_margins[own], weights[own], most) for own in places])
         return cls(strategy, folds, curves, totals / np.sum(totals), rows, margins)
 
     def probabilities(self, evidence: Evidence, prior: FloatArray | None = None) -> FloatArray:
@@ -177,7 +177,7 @@ class Calibration:
         """
         found = np.mean([self._by_one(held) for held in evidence.held.swapaxes(0, 1)], axis=0)
         if len(self.priors) == 2:
-            second = self.curves[0].on_side(found[:, 1], evidence.scores[:, 0])
+            second = self.curves[0].clip_to_side(found[:, 1], evidence.scores[:, 0])
             found = np.stack([1.0 - second, second], axis=1)
         if prior is not None:
             found = found * (prior / self.priors)
@@ -192,11 +192,11 @@ class Calibration:
         if k == 2:
             found = np.concatenate([1.0 - found, found], axis=1)
         elif self.strategy == "one":
-            found = coupled((1.0 - found).clip(MIN_PROBABILITY, 1 - MIN_PROBABILITY), k)
+            found = couple_pairs((1.0 - found).clip(MIN_PROBABILITY, 1 - MIN_PROBABILITY), k)
         out: FloatArray = found / np.sum(found, axis=1, keepdims=True)
         return out
 
-    def sets(self, evidence: Evidence, alpha: float) -> NDArray[np.bool_]:
+    def label_sets(self, evidence: Evidence, alpha: float) -> NDArray[np.bool_]:
         """Compute conformal label sets, a mask (rows, labels) of the labels a row may have.
 
         The row's draw chooses one fold's machine. A label is in the set if its p-value exceeds
@@ -221,7 +221,7 @@ class Calibration:
                 out[own, c] = (below + part[own]) / (total + 1.0) > alpha
         return out
 
-    def published(self, score: float) -> float:
+    def to_published(self, score: float) -> float:
         """Map a score by a fold's machine to the published machine's score at the same quantile.
 
         Quantiles are those of the rows on which both machines were fitted. This matters if a
@@ -255,7 +255,7 @@ class Calibration:
         """
         if len(self.priors) != 2:
             raise InputError(f"a threshold is for two labels, and there are {len(self.priors)}")
-        name, numbers = _parsed(rule)
+        name, numbers = _parse_rule(rule)
         pooled = [np.sort(np.concatenate(known)) for known in zip(*self.margins, strict=True)]
         first, second = -pooled[0][::-1], pooled[1]
         edges = np.unique(np.concatenate([first, second]))
@@ -351,9 +351,9 @@ class Curve:
             found = found.clip(MIN_PROBABILITY, 1 - MIN_PROBABILITY)
         else:
             found = np.interp(scores, self.x, self.p)
-        return self.on_side(found, scores)
+        return self.clip_to_side(found, scores)
 
-    def on_side(self, found: FloatArray, scores: FloatArray) -> FloatArray:
+    def clip_to_side(self, found: FloatArray, scores: FloatArray) -> FloatArray:
         """Clip probabilities, (rows,), above `even` for positive scores, else to at most `even`."""
         if self.even is None:
             return found
@@ -361,7 +361,7 @@ class Curve:
         return np.where(scores > 0, above, np.minimum(found, self.even))
 
     @classmethod
-    def through(
+    def fit(
         cls,
         scores: FloatArray,
         positive: NDArray[np.bool_],
@@ -376,7 +376,7 @@ class Curve:
         scores = np.asarray(scores, np.float64)
         rarer = min(np.count_nonzero(positive), np.count_nonzero(~positive))
         if rarer < min_isotonic_rows:
-            slope, offset = sigmoid(scores, positive, weights)
+            slope, offset = fit_sigmoid(scores, positive, weights)
             if slope > 0:  # worse than chance: the best nondecreasing curve is constant
                 part = float(np.sum(weights[positive]) / np.sum(weights))
                 slope, offset = 0.0, float(np.log((1 - part) / part))
@@ -422,7 +422,7 @@ def _decision_values(scores: FloatArray, labels: int, strategy: str) -> FloatArr
     return vote_values(scores, labels) if strategy == "one" and labels > 2 else scores
 
 
-def _thinned(values: FloatArray, weights: FloatArray, most: int) -> FloatArray:
+def _thin(values: FloatArray, weights: FloatArray, most: int) -> FloatArray:
     """Sort values and keep at most `most`, at evenly spaced quantiles of the weight.
 
     Few values of equal weight are all kept. Thinning makes label sets slightly larger, because a
@@ -440,7 +440,7 @@ def _thinned(values: FloatArray, weights: FloatArray, most: int) -> FloatArray:
     return kept
 
 
-def _parsed(rule: str) -> tuple[str, list[float]]:
+def _parse_rule(rule: str) -> tuple[str, list[float]]:
     """Parse a rule for a threshold into its name and numbers."""
     name, *texts = str(rule).split(":")
     try:
@@ -460,7 +460,7 @@ def check_alpha(alpha: float) -> None:
         raise InputError(f"alpha must lie strictly between 0 and 1, got {alpha!r}")
 
 
-def given_prior(given: Mapping[Any, float], labels: Sequence[Any]) -> FloatArray:
+def parse_prior(given: Mapping[Any, float], labels: Sequence[Any]) -> FloatArray:
     """Convert a mapping from labels to prior probabilities to an array (labels,).
 
     With two labels one of them may be left out.
@@ -489,7 +489,7 @@ def given_prior(given: Mapping[Any, float], labels: Sequence[Any]) -> FloatArray
     return out
 
 
-def sigmoid(
+def fit_sigmoid(
     scores: FloatArray, positive: NDArray[np.bool_], weights: FloatArray | None = None
 ) -> tuple[float, float]:
     """Fit A and B of ``1 / (1 + exp(A score + B))`` by maximum likelihood (Platt scaling).
@@ -522,7 +522,7 @@ def sigmoid(
     return float(at[0]), float(at[1])
 
 
-def coupled(first: FloatArray, classes: int) -> FloatArray:
+def couple_pairs(first: FloatArray, classes: int) -> FloatArray:
     """Couple pairwise probabilities ``first`` (rows, pairs), of each pair's first class.
 
     Returns probabilities of all classes (rows, classes). Second method of Wu et al. (2004):

@@ -15,7 +15,7 @@ from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 
 
-def carried(model: Model, data: Rows, row: int) -> dict[str, Any]:
+def explain_score(model: Model, data: Rows, row: int) -> dict[str, Any]:
     """Decompose the score of a row into contributions that add up to it.
 
     Parameters
@@ -48,7 +48,7 @@ def carried(model: Model, data: Rows, row: int) -> dict[str, Any]:
             "alone; for a machine on landmarks, `bigscreen export --to sklearn` and scikit-learn's "
             "`permutation_importance` say what each column is worth"
         )
-    x: Any = data.rows([_place(data, row)])
+    x: Any = data.rows([_find_row(data, row)])
     x = np.asarray(x.toarray() if issparse(x) else x, np.float64)
     if model.landmarks is None:
         values = x[0]
@@ -57,7 +57,7 @@ def carried(model: Model, data: Rows, row: int) -> dict[str, Any]:
         values = model.kernel.block(x, side, dtype=np.float64)[0].astype(np.float64)
     given = model.scores(x, prepared=True)
     decided = model.decide(given)[0]
-    coef, offset = _of_answer(model, int(decided) if model.kind == "classifier" else 0)
+    coef, offset = _answer_coefficients(model, int(decided) if model.kind == "classifier" else 0)
     parts = coef * values
     order = np.argsort(-np.abs(parts), kind="stable")
     order = order[parts[order] != 0]
@@ -83,7 +83,7 @@ def carried(model: Model, data: Rows, row: int) -> dict[str, Any]:
     }
 
 
-def _place(data: Rows, row: int) -> int:
+def _find_row(data: Rows, row: int) -> int:
     for start, stop in map(data.chunk, range(data.n_chunks)):
         found = np.flatnonzero(data.row_ids(start, stop) == row)
         if len(found):
@@ -91,7 +91,7 @@ def _place(data: Rows, row: int) -> int:
     raise InputError(f"{data.path or 'the data'} has no row {row} of its source")
 
 
-def _of_answer(model: Model, code: int) -> tuple[FloatArray, float]:
+def _answer_coefficients(model: Model, code: int) -> tuple[FloatArray, float]:
     """Return coefficients and offset of the score that decided for the label `code`."""
     if len(model.coef) == 1:
         return model.coef[0], float(model.intercept[0])

@@ -58,7 +58,7 @@ class Kind(NamedTuple):
         The record's "format" field.
     schema : int
         The newest schema.
-    bound : int
+    checksum_schema : int
         First schema whose record has the checksum of every array and of itself.
     noun : str
         Name of the kind in messages.
@@ -68,7 +68,7 @@ class Kind(NamedTuple):
 
     format: str
     schema: int
-    bound: int
+    checksum_schema: int
     noun: str
     command: str
 
@@ -77,7 +77,7 @@ MODEL = Kind(FORMAT, SCHEMA, 4, "model", "fit")
 PATH = Kind("bigscreen path", 2, 2, "path", "path")
 
 
-def write(
+def write_file(
     path: str | os.PathLike[str],
     record: dict[str, Any],
     arrays: dict[str, np.ndarray],
@@ -88,15 +88,15 @@ def write(
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as bundle:
         crc32 = {}
         for name, array in arrays.items():
-            entry = _entry(f"arrays/{name}.npy")
+            entry = _zip_entry(f"arrays/{name}.npy")
             with bundle.open(entry, "w", force_zip64=True) as part:
                 np.lib.format.write_array(part, array, allow_pickle=False)
             crc32[name] = entry.CRC
-        bundle.writestr(_entry(_RECORD), seal({**known, "crc32": crc32}, default=_plain))
+        bundle.writestr(_zip_entry(_RECORD), seal({**known, "crc32": crc32}, default=_to_json))
 
 
 @contextmanager
-def opened(
+def open_file(
     path: str | os.PathLike[str], kind: Kind = MODEL
 ) -> Iterator[tuple[dict[str, Any], Callable[[str], np.ndarray]]]:
     """Open a file of a model or path; yield its record and a function that reads an array by name.
@@ -122,12 +122,12 @@ def opened(
             if file.read(4) == b"PK\x03\x04":
                 raise InputError(f"{name} is damaged: its end is missing; copy or fit it again")
             raise InputError(f"{name} is not a bigscreen {noun}, which {writer} writes")
-        with _damage(name), zipfile.ZipFile(file) as bundle:
+        with _reporting_damage(name), zipfile.ZipFile(file) as bundle:
             record: Any = _record(bundle) if _RECORD in bundle.namelist() else None
         _check_record(name, record, kind)
-        with _damage(name), zipfile.ZipFile(file) as bundle:
+        with _reporting_damage(name), zipfile.ZipFile(file) as bundle:
             schema = record.get("schema")
-            check_seal(record, needed=schema is None or int(schema) >= kind.bound)
+            check_seal(record, needed=schema is None or int(schema) >= kind.checksum_schema)
             yield record, lambda part: _array(bundle, part, record.get("crc32"))
 
 
@@ -158,7 +158,7 @@ def _check_record(name: str, record: Any, kind: Kind) -> None:
         )
 
 
-def array_of(path: str | os.PathLike[str], record: dict[str, Any], name: str) -> np.ndarray:
+def read_array(path: str | os.PathLike[str], record: dict[str, Any], name: str) -> np.ndarray:
     """Read an array of a file whose record was read before.
 
     Raises
@@ -166,7 +166,11 @@ def array_of(path: str | os.PathLike[str], record: dict[str, Any], name: str) ->
     InputError
         If the file is damaged, or the array is not the one that the record was written with.
     """
-    with _damage(os.fspath(path)), _open(as_path(path)) as file, zipfile.ZipFile(file) as bundle:
+    with (
+        _reporting_damage(os.fspath(path)),
+        _open(as_path(path)) as file,
+        zipfile.ZipFile(file) as bundle,
+    ):
         return _array(bundle, name, record.get("crc32"))
 
 
@@ -181,7 +185,7 @@ def is_path(path: str | os.PathLike[str]) -> bool:
     return isinstance(record, dict) and record.get("format") == PATH.format
 
 
-def packed(name: str, rows: Features) -> tuple[str, dict[str, np.ndarray]]:
+def pack_rows(name: str, rows: Features) -> tuple[str, dict[str, np.ndarray]]:
     """Convert rows to named arrays of a file; return the storage, "dense" or "csr", and arrays."""
     if issparse(rows):
         return "csr", {f"{name}_{part}": getattr(rows, part) for part in _CSR_PARTS}
@@ -189,8 +193,10 @@ def packed(name: str, rows: Features) -> tuple[str, dict[str, np.ndarray]]:
     return "dense", {name: np.ascontiguousarray(rows, dtype=dtype)}
 
 
-def unpacked(name: str, kind: str, n_features: int, array: Callable[[str], np.ndarray]) -> Features:
-    """Restore the rows that `packed` converted to arrays."""
+def unpack_rows(
+    name: str, kind: str, n_features: int, array: Callable[[str], np.ndarray]
+) -> Features:
+    """Restore the rows that `pack_rows` converted to arrays."""
     if kind != "csr":
         return array(name)
     data, indices, indptr = (array(f"{name}_{part}") for part in _CSR_PARTS)
@@ -201,7 +207,7 @@ def unpacked(name: str, kind: str, n_features: int, array: Callable[[str], np.nd
 
 
 @contextmanager
-def _damage(name: str) -> Iterator[None]:
+def _reporting_damage(name: str) -> Iterator[None]:
     """Turn every error that a damaged file can cause into an InputError that says so."""
     try:
         yield
@@ -211,11 +217,11 @@ def _damage(name: str) -> Iterator[None]:
 
 
 def _record(bundle: zipfile.ZipFile) -> Any:
-    return parse_json(bundle.read(_stored(bundle, _RECORD)))
+    return parse_json(bundle.read(_part_info(bundle, _RECORD)))
 
 
 def _array(bundle: zipfile.ZipFile, name: str, crc32: dict[str, int] | None) -> np.ndarray:
-    info = _stored(bundle, f"arrays/{name}.npy")
+    info = _part_info(bundle, f"arrays/{name}.npy")
     if crc32 is not None and info.CRC != crc32[name]:
         raise ValueError(f"{info.filename} is not the one that was written")
     with bundle.open(info) as part:
@@ -225,7 +231,7 @@ def _array(bundle: zipfile.ZipFile, name: str, crc32: dict[str, int] | None) -> 
             raise ValueError(f"{info.filename}: {error}") from error
 
 
-def _stored(bundle: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+def _part_info(bundle: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     """Return a part's zip entry; ValueError if it is compressed or larger than the file.
 
     bigscreen never compresses parts, so an entry cannot expand beyond the size of the file.
@@ -239,12 +245,12 @@ def _stored(bundle: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     return info
 
 
-def _entry(name: str) -> zipfile.ZipInfo:
+def _zip_entry(name: str) -> zipfile.ZipInfo:
     # A fixed date makes files of equal models equal.
     return zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Convert numpy values, mappings and paths to what JSON can write."""
     if isinstance(value, np.generic):
         return value.item()

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from bigscreen.data.layout import Features, padded
-from bigscreen.model.file import packed, unpacked
+from bigscreen.data.layout import Features, pad_columns
+from bigscreen.model.file import pack_rows, unpack_rows
 from bigscreen.numerics.rows import FloatArray
 
 
@@ -104,14 +104,14 @@ class FoldMachines:
             return replace(self, coef=np.pad(self.coef, ((0, 0), (0, 0), (0, added))))
         if self.landmarks is None:
             return self
-        return replace(self, landmarks=padded(self.landmarks, width))
+        return replace(self, landmarks=pad_columns(self.landmarks, width))
 
     def to_arrays(self) -> tuple[str, dict[str, NDArray[Any]]]:
         """Convert to the storage of the landmarks ("shared" with the model's, ...) and arrays."""
         arrays: dict[str, NDArray[Any]] = {"fold_coef": self.coef, "fold_intercept": self.intercept}
         kind = "shared"
         if self.landmarks is not None:
-            kind, rows = packed("fold_landmarks", self.landmarks)
+            kind, rows = pack_rows("fold_landmarks", self.landmarks)
             arrays |= rows
         if self.support is not None:
             arrays["fold_support"] = self.support
@@ -122,6 +122,6 @@ class FoldMachines:
         cls, kind: str, width: int, supported: bool, array: Callable[[str], NDArray[Any]]
     ) -> FoldMachines:
         """Restore the machines from `to_arrays`; ``supported``: ``fold_support`` is stored."""
-        rows = None if kind == "shared" else unpacked("fold_landmarks", kind, width, array)
+        rows = None if kind == "shared" else unpack_rows("fold_landmarks", kind, width, array)
         support = array("fold_support") if supported else None
         return cls(array("fold_coef"), array("fold_intercept"), rows, support)

@@ -136,7 +136,7 @@ class Ledger:
         at[known] = np.arange(len(known))
         return at[numbers]
 
-    def numbered(self, numbers: NDArray[np.int64]) -> Ledger:
+    def renumber(self, numbers: NDArray[np.int64]) -> Ledger:
         """Return the ledger with its rows renumbered: row k gets ``numbers[k]``, all distinct."""
         size = int(numbers.max(initial=-1)) + 1
         if callable(self._margins):
@@ -152,7 +152,7 @@ class Ledger:
             found.dual = self.dual.at(found.places(numbers))
         return found
 
-    def folded(self, sides: int) -> Ledger:
+    def fold_sides(self, sides: int) -> Ledger:
         """Merge a ledger of dual variables into a ledger of rows with ``sides`` variables each.
 
         Variables ``k``, ``rows + k``, ... belong to row ``k``, whose alpha is their sum; at the
@@ -173,7 +173,7 @@ class Ledger:
             dual = dual.at(np.where(keep, np.cumsum(keep) - 1, -1))
         return Ledger(self.margins[keep], self.radius, rows, dual)
 
-    def listed(self, status: str | None = None, top: int | None = None) -> NDArray[np.int64]:
+    def list_rows(self, status: str | None = None, top: int | None = None) -> NDArray[np.int64]:
         """Return the ledger positions of rows with one status, or of all rows, ascending.
 
         ``top``: return only this many rows, those with the largest margins (open rows: the smallest
@@ -189,7 +189,7 @@ class Ledger:
         return places[np.argsort(order, kind="stable")[:top]]
 
 
-def rounded(ratio: FloatArray, used: NDArray[np.bool_]) -> Margins:
+def round_margins(ratio: FloatArray, used: NDArray[np.bool_]) -> Margins:
     """Encode ratios (rows,), of distance to the hinge point and radius, as signed float16 margins.
 
     Margins are rounded towards 0. ``used`` marks the rows on the side where alpha is not 0; their
@@ -283,7 +283,7 @@ def _duals(arrays: dict[str, NDArray[Any]], rows: NDArray[np.int64]) -> Sequence
     return found
 
 
-def described(ledgers: Sequence[Ledger], labels: Sequence[Any]) -> dict[str, Any]:
+def summarise_ledgers(ledgers: Sequence[Ledger], labels: Sequence[Any]) -> dict[str, Any]:
     """Summarise ledgers: number of rows with each status, per score and in total; JSON-able."""
     scores = [
         {"label": label, "rows": len(ledger), **ledger.counts, "radius": ledger.radius}

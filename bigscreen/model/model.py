@@ -11,20 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from bigscreen.data.layout import Features, csr, padded
+from bigscreen.data.layout import Features, csr, pad_columns
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
-from bigscreen.data.source_rows import is_matrix, prepared_rows
+from bigscreen.data.source_rows import is_matrix, prepare_rows
 from bigscreen.errors import InputError
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import clustering_kernel, kernel_from_dict
-from bigscreen.model.calibration import Calibration, Evidence, check_alpha, given_prior
-from bigscreen.model.file import opened, packed, unpacked, write
+from bigscreen.model.calibration import Calibration, Evidence, check_alpha, parse_prior
+from bigscreen.model.file import open_file, pack_rows, unpack_rows, write_file
 from bigscreen.model.fold_machines import FoldMachines
 from bigscreen.model.gate import Gate, row_numbers
 from bigscreen.model.ledger import LEDGER_ARRAYS, Ledger, from_arrays, to_arrays
-from bigscreen.model.scores import Scorer, scorer_of, vote_values, votes
+from bigscreen.model.scores import Scorer, count_votes, make_scorer, vote_values
 from bigscreen.model.shown import certificate_html
 from bigscreen.numerics.draws import row_draws
 from bigscreen.numerics.rows import FloatArray
@@ -194,7 +194,7 @@ class Model:
         if self.part is None:
             assert self.landmarks is not None
             given = self.landmarks, self.support, self.coef, self.intercept
-            return [scorer_of(self.kernel, *given, self._fine)]
+            return [make_scorer(self.kernel, *given, self._needs_float64)]
         assert self.gate is not None and self.landmarks is not None
         scorers = []
         for p in range(self.gate.n_parts):
@@ -205,7 +205,7 @@ class Model:
         return scorers
 
     @property
-    def _fine(self) -> bool:
+    def _needs_float64(self) -> bool:
         """Whether float32 kernel entries are too inaccurate for the model's coefficients."""
         return (self.provenance.get("nystrom") or {}).get("entries") == "float64"
 
@@ -218,10 +218,12 @@ class Model:
         if folds.landmarks is not None:
             rows, support = folds.landmarks, folds.support
         coef = folds.coef.reshape(-1, rows.shape[0])
-        return scorer_of(self.kernel, rows, support, coef, folds.intercept.ravel(), self._fine)
+        return make_scorer(
+            self.kernel, rows, support, coef, folds.intercept.ravel(), self._needs_float64
+        )
 
     @property
-    def _of_svmlight(self) -> bool:
+    def _is_svmlight(self) -> bool:
         """Whether the training rows came from svmlight files, which do not state their width."""
         return self.provenance.get("index_base") is not None and not self.preparation.categories
 
@@ -238,12 +240,12 @@ class Model:
         if self.landmarks is None:
             coef = np.pad(coef, ((0, 0), (0, n_features - coef.shape[1])))
         if gate is not None:
-            gate = replace(gate, landmarks=padded(gate.landmarks, n_features))
+            gate = replace(gate, landmarks=pad_columns(gate.landmarks, n_features))
         if folds is not None:
             folds = folds.widened(n_features, linear=self.landmarks is None)
         return replace(
             self,
-            landmarks=None if self.landmarks is None else padded(self.landmarks, n_features),
+            landmarks=None if self.landmarks is None else pad_columns(self.landmarks, n_features),
             coef=coef,
             gate=gate,
             fold_machines=folds,
@@ -288,7 +290,7 @@ class Model:
             If a column or a value is missing, or is not a number although the source had numbers.
         """
         if isinstance(X, Rows):
-            model = matched(self, X, "the model")
+            model = match_store(self, X, "the model")
             scores = [model._scores(X.X(*X.chunk(k))) for k in range(X.n_chunks)]
             return np.concatenate(scores)[np.argsort(X.row_ids(0, X.n_rows))]
         model, rows = self._matching(X, prepared)
@@ -304,7 +306,7 @@ class Model:
         """
         _ = self.calibrated
         if isinstance(X, Rows):
-            model = matched(self, X, "the model")
+            model = match_store(self, X, "the model")
             parts = [model._evidence(X.X(*X.chunk(k))) for k in range(X.n_chunks)]
             return Evidence.joined(parts).among(np.argsort(X.row_ids(0, X.n_rows)))
         model, rows = self._matching(X, prepared)
@@ -316,7 +318,7 @@ class Model:
         The model is widened if sparse rows have more columns than the training svmlight rows.
         """
         model = self
-        if issparse(X) and self._of_svmlight and X.shape[1] != self.n_features:
+        if issparse(X) and self._is_svmlight and X.shape[1] != self.n_features:
             X = csr_array(X)
             width = max(X.shape[1], self.n_features)
             X = csr(X.data, X.indices, X.indptr, width)
@@ -328,8 +330,8 @@ class Model:
                     stacklevel=3,
                 )
                 model = self.widened(width)
-        if not prepared and (model.preparation.changes or not is_matrix(X)):
-            X = prepared_rows(model.preparation, X)
+        if not prepared and (model.preparation.changes_features or not is_matrix(X)):
+            X = prepare_rows(model.preparation, X)
         return model, csr_array(X) if issparse(X) else X
 
     def _evidence(self, X: Features) -> Evidence:
@@ -370,7 +372,7 @@ class Model:
             return scores[:, 0]
         codes: NDArray[Any]
         if self.strategy == "one":
-            codes = np.argmax(votes(scores >= self.threshold, len(self.labels)), axis=1)
+            codes = np.argmax(count_votes(scores >= self.threshold, len(self.labels)), axis=1)
         elif scores.shape[1] == 1:
             codes = scores[:, 0] > self.threshold
         else:
@@ -421,7 +423,7 @@ class Model:
         InputError
             If the model was fitted without probabilities, or the prior is not valid.
         """
-        shares = None if prior is None else given_prior(prior, self.labels)
+        shares = None if prior is None else parse_prior(prior, self.labels)
         return self.calibrated.probabilities(self.evidence(X, prepared=prepared), shares)
 
     def predict_set(
@@ -451,7 +453,7 @@ class Model:
             If the model was fitted without probabilities, or alpha is out of range.
         """
         check_alpha(alpha)
-        return self.calibrated.sets(self.evidence(X, prepared=prepared), alpha)
+        return self.calibrated.label_sets(self.evidence(X, prepared=prepared), alpha)
 
     def thresholded(self, rule: str) -> Self:
         """Return the model with the score threshold between its two labels that a rule chooses.
@@ -470,7 +472,7 @@ class Model:
             threshold satisfies the rule.
         """
         known = self.calibrated
-        return replace(self, threshold=known.published(known.threshold(rule)))
+        return replace(self, threshold=known.to_published(known.threshold(rule)))
 
     @property
     def calibrated(self) -> Calibration:
@@ -496,12 +498,12 @@ class Model:
         arrays: dict[str, NDArray[Any]] = {"coef": self.coef, "intercept": self.intercept}
         kind, gate = "none", None
         if self.landmarks is not None:
-            kind, rows = packed("landmarks", self.landmarks)
+            kind, rows = pack_rows("landmarks", self.landmarks)
             arrays |= rows
         if self.support is not None:
             arrays["support"] = self.support
         if self.gate is not None and self.part is not None:
-            gate, rows = packed("gate_landmarks", self.gate.landmarks)
+            gate, rows = pack_rows("gate_landmarks", self.gate.landmarks)
             arrays |= {**rows, "part": self.part}
             arrays |= {"gate_coef": self.gate.coef, "gate_offset": self.gate.offset}
             if self.gate.ids is not None:
@@ -528,7 +530,7 @@ class Model:
             "provenance": self.provenance,
             **own,
         }
-        write(path, record, arrays)
+        write_file(path, record, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -540,11 +542,11 @@ class Model:
             If there is no such file, it is not a model, it is damaged, or a newer bigscreen wrote
             it; the message says which.
         """
-        with opened(path) as (record, array):
+        with open_file(path) as (record, array):
             return cls(**_fields(record, array))
 
 
-def matched(model: Model, dataset: Rows, name: str) -> Model:
+def match_store(model: Model, dataset: Rows, name: str) -> Model:
     """Return the model that scores a store: itself, or widened for a wider svmlight store.
 
     Like LIBSVM, the widened model treats a column that it does not have as 0 in every support
@@ -556,7 +558,7 @@ def matched(model: Model, dataset: Rows, name: str) -> Model:
         If the store does not match: see `check_match`.
     """
     base = getattr(dataset, "manifest", {}).get("extra", {}).get("index_base")
-    if base is not None and model._of_svmlight and dataset.n_features > model.n_features:
+    if base is not None and model._is_svmlight and dataset.n_features > model.n_features:
         model = model.widened(dataset.n_features)
     check_match(model, dataset, name)
     return model
@@ -583,7 +585,7 @@ def check_match(model: Model, dataset: Rows, name: str) -> None:
             f"{data} has {dataset.n_features} features and {name} was fitted on "
             f"{model.n_features}; ingest the data again with `--like {name}`"
         )
-    if dataset.preparation.of_features != model.preparation.of_features:
+    if dataset.preparation.features_fingerprint != model.preparation.features_fingerprint:
         raise InputError(
             f"{data} was scaled or encoded otherwise than the data {name} was fitted on; "
             f"ingest it again with `--like {name}`"
@@ -596,12 +598,12 @@ def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[
     kind, gate = record["landmarks"], record.get("gate")
     model = {
         "kernel": kernel_from_dict(record["kernel"]),
-        "landmarks": None if kind == "none" else unpacked("landmarks", kind, width, array),
+        "landmarks": None if kind == "none" else unpack_rows("landmarks", kind, width, array),
         "coef": array("coef"),
         "intercept": array("intercept"),
         "labels": record["labels"],
         "preparation": Preparation.from_dict(record["preparation"]),
-        "provenance": in_present_words(record["provenance"]),
+        "provenance": update_provenance(record["provenance"]),
         "kind": record.get("kind", "classifier"),
         "strategy": record.get("strategy", "rest"),
         "support": array("support") if "support" in optional else None,
@@ -617,7 +619,7 @@ def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[
         model["ledger"] = from_arrays({name: array(name) for name in names})
     if gate is not None:
         ids = array("gate_ids") if "gate_ids" in optional else None
-        rows = unpacked("gate_landmarks", gate, width, array)
+        rows = unpack_rows("gate_landmarks", gate, width, array)
         model["gate"] = Gate(rows, array("gate_coef"), array("gate_offset"), ids)
         model["part"] = array("part")
     if not (np.isfinite(model["coef"]).all() and np.isfinite(model["intercept"]).all()):
@@ -625,7 +627,7 @@ def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[
     return model
 
 
-def in_present_words(provenance: dict[str, Any]) -> dict[str, Any]:
+def update_provenance(provenance: dict[str, Any]) -> dict[str, Any]:
     """Update the provenance of an older file, which called a penalised offset "constant"."""
     asked = provenance.get("parameters", {})
     if asked.get("intercept") != "constant":

@@ -11,7 +11,7 @@ from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 
 
-def classes_of(model: Model) -> NDArray[np.int64]:
+def infer_classes(model: Model) -> NDArray[np.int64]:
     """Infer the class of every support row from its coefficients' signs; -1 if all are 0."""
     code = np.full(model.coef.shape[1], -1)
     pairs = combinations(range(len(model.labels)), 2)
@@ -20,7 +20,7 @@ def classes_of(model: Model) -> NDArray[np.int64]:
     return code
 
 
-def one_against_one(coef: FloatArray, code: NDArray[np.int64], classes: int) -> FloatArray:
+def to_libsvm_layout(coef: FloatArray, code: NDArray[np.int64], classes: int) -> FloatArray:
     """Convert coefficients (pairs, n_SV) to LIBSVM's layout (classes - 1, n_SV)."""
     if classes == 2:
         return coef

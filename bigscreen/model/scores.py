@@ -86,7 +86,7 @@ class Scorer:
         return self.kernel.dots(X, self.side, columns, entries)
 
 
-def scorer_of(
+def make_scorer(
     kernel: Kernel,
     landmarks: Features,
     support: NDArray[np.int64] | None,
@@ -107,7 +107,7 @@ def scorer_of(
     return Scorer(kernel, Operand(landmarks, support), coef, intercept, move, not fine)
 
 
-def votes(seconds: NDArray[np.bool_], n_labels: int) -> NDArray[np.int64]:
+def count_votes(seconds: NDArray[np.bool_], n_labels: int) -> NDArray[np.int64]:
     """Count the votes for every label, (rows, n_labels) int64.
 
     ``seconds``, (rows, pairs), is whether a pair's vote goes to its second label.
@@ -131,5 +131,5 @@ def vote_values(scores: FloatArray, n_labels: int) -> FloatArray:
     for pair, score in enumerate(scores.T):
         total[:, second[pair]] += score
         total[:, first[pair]] -= score
-    values: FloatArray = votes(scores > 0, n_labels) + total / (3 * (np.abs(total) + 1))
+    values: FloatArray = count_votes(scores > 0, n_labels) + total / (3 * (np.abs(total) + 1))
     return values

@@ -13,8 +13,8 @@ import numpy as np
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.kernels.standard import kernel_from_dict
-from bigscreen.model.file import ABOUT_FILE, PATH, array_of, opened, packed, unpacked, write
-from bigscreen.model.model import Model, in_present_words
+from bigscreen.model.file import ABOUT_FILE, PATH, read_array, open_file, pack_rows, unpack_rows, write_file
+from bigscreen.model.model import Model, update_provenance
 from bigscreen.problems.point import ROUNDING_FIELDS, gap_or_violation, meets_tol, relative_gap
 
 CERTIFIED = ("primal", "dual", "gap", "relative_gap")
@@ -150,7 +150,7 @@ class SolvedPath:
     @cached_property
     def _landmarks(self) -> Any:
         kind, width = self.record["landmarks"], int(self.record["n_features"])
-        return None if kind == "none" else unpacked("landmarks", kind, width, self.array)
+        return None if kind == "none" else unpack_rows("landmarks", kind, width, self.array)
 
     @cached_property
     def _support(self) -> np.ndarray | None:
@@ -197,13 +197,13 @@ class SolvedPath:
         names = ["intercept"]
         kind = self.record["landmarks"]
         if kind != "none":
-            names += list(packed("landmarks", self._landmarks)[1])
+            names += list(pack_rows("landmarks", self._landmarks)[1])
         exact = bool(self.record["exact"])
         names += ["support"] if exact else []
         for k in range(len(self)):
             names += [f"coef-{k}", f"own-{k}"] if exact else [f"coef-{k}"]
         arrays = {name: self.array(name) for name in names}
-        write(path, self.record, arrays, PATH)
+        write_file(path, self.record, arrays, PATH)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -216,10 +216,10 @@ class SolvedPath:
         """
         name = os.fspath(path)
 
-        with opened(name, PATH) as (record, _):
+        with open_file(name, PATH) as (record, _):
             own = {field: part for field, part in record.items() if field not in ABOUT_FILE}
-            said = {**own, "provenance": in_present_words(record["provenance"])}
-            return cls(said, partial(array_of, os.path.abspath(name), record))
+            said = {**own, "provenance": update_provenance(record["provenance"])}
+            return cls(said, partial(read_array, os.path.abspath(name), record))
 
 
 def _screening(name: Any, part: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.folds import assign
+from bigscreen.data.folds import assign_folds
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
@@ -56,7 +56,7 @@ def make_folds(
     if isinstance(given, int):
         strata = y if data.labels else np.zeros(len(y), np.int8)
         labels: list[Any] | None = list(data.labels) or None
-        fold = assign(strata, counted, given, fit.seed, labels)
+        fold = assign_folds(strata, counted, given, fit.seed, labels)
         masks = [fold == f for f in range(given)]
         folds = [Fold(np.where(held, 0.0, weights), np.flatnonzero(held)) for held in masks]
     else:

@@ -25,7 +25,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
-from bigscreen.model.file import packed
+from bigscreen.model.file import pack_rows
 from bigscreen.model.solved_path import SolvedPath
 from bigscreen.path.folds import Fold, make_folds
 from bigscreen.path.folds_job import FoldsJob
@@ -384,7 +384,7 @@ class PathJob:
                 arrays[f"own-{k}"] = np.searchsorted(rows, own["rows"])
         kind = "none"
         if landmarks is not None:
-            kind, parts = packed("landmarks", landmarks)
+            kind, parts = pack_rows("landmarks", landmarks)
             arrays |= parts
         factor = shared.factor
         record = {

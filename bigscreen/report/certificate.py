@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bigscreen.kernels.definite import WITHOUT_PROOF
-from bigscreen.model.ledger import described
+from bigscreen.model.ledger import summarise_ledgers
 from bigscreen.model.model import Model
 from bigscreen.problems.point import ROUNDING_FIELDS, gap_or_violation, meets_tol
 from bigscreen.report import report
@@ -66,7 +66,7 @@ def fit_record(model: Model) -> dict[str, Any]:
         "nystrom": known.get("nystrom"),
         "screening": _screening(known["screening"]),
         "certificates": certificates,
-        "ledger": None if model.ledger is None else described(model.ledger, labels(model)),
+        "ledger": None if model.ledger is None else summarise_ledgers(model.ledger, labels(model)),
     }
 
 

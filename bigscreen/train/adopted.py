@@ -27,7 +27,7 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
 from bigscreen.model.model import Model
-from bigscreen.model.pairs import classes_of
+from bigscreen.model.pairs import infer_classes
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
 from bigscreen.plan.memory import Plan
@@ -162,7 +162,7 @@ def _coefficients(model: Model, data: Rows) -> FloatArray:
     coef, order = model.coef, list(range(len(model.coef)))
     signs = np.ones(len(coef))
     if model.kind == "classifier":
-        own = classes_of(model)
+        own = infer_classes(model)
         try:
             to = np.array([data.labels.index(label) for label in model.labels])
         except ValueError:

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.folds import assign
+from bigscreen.data.folds import assign_folds
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.model.calibration import Calibration
@@ -52,7 +52,7 @@ def folds_of(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
             f"probabilities come from rows that are held out, and label {data.labels[least]!r} has "
             f"{counts[least]} with a weight; give two rows of it or more, or leave out probability"
         )
-    return assign(y, weights, min(FOLDS, int(counts[least])), options.seed, list(data.labels))
+    return assign_folds(y, weights, min(FOLDS, int(counts[least])), options.seed, list(data.labels))
 
 
 def calibration(job: Job) -> tuple[Calibration, FoldMachines]:
@@ -79,7 +79,7 @@ def calibration(job: Job) -> tuple[Calibration, FoldMachines]:
         machines.append(machine)
     own_weights = np.asarray(class_weights(options.class_weight, data) or np.ones(data.n_labels))
     given = scores, y[numbers], fold[numbers], weights[numbers], own_weights
-    return Calibration.learnt(*given, options.strategy), FoldMachines.joined(machines)
+    return Calibration.learn(*given, options.strategy), FoldMachines.joined(machines)
 
 
 def with_folds(job: Job, model: Model, known: Calibration, folds: FoldMachines) -> Model:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bigscreen.data.dataset import MANIFEST
 from bigscreen.data.rows import Rows
-from bigscreen.data.views import held_out
+from bigscreen.data.views import without_weight
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.files.kept_files import KeptFiles
@@ -310,11 +310,11 @@ class Job:
         held, source = self.fold == binary.fold, attempt.source
         if attempt.rows is not None:
             held = held[attempt.rows]
-        design = replace(attempt.design, data=held_out(attempt.design.data, held))
+        design = replace(attempt.design, data=without_weight(attempt.design.data, held))
         if source is attempt.design:
             source = design
         elif source is not None:
-            source = replace(source, data=held_out(source.data, held))
+            source = replace(source, data=without_weight(source.data, held))
         return attempt._replace(design=design, source=source, start=Start())
 
     def _run(self, binary: Binary, attempt: Attempt) -> Run:
@@ -448,13 +448,13 @@ class Job:
         data, found = self.data, fitted.ledger
         if found is None:
             return None
-        found, numbers = found.folded(data.sides), data.row_ids(0, data.n_sources)
+        found, numbers = found.fold_sides(data.sides), data.row_ids(0, data.n_sources)
         if attempt.rows is not None:
             numbers = numbers[attempt.rows]
         elif binary.codes is not None:  # rows of other labels have no part in the problem
             keep = np.isin(data.y(0, data.n_rows), binary.codes)
             found, numbers = found.among(keep), numbers[keep]
-        found = found.numbered(numbers)
+        found = found.renumber(numbers)
         if len(self.problems) * attempt.design.data.n_rows > MAX_LATER_ROWS:
             _ = found.margins  # computed now, to free the arrays that they are computed from
         return found

@@ -63,9 +63,9 @@ def resampled(
     """
     if held.regression or held.n_unlabelled == held.n_rows:
         raise InputError("the rows to judge by have no labels, and errors are counted by them")
-    if (held.n_features, held.preparation.of_features) != (
+    if (held.n_features, held.preparation.features_fingerprint) != (
         data.n_features,
-        data.preparation.of_features,
+        data.preparation.features_fingerprint,
     ):
         name = data.path or "the rows to fit"
         raise InputError(

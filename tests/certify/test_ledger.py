@@ -14,7 +14,7 @@ from bigscreen.certify import ledger as certify_ledger
 from bigscreen.certify.ledger import Evidence
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.features.design import Design
-from bigscreen.model.ledger import BOUND, OPEN, OUT, Ledger, from_arrays, rounded, to_arrays
+from bigscreen.model.ledger import BOUND, OPEN, OUT, Ledger, from_arrays, round_margins, to_arrays
 from bigscreen.problems.recipes import CSvc
 from bigscreen.train import job
 
@@ -125,10 +125,10 @@ def test_a_model_file_holds_the_whole_ledger(rows):
 
 def test_margins_are_rounded_so_that_none_is_promised_too_much():
     reach = np.random.default_rng(0).uniform(0, 3, 10_000)
-    book = Ledger(rounded(reach, reach > 1), 1.0)
+    book = Ledger(round_margins(reach, reach > 1), 1.0)
     assert np.all(np.abs(book.margins.astype(float)) <= reach)
     assert np.all(reach[book.status != OPEN] > 1)
-    assert Ledger(rounded(np.array([np.inf]), np.array([False])), 1.0).status[0] == OUT
+    assert Ledger(round_margins(np.array([np.inf]), np.array([False])), 1.0).status[0] == OUT
 
 
 @pytest.mark.parametrize("intercept", ["none", "true"])

@@ -101,11 +101,11 @@ def test_the_judge_convicts_mirrored_rows_that_share_a_number():
     def later(self, sides):
         return Ledger(self.margins[len(self) // sides :], self.radius)
 
-    folded, Ledger.folded = Ledger.folded, later
+    folded, Ledger.fold_sides = Ledger.fold_sides, later
     try:
         assert "NuSVR: out" in lying(case, lambda book: book).wrong
     finally:
-        Ledger.folded = folded
+        Ledger.fold_sides = folded
     assert not lying(case, lambda book: book).wrong
 
 

@@ -8,7 +8,7 @@ from sklearn import svm
 
 from bigscreen import Inline, MemoryDataset, Model, NuSVR, TrainOptions
 from bigscreen.data.memory import Mirrored
-from bigscreen.model.ledger import BOUND, OPEN, OUT, Ledger, rounded
+from bigscreen.model.ledger import BOUND, OPEN, OUT, Ledger, round_margins
 from bigscreen.train.run import train
 
 N = 60
@@ -73,11 +73,11 @@ def test_a_row_is_no_more_certain_than_its_variables():
 
     def margins():
         made.append(1)
-        return rounded(ratio, used)
+        return round_margins(ratio, used)
 
-    eager, lazy = Ledger(margins(), 0.1).folded(2), Ledger(margins, 0.1).folded(2)
+    eager, lazy = Ledger(margins(), 0.1).fold_sides(2), Ledger(margins, 0.1).fold_sides(2)
     assert len(made) == 1
     for book in (eager, lazy):
         assert list(book.status) == [OUT, OPEN, BOUND, OPEN, OPEN, OPEN]
         np.testing.assert_array_equal(np.abs(book.margins), [2, 0.5, 2, 0.5, 0.5, 0])
-    assert eager.folded(1) is eager
+    assert eager.fold_sides(1) is eager

@@ -5,7 +5,7 @@ import pytest
 
 import bigscreen
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.source_rows import prepared_rows
+from bigscreen.data.source_rows import prepare_rows
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
 
@@ -40,11 +40,11 @@ def test_two_columns_whose_names_are_one_text(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({1: [0.0, 1.0], "1": [1.0, 0.0]})
     with pytest.raises(InputError, match="two columns are named '1'"):
-        prepared_rows(Preparation(n_raw=1, names=["1"]), frame)
+        prepare_rows(Preparation(n_raw=1, names=["1"]), frame)
 
 
 @pytest.mark.parametrize("row", [{"v": 1.0}, {"v": "red"}, {"v": 1, "w": [2]}, {"w": [1], "v": 2}])
 def test_a_mapping_of_single_values_is_refused(row):
     known = Preparation(n_raw=len(row), names=list(row))
     with pytest.raises(InputError, match=r"column 'v' is a single value; give one row as a list"):
-        prepared_rows(known, row)
+        prepare_rows(known, row)

@@ -209,7 +209,7 @@ def unbound(path):
 
 def test_stores_of_before_open_and_say_that_they_are_not_bound(tmp_path):
     new = store(tmp_path / "set", table())
-    assert new.bound and describe_store(new)["bound"]
+    assert new.has_checksums and describe_store(new)["bound"]
     X = new.X(0, 600)
     unbound(new.path)
     old = Dataset.open(new.path)

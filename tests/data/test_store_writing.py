@@ -27,7 +27,7 @@ def test_values_that_are_no_float32_are_refused(tmp_path, sparse, value):
     writer = begin(tmp_path / "a", X, None)
     with pytest.raises(InputError, match=r"source row 1070: .*feature 2"):
         fill(writer, X, y, None, ids)
-    assert writer.done(0) and not writer.done(1)
+    assert writer.is_written(0) and not writer.is_written(1)
     with pytest.raises(InputError, match=r"row 70: .*feature 2"):
         MemoryDataset(X, y, LABELS)
 
@@ -52,7 +52,7 @@ def test_chunks_that_do_not_fit_the_plan_are_refused(tmp_path):
     for arguments in wrong:
         with pytest.raises(InputError):
             writer.write(0, *arguments)
-    assert not writer.done(0)
+    assert not writer.is_written(0)
     writer.write(0, X[b], y[b], weight[b], ids[b])
     writer.write(0, X[a], y[a], weight[a], ids[a])
     writer.write(1, X[b], y[b], weight[b], ids[b])
@@ -74,8 +74,8 @@ def test_nothing_takes_the_name_before_it_is_whole(tmp_path):
     with pytest.raises(InputError, match="begun with another source"):
         begin(path, X, weight, extra={"gamma": 0.25})
     again = begin(path, X, weight, extra={"gamma": 0.5})
-    assert [k for k in range(10) if again.done(k)] == [0, 2]
-    fill(again, *data, chunks=[k for k in range(10) if not again.done(k)])
+    assert [k for k in range(10) if again.is_written(k)] == [0, 2]
+    fill(again, *data, chunks=[k for k in range(10) if not again.is_written(k)])
     dataset = again.finish()
     assert dataset.manifest["extra"] == {"gamma": 0.5}
     assert [p.name for p in path.parent.iterdir()] == ["set"]
@@ -111,7 +111,7 @@ from store_tables import fill, table
 writer = pickle.loads(bytes.fromhex(sys.argv[1]))
 data = table(**eval(sys.argv[2]))
 for k in eval(sys.argv[3]):
-    if not writer.done(k):
+    if not writer.is_written(k):
         fill(writer, *data, chunks=[k])
         print(k, flush=True)
 """
@@ -158,7 +158,7 @@ def test_killed_writer_goes_on_to_the_same_fingerprint(tmp_path, sparse):
     assert process.wait() == -signal.SIGKILL
     process.stdout.close()
     again = begin(path, X, weight)
-    done = [k for k in range(again.n_chunks) if again.done(k)]
+    done = [k for k in range(again.n_chunks) if again.is_written(k)]
     assert set(said) <= set(done) and len(done) < again.n_chunks
     with pytest.raises(InputError, match="unfinished"):
         Dataset.open(path)

@@ -13,7 +13,7 @@ from bigscreen.data.dataset import Dataset
 from bigscreen.data.layout import Layout
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.targets import as_targets, describe, together
+from bigscreen.data.targets import as_targets, merge_summaries, summarise_outcomes
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
 
@@ -158,14 +158,18 @@ def test_nothing_is_written_of_a_bad_target(tmp_path):
     )
     with pytest.raises(InputError, match="row 1: the target inf"):
         writer.write(0, np.zeros((2, 1)), [0.0, np.inf])
-    assert not writer.done(0)
+    assert not writer.is_written(0)
 
 
 def test_parts_add_up():
     rng = np.random.default_rng(0)
     y = np.where(rng.random(100) < 0.3, np.nan, rng.normal(size=100))
     pieces = np.split(y, [0, 10, 10, 60])
-    assert together([describe(piece, 0) for piece in pieces]) == describe(y, 0)
+    assert merge_summaries(
+        [summarise_outcomes(piece, 0) for piece in pieces]
+    ) == summarise_outcomes(y, 0)
     codes = rng.integers(-1, 3, 100).astype(np.int32)
     pieces = np.split(codes, [20, 50])
-    assert together([describe(piece, 3) for piece in pieces]) == describe(codes, 3)
+    assert merge_summaries(
+        [summarise_outcomes(piece, 3) for piece in pieces]
+    ) == summarise_outcomes(codes, 3)

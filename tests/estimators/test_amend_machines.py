@@ -54,7 +54,7 @@ def test_it_is_the_machine_of_the_edited_rows(name, classes):
 def test_rows_that_are_out_leave_the_machine_as_it_is():
     X, y = rough()
     machine = MACHINES["nystrom"]().fit(X, y)
-    out = machine.ledger_.listed("out")[:30]
+    out = machine.ledger_.list_rows("out")[:30]
     before = machine.coef_.copy()
     machine.amend(X, y, remove=out)
     assert np.array_equal(machine.coef_, before)

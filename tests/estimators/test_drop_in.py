@@ -16,7 +16,7 @@ from sklearn.preprocessing import scale
 
 import bigscreen
 from bigscreen import SVC, SVR, InputError, MemoryDataset, NuSVC, OneClassSVM
-from bigscreen.model.calibration import coupled, sigmoid
+from bigscreen.model.calibration import couple_pairs, fit_sigmoid
 
 DEPRECATED = "ignore:The `probability` parameter:FutureWarning"
 
@@ -121,14 +121,16 @@ def test_sigmoids_and_their_coupling():
     random = np.random.default_rng(0)
     scores = random.normal(size=4000) * 2
     positive = random.uniform(size=4000) < 1 / (1 + np.exp(-1.5 * scores + 0.5))
-    A, B = sigmoid(scores, positive)
+    A, B = fit_sigmoid(scores, positive)
     assert pytest.approx(-1.5, abs=0.15) == A and pytest.approx(0.5, abs=0.15) == B
-    A, B = sigmoid(np.r_[np.ones(50), -np.ones(50)], np.arange(100) < 50)  # told apart for certain
+    A, B = fit_sigmoid(
+        np.r_[np.ones(50), -np.ones(50)], np.arange(100) < 50
+    )  # told apart for certain
     assert np.isfinite([A, B]).all() and A < -1
     # Of pairs that agree the probabilities are those that they came from.
     p = random.dirichlet(np.ones(4), 10)
     i, j = np.triu_indices(4, 1)
-    np.testing.assert_allclose(coupled(p[:, i] / (p[:, i] + p[:, j]), 4), p, atol=1e-9)
+    np.testing.assert_allclose(couple_pairs(p[:, i] / (p[:, i] + p[:, j]), 4), p, atol=1e-9)
 
 
 def test_scores_of_0_are_decided_as_theirs():

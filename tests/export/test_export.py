@@ -13,8 +13,8 @@ from sklearn.svm import SVC, SVR, OneClassSVM
 import bigscreen
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
-from bigscreen.export.libsvm import decision, read_libsvm, write_libsvm
-from bigscreen.export.sklearn import pipeline
+from bigscreen.export.libsvm import libsvm_scores, read_libsvm, write_libsvm
+from bigscreen.export.sklearn import build_pipeline
 from bigscreen.export.verified import export
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
@@ -180,7 +180,7 @@ def test_files_of_libsvm_are_read(tmp_path, kind):
     if kind == "two":
         np.testing.assert_allclose(scores[:, 0], peer.decision_function(X), atol=1e-5)
     write_libsvm(model, tmp_path / "again.model")
-    np.testing.assert_allclose(decision(tmp_path / "again.model", X), scores, atol=1e-5)
+    np.testing.assert_allclose(libsvm_scores(tmp_path / "again.model", X), scores, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_exports_know_the_marks_of_missing_values(tmp_path):
     session = runtime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
     np.testing.assert_allclose(session.run(["scores"], {"X": X})[0], expected, atol=1e-5)
     X[1, 1] = np.nan
-    made, _ = pipeline(model)
+    made, _ = build_pipeline(model)
     np.testing.assert_allclose(made.decision_function(X), model.scores(X)[:, 0], atol=1e-5)
 
 

@@ -127,7 +127,9 @@ def test_dates_that_are_texts_are_dates(tmp_path, kind):
     how = {"label": "outcome", "impute": "median"}
     made = ingest(source, tmp_path / "s", **how)
     file = ingest(written(tmp_path / "a.csv", texts), tmp_path / "f", **how)
-    assert made.store.preparation.of_features == file.store.preparation.of_features
+    assert (
+        made.store.preparation.features_fingerprint == file.store.preparation.features_fingerprint
+    )
     assert made.store.preparation.dates == {1: "", 2: ""}
     np.testing.assert_array_equal(in_source_order(made.store)[0], in_source_order(file.store)[0])
     assert any("'since' holds dates" in note for note in made.notes)

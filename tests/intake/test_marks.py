@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 import bigscreen
 from bigscreen.cli.commands import group
 from bigscreen.data.dataset import Dataset
-from bigscreen.data.missing import ABSENT, Missing
+from bigscreen.data.missing import MISSING_CATEGORY, Missing
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
@@ -51,7 +51,7 @@ def test_marks_in_a_csv_are_blanks(tmp_path, monkeypatch):
     made = ingest(source, tmp_path / "t", missing=MARKS, **how).store
     for ours, theirs in zip(in_source_order(made), in_source_order(plain), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    assert made.preparation.missing == MARKS and ABSENT in made.preparation.categories[2]
+    assert made.preparation.missing == MARKS and MISSING_CATEGORY in made.preparation.categories[2]
     counts = {column["name"]: column["missing"] for column in made.profile["columns"]}
     assert counts == {"age": 11, "income": 16, "town": 7, "joined": 6}
     assert made.profile == plain.profile
@@ -180,7 +180,7 @@ def test_texts_that_are_hashed_or_numbered_kinds(tmp_path):
     made = ingest(source, tmp_path / "s", missing=["unknown", -7], **how).store
     other = ingest(blank, tmp_path / "t", **how).store
     np.testing.assert_array_equal(in_source_order(made)[0], in_source_order(other)[0])
-    assert made.preparation.categories[1] == [ABSENT, "1", "2"]
+    assert made.preparation.categories[1] == [MISSING_CATEGORY, "1", "2"]
 
 
 def test_sparse_rows_hold_no_marks(tmp_path):
@@ -205,8 +205,8 @@ def test_what_a_mark_is():
         text in missing for text in ("-", " - ", "-999", "-999.0", "-9.99e2", "NA", "", -999)
     )
     assert not any(text in missing for text in ("--", "-99", "nan?", -99.0, None, "1_0"))
-    assert not missing.marked("NA") and missing.marked("-")
-    assert missing.holes(np.array([[-999, 1], [2, -999]])).tolist() == [
+    assert not missing.is_mark("NA") and missing.is_mark("-")
+    assert missing.find_marks(np.array([[-999, 1], [2, -999]])).tolist() == [
         [True, False],
         [False, True],
     ]

@@ -12,8 +12,8 @@ import bigscreen
 from bigscreen import Model
 from bigscreen.cli.commands import group
 from bigscreen.data.dataset import Dataset
-from bigscreen.data.missing import ABSENT
-from bigscreen.data.texts import days, days_in, days_of, hashed_name
+from bigscreen.data.missing import MISSING_CATEGORY
+from bigscreen.data.texts import array_to_days, hash_bucket, parse_days, to_days
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
 
@@ -55,7 +55,7 @@ def test_rows_that_lack_something_are_dropped_counted_and_listed(tmp_path, monke
         f"{source}, line 41: 'age'",
     ]
     assert any("4 row(s) lack something and are left out: " in note for note in made.notes)
-    assert ABSENT not in made.store.preparation.categories[1]
+    assert MISSING_CATEGORY not in made.store.preparation.categories[1]
     later = ingest(source, tmp_path / "t", like=made.store, drop_missing=True)
     assert later.dropped == 4 and later.store.n_rows == 76
 
@@ -156,15 +156,19 @@ def test_dates_become_days_everywhere(tmp_path):
     ],
 )
 def test_what_dates_are(text, form, wanted):
-    assert days(text, form) == wanted
+    assert parse_days(text, form) == wanted
 
 
 def test_dates_of_numpy_and_python_are_alike():
     when = datetime.datetime(2024, 2, 29, 23, 59, 59, 500_000)
     for unit in ("us", "ns", "ms"):
-        assert days_in(np.array([when], f"M8[{unit}]"))[0] == days_of(when) == days(str(when))
-    assert days_of(datetime.time(18)) == 0.75 and days_of(datetime.timedelta(hours=12)) == 0.5
-    assert np.isnan(days_in(np.array(["NaT"], "M8[ns]")))[0]
+        assert (
+            array_to_days(np.array([when], f"M8[{unit}]"))[0]
+            == to_days(when)
+            == parse_days(str(when))
+        )
+    assert to_days(datetime.time(18)) == 0.75 and to_days(datetime.timedelta(hours=12)) == 0.5
+    assert np.isnan(array_to_days(np.array(["NaT"], "M8[ns]")))[0]
 
 
 def test_what_is_no_date_is_refused(tmp_path):
@@ -190,7 +194,7 @@ def test_names_of_rows_can_be_hashed(tmp_path):
     made = ingest(source, tmp_path / "s", hashed=["who:5"], scale="standard")
     X, _ = in_source_order(made.store)
     assert X.shape == (1500, 33)
-    wanted = [hashed_name(row[0].strip(), 5) for row in rows]
+    wanted = [hash_bucket(row[0].strip(), 5) for row in rows]
     np.testing.assert_array_equal(X[:, :32].argmax(axis=1), wanted)
     assert len(set(wanted)) == 32 and np.all(X[:, :32].sum(axis=1) == 1)
     model = bigscreen.LinearSVC().fit(made.store).model_

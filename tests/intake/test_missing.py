@@ -7,7 +7,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import StandardScaler
 
 import bigscreen
-from bigscreen.data.missing import ABSENT
+from bigscreen.data.missing import MISSING_CATEGORY
 from bigscreen.errors import InputError
 
 WAYS = {"mean": "mean", "median": "median", "most-frequent": "most_frequent", "zero": "constant"}
@@ -85,10 +85,10 @@ def test_every_format_gives_the_same_rows(tmp_path):
         )
     assert len(stores) >= 2
     for made in stores:
-        assert made.store.preparation.categories == {4: [ABSENT, "blue", "red"]}
+        assert made.store.preparation.categories == {4: [MISSING_CATEGORY, "blue", "red"]}
         _, rows = in_source_order(made.store)
-        kinds = np.array([ABSENT, "blue", "red"])[rows[:, 4:].argmax(axis=1)]
-        np.testing.assert_array_equal(np.where(kinds == ABSENT, "", kinds), texts)
+        kinds = np.array([MISSING_CATEGORY, "blue", "red"])[rows[:, 4:].argmax(axis=1)]
+        np.testing.assert_array_equal(np.where(kinds == MISSING_CATEGORY, "", kinds), texts)
         np.testing.assert_array_equal(rows, in_source_order(stores[0].store)[1])
 
 

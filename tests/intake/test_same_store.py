@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from ingest_cases import in_source_order
 
-from bigscreen.data.source_rows import prepared_rows
-from bigscreen.data.texts import hashed_text
+from bigscreen.data.source_rows import prepare_rows
+from bigscreen.data.texts import normalise_for_hash
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
 
@@ -113,14 +113,14 @@ def test_every_source_and_predict_hash_a_value_alike(tmp_path, name):
         np.testing.assert_array_equal(in_source_order(commas)[0], expected)
     records = frame.to_dict("records")
     for rows in (frame, records, pandas.read_parquet(tmp_path / "a.parquet")):
-        np.testing.assert_array_equal(prepared_rows(store.preparation, rows), expected)
+        np.testing.assert_array_equal(prepare_rows(store.preparation, rows), expected)
 
 
 def test_numbers_are_hashed_by_their_value():
     for texts in (["3", "3.0", " +03", "3e0"], ["-0", "0.0", "000"], ["TRUE", "true ", "True"]):
-        assert len({*map(hashed_text, texts)}) == 1
-    assert hashed_text("0.10000000149011612") == "0.1"  # which is 0.1 as float32
-    assert [*map(hashed_text, ["2.50", "1e400", "-12", "a ", "1_0"])] == [
+        assert len({*map(normalise_for_hash, texts)}) == 1
+    assert normalise_for_hash("0.10000000149011612") == "0.1"  # which is 0.1 as float32
+    assert [*map(normalise_for_hash, ["2.50", "1e400", "-12", "a ", "1_0"])] == [
         *("2.5", "1e400", "-12", "a", "1_0")
     ]
 
@@ -144,7 +144,7 @@ def test_later_numbers_may_be_no_truth_values(tmp_path):
         with pytest.raises(InputError, match=r"(row 8|line 10), column .*'c'.*: 'TRUE' is not"):
             ingest(source, tmp_path / "t", like=known)
     with pytest.raises(InputError, match=r"row 8, column 'c': 'TRUE' is no number"):
-        prepared_rows(known.preparation, {"c": values})
+        prepare_rows(known.preparation, {"c": values})
 
 
 @pytest.mark.parametrize("rows", [10, 200_000])
@@ -163,7 +163,7 @@ def test_what_is_no_truth_value_is_refused_in_every_row(tmp_path, rows, odd):
         ):
             ingest(source, tmp_path / "t", like=like)
     with pytest.raises(InputError, match=rf"row {rows}, column 'c': .*{odd}.* is neither true nor"):
-        prepared_rows(known.preparation, {"c": values})
+        prepare_rows(known.preparation, {"c": values})
 
 
 def test_numbers_are_no_truth_values_of_later_tables(tmp_path):
@@ -174,9 +174,9 @@ def test_numbers_are_no_truth_values_of_later_tables(tmp_path):
         with pytest.raises(InputError, match=r"(row 10|line 12), column .*'c'.*: '37' stands"):
             ingest(source, tmp_path / "u", like=known)
     with pytest.raises(InputError, match="row 1, column 'c': 37 is neither true nor false"):
-        prepared_rows(known.preparation, {"c": [1, 37]})
+        prepare_rows(known.preparation, {"c": [1, 37]})
     np.testing.assert_array_equal(
-        prepared_rows(known.preparation, {"c": [" TRUE ", True, 0, "0.0"]}), [[1], [1], [0], [0]]
+        prepare_rows(known.preparation, {"c": [" TRUE ", True, 0, "0.0"]}), [[1], [1], [0], [0]]
     )
 
 
@@ -198,7 +198,7 @@ TWO = {"truths": [True, False] * 5, "numbers": [0, 1.5] * 5}
 def test_predict_takes_no_number_that_ingest_does_not(tmp_path, text):
     known = ingest(wrote(tmp_path, "a", [0.5, 1.5] * 5)[0], tmp_path / "s").store
     with pytest.raises(InputError, match="row 1, column 'c'"):
-        prepared_rows(known.preparation, {"c": ["1", text]})
+        prepare_rows(known.preparation, {"c": ["1", text]})
     with pytest.raises(InputError, match=r"line 3, column 1 \('c'\)"):
         ingest(wrote(tmp_path, "b", ["1", text])[1], tmp_path / "t", like=known)
 
@@ -207,7 +207,7 @@ def test_blanks_around_numbers_mean_nothing_in_predict(tmp_path):
     frame = wrote(tmp_path, "a", [0.5, None] * 5)[0]
     known = ingest(frame, tmp_path / "s", impute="zero").store
     rows = {"c": [" ", " 1.5 ", "?", None, b"2"]}
-    np.testing.assert_array_equal(prepared_rows(known.preparation, rows).ravel(), [0, 1.5, 0, 0, 2])
+    np.testing.assert_array_equal(prepare_rows(known.preparation, rows).ravel(), [0, 1.5, 0, 0, 2])
 
 
 CATEGORIES = {"whole": [3, 1, 2] * 4, "real": [0.5, 2.0] * 6, "truth": [True, False] * 6}
@@ -223,7 +223,7 @@ def test_a_pandas_category_makes_kinds_of_anything(tmp_path, name):
         assert other.preparation == store.preparation and other.fingerprint == store.fingerprint
         later = ingest(source, tmp_path / "u", like=store, overwrite=True)
         assert later.store.fingerprint == store.fingerprint and not later.notes
-    rows = prepared_rows(store.preparation, frame)
+    rows = prepare_rows(store.preparation, frame)
     np.testing.assert_array_equal(rows, in_source_order(store)[0])
 
 

@@ -5,7 +5,7 @@ import pytest
 from ingest_cases import in_source_order
 
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.source_rows import prepared_rows
+from bigscreen.data.source_rows import prepare_rows
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
 
@@ -87,4 +87,4 @@ def test_later_files_and_rows_may_write_truth_values_as_texts(tmp_path, old):
         later = ingest(source, tmp_path / f"{k}", like=known)
         assert not later.notes
         np.testing.assert_array_equal(in_source_order(later.store)[0], expected)
-    np.testing.assert_array_equal(prepared_rows(known, texts[["on"]]), expected)
+    np.testing.assert_array_equal(prepare_rows(known, texts[["on"]]), expected)

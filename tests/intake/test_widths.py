@@ -14,7 +14,7 @@ from sklearn.svm import SVC as PeerSVC
 from bigscreen import SVC, LinearSVC, NystroemSVC
 from bigscreen.cli.commands import group
 from bigscreen.errors import InputError
-from bigscreen.export.libsvm import decision, read_libsvm
+from bigscreen.export.libsvm import libsvm_scores, read_libsvm
 from bigscreen.intake.ingest import ingest
 
 rng = np.random.default_rng(0)
@@ -39,7 +39,7 @@ def test_an_imported_model_answers_as_libsvm_does(tmp_path, width):
     assert made.store.n_features == max(width, 4)
     beyond = [f"the columns 5 to {width} of the source are beyond"] if width > 4 else []
     assert [note[: len(beyond[0])] for note in made.notes] == beyond
-    wanted = decision(path, np.pad(Z, ((0, 0), (0, max(4 - width, 0)))))
+    wanted = libsvm_scores(path, np.pad(Z, ((0, 0), (0, max(4 - width, 0)))))
     np.testing.assert_allclose(model.scores(made.store), wanted, atol=1e-5)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -64,7 +64,9 @@ def test_more_columns_are_zeros_of_the_fit(tmp_path, machine, scale, layout):
     narrow = ingest(tmp_path / "x.svm", tmp_path / "n", scale=scale, layout=layout).store
     model = machine.fit(narrow).model_
     later = ingest(tmp_path / "z.svm", tmp_path / "s", like=narrow).store
-    assert later.preparation.of_features == narrow.preparation.widened(6).of_features
+    assert (
+        later.preparation.features_fingerprint == narrow.preparation.widened(6).features_fingerprint
+    )
     rows = in_source_order(later)[0].astype(np.float64)
     if model.landmarks is None:
         wanted = rows[:, :4] @ model.coef[0]

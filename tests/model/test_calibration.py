@@ -19,8 +19,8 @@ from bigscreen.model.calibration import (
     Calibration,
     Curve,
     Evidence,
+    fit_sigmoid,
     label_margins,
-    sigmoid,
 )
 from bigscreen.model.fold_machines import FoldMachines
 from bigscreen.model.model import Model
@@ -41,7 +41,7 @@ def learnt(scores, codes, weights=None, class_weight=(1.0, 1.0), strategy="rest"
     weights = np.ones(len(codes)) if weights is None else weights
     fold = np.random.default_rng(9).permutation(len(codes)) % FOLDS
     given_ = scores, codes, fold, weights, np.asarray(class_weight, float)
-    return Calibration.learnt(*given_, strategy)
+    return Calibration.learn(*given_, strategy)
 
 
 def evidence(scores: np.ndarray, seed: int = 5) -> Evidence:
@@ -80,7 +80,7 @@ def test_probabilities_rise_and_agree_with_the_decision(n, class_weight):
 
 def test_many_rows_are_isotonic_regression():
     scores, codes = two_labels(20_000)
-    curve = Curve.through(scores, codes == 1, np.ones(len(codes)), None)
+    curve = Curve.fit(scores, codes == 1, np.ones(len(codes)), None)
     peer = IsotonicRegression(out_of_bounds="clip").fit(scores, codes)
     inner = np.abs(scores) < 2
     np.testing.assert_allclose(curve(scores)[inner], peer.predict(scores)[inner], atol=0.06)
@@ -91,8 +91,8 @@ def test_a_weight_is_the_row_so_many_times():
     scores, codes = two_labels(300)
     times = np.random.default_rng(1).integers(0, 4, 300)
     again = np.repeat(np.arange(300), times)
-    a = sigmoid(scores[times > 0], codes[times > 0] == 1, times[times > 0].astype(float))
-    b = sigmoid(scores[again], codes[again] == 1)
+    a = fit_sigmoid(scores[times > 0], codes[times > 0] == 1, times[times > 0].astype(float))
+    b = fit_sigmoid(scores[again], codes[again] == 1)
     np.testing.assert_allclose(a, b, atol=1e-6)
 
 
@@ -122,7 +122,7 @@ def test_sets_cover_each_label(seed, alpha, labels, weighted):
     weights = rng.integers(1, 3, n).astype(float) if weighted else None
     known = learnt(scores, codes, weights, np.ones(labels))
     fresh, truth = draw()
-    sets = known.sets(evidence(fresh), alpha)
+    sets = known.label_sets(evidence(fresh), alpha)
     for c in range(labels):
         own = truth == c
         room = 5 * np.sqrt(0.25 / own.sum() + 0.25 / (codes == c).sum())
@@ -139,7 +139,9 @@ def test_of_many_rows_some_scores_are_kept_and_say_the_same():
     assert max(kept) == 10_000 and known.rows.sum() == 60_000
     fresh, truth = two_labels(60_000, 1)
     for c in range(2):
-        assert abs(known.sets(evidence(fresh[:, None]), 0.1)[truth == c, c].mean() - 0.9) < 0.01
+        assert (
+            abs(known.label_sets(evidence(fresh[:, None]), 0.1)[truth == c, c].mean() - 0.9) < 0.01
+        )
 
 
 def test_thresholds_do_what_they_are_asked_for():
@@ -220,7 +222,7 @@ def test_a_file_of_before_answers_as_it_did(tmp_path):
 def test_equal_scores_are_in_doubt_together():
     codes = np.arange(400) % 2
     known = learnt(np.zeros(400), codes)
-    assert known.sets(evidence(np.zeros((50, 1))), 0.2).all()
+    assert known.label_sets(evidence(np.zeros((50, 1))), 0.2).all()
 
 
 def test_a_model_without_says_how_to_have_them():

@@ -11,7 +11,7 @@ import bigscreen as package
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.fleet.inline import Inline
-from bigscreen.model.explain import carried
+from bigscreen.model.explain import explain_score
 from bigscreen.options.train import TrainOptions
 from bigscreen.train.run import train
 
@@ -45,7 +45,7 @@ def test_the_parts_add_up_to_the_score(labels, how):
     data = rows(labels)
     model = fitted(data, **how)
     for row in (0, 7, 100):
-        found = carried(model, data, row)
+        found = explain_score(model, data, row)
         scores = model.scores(data.X(row, row + 1), prepared=True)
         total = found["offset"] + sum(part["part"] for part in found["parts"])
         assert total == pytest.approx(found["score"], abs=1e-9)
@@ -67,9 +67,9 @@ def test_the_parts_add_up_to_the_score(labels, how):
 def test_landmarks_carry_no_answer_and_rows_must_be_there():
     data = rows()
     with pytest.raises(InputError, match="permutation_importance"):
-        carried(fitted(data, landmarks=40), data, 0)
+        explain_score(fitted(data, landmarks=40), data, 0)
     with pytest.raises(InputError, match="has no row 999"):
-        carried(fitted(data, kernel="linear"), data, 999)
+        explain_score(fitted(data, kernel="linear"), data, 999)
 
 
 def test_the_command_names_rows_and_columns_of_the_source(tmp_path):

@@ -19,7 +19,7 @@ def test_a_dual_point_follows_its_rows():
     places = np.sort(rng.choice(60, 7, replace=False))
     dual = DualPoint(np.zeros(1), 0.0, 0.0, places, np.arange(7.0))
     margins = rng.normal(size=60).astype(np.float16)
-    found = Ledger(margins, 0.1, None, dual).numbered(numbers)
+    found = Ledger(margins, 0.1, None, dual).renumber(numbers)
     np.testing.assert_array_equal(found.rows, np.sort(numbers))
     np.testing.assert_array_equal(found.margins, margins[np.argsort(numbers)])
     np.testing.assert_array_equal(found.dual.places, np.sort(found.dual.places))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import mean_pinball_loss, r2_score, roc_auc_score
 
-from bigscreen.data.folds import assign
+from bigscreen.data.folds import assign_folds
 from bigscreen.errors import InputError
 from bigscreen.path.options import checked_grid
 from bigscreen.path.scoring import judged
@@ -61,10 +61,10 @@ def test_folds_have_equal_shares_of_every_label(counts, folds, seed):
     kept = np.bincount(codes, weights > 0)
     if kept.min() < folds:
         with pytest.raises(InputError, match="rows with a weight"):
-            assign(codes, weights, folds, seed, ["a", "b", "c"])
+            assign_folds(codes, weights, folds, seed, ["a", "b", "c"])
         return
-    fold = assign(codes, weights, folds, seed, ["a", "b", "c"])
-    assert np.array_equal(fold, assign(codes, weights, folds, seed, ["a", "b", "c"]))
+    fold = assign_folds(codes, weights, folds, seed, ["a", "b", "c"])
+    assert np.array_equal(fold, assign_folds(codes, weights, folds, seed, ["a", "b", "c"]))
     for code in range(len(counts)):
         own = fold[codes == code]
         sizes = np.bincount(own, minlength=folds)
@@ -77,13 +77,13 @@ def test_folds_have_equal_shares_of_every_label(counts, folds, seed):
 def test_folds_that_are_refused():
     codes = np.array([0, 0, 0, 0, 1])
     with pytest.raises(InputError, match="label 'no' has only 1 rows.*one class only"):
-        assign(codes, np.ones(5), 2, 0, ["yes", "no"])
+        assign_folds(codes, np.ones(5), 2, 0, ["yes", "no"])
     with pytest.raises(InputError, match="at most 4 folds"):
-        assign(codes[:4], np.ones(4), 5, 0, ["yes", "no"])
+        assign_folds(codes[:4], np.ones(4), 5, 0, ["yes", "no"])
     with pytest.raises(InputError, match="at least 2"):
-        assign(codes, np.ones(5), 1, 0, ["yes", "no"])
+        assign_folds(codes, np.ones(5), 1, 0, ["yes", "no"])
     with pytest.raises(InputError, match="the data has only 3 rows .* needs one; ask"):
-        assign(np.zeros(3, int), np.ones(3), 5, 0, None)
+        assign_folds(np.zeros(3, int), np.ones(3), 5, 0, None)
 
 
 @given(seed=st.integers(0, 999))

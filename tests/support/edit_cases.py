@@ -115,7 +115,7 @@ class Case:
         kind = rng.integers(5)
         if kind == 0:  # those that matter least
             ledger = self.model.ledger[0]
-            out = ledger.listed("out")
+            out = ledger.list_rows("out")
             out = ledger.numbers()[out]
             return Edits(remove=out[out >= 4][:5]) if np.any(out >= 4) else Edits(remove=some)
         if kind == 1:

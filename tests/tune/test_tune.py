@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.svm import SVC
 
-from bigscreen.data.folds import assign
+from bigscreen.data.folds import assign_folds
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.estimators.large_scale import NystroemSVC
@@ -41,7 +41,7 @@ def rows(n=240, labels=2, seed=0):
 
 
 def splits(X, y, folds=3, seed=0):
-    fold = assign(y, np.ones(len(y)), folds, seed, list(range(int(y.max()) + 1)))
+    fold = assign_folds(y, np.ones(len(y)), folds, seed, list(range(int(y.max()) + 1)))
     return [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in range(folds)]
 
 

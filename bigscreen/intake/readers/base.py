@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from bigscreen.data.layout import take
+from bigscreen.data.layout import take_rows
 from bigscreen.data.limits import check_regular, file_size
 from bigscreen.errors import InputError, NoRows, reason_of
 from bigscreen.files.remote import Place, RemotePath, as_path
@@ -84,7 +84,7 @@ class Block:
         y = None if self.y is None else self.y[rows]
         weight = None if self.weight is None else self.weight[rows]
         where = partial(_name_picked, self.where, rows)
-        return Block(take(self.X, rows), y, weight, self.first_row, where)
+        return Block(take_rows(self.X, rows), y, weight, self.first_row, where)
 
 
 def _name_picked(where: Callable[[int], str], rows: NDArray[np.int64], i: int) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from bigscreen.data.limits import check_regular, npy_bytes, npy_header, read_values
+from bigscreen.data.limits import check_regular, npy_bytes, read_npy_header, read_values
 from bigscreen.errors import InputError, NoRows, in_units, reason_of
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Each
@@ -97,7 +97,7 @@ def open_npy_rows(stream: BinaryIO, path: Path, size: int, memory: int) -> Strea
         If it is not an NPY array, holds Python objects, is too short, or is too large for memory.
     """
     try:
-        header = npy_header(stream)
+        header = read_npy_header(stream)
     except ValueError as error:
         raise InputError(f"{path} is not an array of numbers in NPY format ({error}).") from None
     declared = npy_bytes(header)

@@ -11,15 +11,15 @@ import pyarrow
 import pyarrow.compute
 from numpy.typing import NDArray
 
-from bigscreen.data.missing import ABSENT, MISSING, Missing
+from bigscreen.data.missing import MISSING_CATEGORY, MISSING_TEXTS, Missing
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.texts import (
     bucket_names,
-    days,
-    exact_number,
-    hashed_name,
-    hashed_text,
-    same_truth,
+    hash_bucket,
+    match_truth,
+    normalise_for_hash,
+    parse_days,
+    parse_number,
 )
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import decode
@@ -56,7 +56,7 @@ class Tokens:
 
     @classmethod
     def of(cls, column: Any, places: Callable[[int], str]) -> Tokens:
-        """Return the texts that occur in an Arrow array of any type; null becomes `ABSENT`."""
+        """Return the texts in an Arrow array of any type; null becomes `MISSING_CATEGORY`."""
         if not pyarrow.types.is_dictionary(column.type):
             column = column.dictionary_encode()
         known = [*column.dictionary.to_pylist(), None]
@@ -65,7 +65,9 @@ class Tokens:
         own = (np.cumsum(occurs) - 1).astype(np.int32)
         texts = [known[code] for code in np.flatnonzero(occurs).tolist()]
         texts = [decode(text) if isinstance(text, bytes) else text for text in texts]
-        return cls([ABSENT if text is None else str(text) for text in texts], own[codes], places)
+        return cls(
+            [MISSING_CATEGORY if text is None else str(text) for text in texts], own[codes], places
+        )
 
     def place(self, code: int) -> str:
         """Return the place of the first row that has the text with this code."""
@@ -74,7 +76,9 @@ class Tokens:
     @property
     def array(self) -> Any:
         """Return the texts as an Arrow array, null for missing ones."""
-        return pyarrow.array([None if text == ABSENT else text for text in self.texts], "string")
+        return pyarrow.array(
+            [None if text == MISSING_CATEGORY else text for text in self.texts], "string"
+        )
 
 
 def check_texts(count: int, size: int, place: Callable[[], str]) -> None:
@@ -103,7 +107,7 @@ class Categories:
     closed : bool, default=False
         Whether a text that is not among `known` is an error; else it has code -1 and is counted.
     missing : Missing
-        If it allows missing texts, they have a category of their own, `ABSENT`.
+        If it allows missing texts, they have a category of their own, `MISSING_CATEGORY`.
     """
 
     def __init__(
@@ -162,11 +166,11 @@ class Categories:
         if text not in self._codes:
             text = text.strip()  # blanks within quotes are ignored, too
         if text not in self._codes:
-            if (alike := same_truth(text, self.names)) is not None:
+            if (alike := match_truth(text, self.names)) is not None:
                 self._codes[text] = self._codes[alike]
                 return self._codes[text]
             absent = text in self._missing
-            text = ABSENT if absent else text
+            text = MISSING_CATEGORY if absent else text
             grows = self._learning or (absent and self._closed)
             if grows and text not in self._codes:
                 self._codes[text] = len(self.names)
@@ -181,7 +185,7 @@ class Hashed:
     ----------
     bits : int
     missing : Missing
-        If it allows missing texts, they are hashed as `ABSENT`.
+        If it allows missing texts, they are hashed as `MISSING_CATEGORY`.
     """
 
     def __init__(self, bits: int, missing: Missing = NO_MISSING) -> None:
@@ -206,19 +210,19 @@ class Hashed:
         bounds = np.frombuffer(bounds, np.int64)[texts.offset : texts.offset + len(texts) + 1]
         codes = np.empty(len(texts), np.int32)
         _hash_texts(np.frombuffer(content or b"", np.uint8), bounds, (1 << self._bits) - 1, codes)
-        codes[holes] = hashed_name(ABSENT, self._bits)
+        codes[holes] = hash_bucket(MISSING_CATEGORY, self._bits)
         return codes
 
 
 _HASHED_AS_IS = r"^(?:0|-?[1-9][0-9]*|[^+\-.0-9TtFf].*|)$"
-"""Matches texts that `hashed_text` does not change, which are most texts."""
+"""Matches texts that `normalise_for_hash` does not change, which are most texts."""
 
 
 def _normalise_for_hash(texts: Any) -> Any:
-    """Return `hashed_text` of each text of an Arrow array; null stays null."""
+    """Return `normalise_for_hash` of each text of an Arrow array; null stays null."""
     as_is = pyarrow.compute.match_substring_regex(texts, _HASHED_AS_IS)
     others = pyarrow.compute.if_else(as_is, None, texts).dictionary_encode()
-    known = pyarrow.array(map(hashed_text, others.dictionary.to_pylist()), texts.type)
+    known = pyarrow.array(map(normalise_for_hash, others.dictionary.to_pylist()), texts.type)
     return pyarrow.compute.if_else(as_is, texts, known.take(others.indices))
 
 
@@ -226,7 +230,7 @@ def _normalise_for_hash(texts: Any) -> Any:
 def _hash_texts(
     buf: NDArray[np.uint8], bounds: NDArray[np.int64], mask: int, codes: NDArray[np.int32]
 ) -> None:
-    """Write the hash (see `hashed_name`) of each text between `bounds` of `buf` to `codes`."""
+    """Write the hash (see `hash_bucket`) of each text between `bounds` of `buf` to `codes`."""
     for r in range(len(codes)):
         h = np.uint64(14695981039346656037)
         for i in range(bounds[r], bounds[r + 1]):
@@ -237,8 +241,8 @@ def _hash_texts(
 
 def find_missing(texts: Any, missing: Missing, numbers: bool = True) -> NDArray[np.bool_]:
     """Return a mask of missing values among trimmed texts; ``numbers``: numeric marks count."""
-    marks = (mark for mark in missing.marks if numbers or exact_number(mark) is None)
-    known = pyarrow.array([*MISSING, *marks], texts.type)
+    marks = (mark for mark in missing.marks if numbers or parse_number(mark) is None)
+    known = pyarrow.array([*MISSING_TEXTS, *marks], texts.type)
     holes = pyarrow.compute.is_in(texts, known).to_numpy(zero_copy_only=False)
     holes = holes | texts.is_null().to_numpy(zero_copy_only=False)
     if numbers and missing.numbers:
@@ -269,12 +273,12 @@ class Dates:
         return np.array(values, np.float64)[found.codes]
 
     def _value(self, text: str, found: Tokens, code: int) -> float:
-        if text == ABSENT or text in self._missing:
+        if text == MISSING_CATEGORY or text in self._missing:
             if not self._missing.allowed:
                 raise missing_value_error(found.place(code))
             return float("nan")
         try:
-            return days(text, self._form)
+            return parse_days(text, self._form)
         except ValueError:
             how = f"written as {self._form}" if self._form else "as ISO 8601 has it"
             raise InputError(
@@ -309,9 +313,9 @@ def kinds_of_store(like: Preparation) -> dict[int, Kind]:
 def parse_label(text: str, place: str) -> float | str | None:
     """Return a label: a float if the text is a number, None if it is missing, else the text."""
     text = text.strip()
-    if text in MISSING or text == ABSENT:
+    if text in MISSING_TEXTS or text == MISSING_CATEGORY:
         return None
-    number = exact_number(text)
+    number = parse_number(text)
     if number is not None and not np.isfinite(number):
         return parse_finite(text, f"{place}: the label")
     return text if number is None else number
@@ -409,7 +413,7 @@ def parse_numbers(
         out = np.full(len(texts), np.nan)
         for row in np.flatnonzero(~holes).tolist():
             text = normalise_number(texts[row].as_py(), decimal)
-            if kind == TRUTH and exact_number(text) is None:
+            if kind == TRUTH and parse_number(text) is None:
                 raise not_a_truth_error(text, places(row))
             out[row] = parse_finite(text, places(row))
     return out

@@ -12,7 +12,7 @@ import pyarrow
 
 from bigscreen.data.missing import Missing
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.texts import DATE_LIKE, ISO_DATE, exact_number, truth_of
+from bigscreen.data.texts import DATE_LIKE, ISO_DATE, parse_number, parse_truth
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers.categories import (
@@ -278,8 +278,8 @@ def detect_kind(
     if try_numbers(column) is not None and not missing.numbers:
         return None
     found = Tokens.of(column, places)
-    numbers = [text for text in found.texts if exact_number(text) is not None]
-    words = [text for text in found.texts if text not in missing and exact_number(text) is None]
+    numbers = [text for text in found.texts if parse_number(text) is not None]
+    words = [text for text in found.texts if text not in missing and parse_number(text) is None]
     has_numbers = any(text not in missing for text in numbers)
     if not words:
         return None if has_numbers else BLANK
@@ -296,13 +296,13 @@ def detect_kind(
             f"{place}: {words[0]!r} is a number with a unit: write numbers without their units, "
             "say that the column is `categorical`, or `drop` it."
         )
-    if has_numbers or not all(map(missing.marked, numbers)):
+    if has_numbers or not all(map(missing.is_mark, numbers)):
         raise InputError(
             f"{place}: {words[0][:40]!r} stands among numbers; mend it, say that it means a "
             f"missing value (`missing={words[0][:40]!r}`), or that the column is `categorical`, or "
             "`drop` it."
         )
-    if all(truth_of(word) is not None for word in words):
+    if all(parse_truth(word) is not None for word in words):
         return TRUTH
     if all(map(ISO_DATE.fullmatch, words)):
         return Kind("date", "")

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from bigscreen.data.missing import MISSING, Missing
-from bigscreen.data.texts import exact_number
+from bigscreen.data.missing import MISSING_TEXTS, Missing
+from bigscreen.data.texts import parse_number
 from bigscreen.errors import InputError, NoRows
 from bigscreen.files.remote import Place, as_path
 from bigscreen.fleet.protocol import Each
@@ -76,8 +76,8 @@ class DelimitedReader(TypedReader):
         super().__init__(columns, layout.names, kinds, missing, closed)
         self._texts_label = texts_label
         # Numeric marks stay numbers here: a label may equal one.
-        texts = (mark for mark in missing.marks if exact_number(mark) is None)
-        self._nulls = [*MISSING, *texts]
+        texts = (mark for mark in missing.marks if parse_number(mark) is None)
+        self._nulls = [*MISSING_TEXTS, *texts]
         self.path, self.layout = as_path(path), layout
         with Source(path) as source:
             self._progress, self.anywhere = source.progress(), not source.compressed

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bigscreen.data.missing import Missing
-from bigscreen.data.texts import ISO_DATE, exact_number
+from bigscreen.data.texts import ISO_DATE, parse_number
 from bigscreen.errors import InputError, NoRows
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
@@ -246,7 +246,7 @@ def _parse_comment_header(
 ) -> list[str] | None:
     """Return the names in a comment line before the rows; None if it is not a header."""
     fields = (_split_rows([comment.lstrip("# \t")], delimiter) or [[]])[0]
-    words = [field for field in fields if exact_number(field) is None]
+    words = [field for field in fields if parse_number(field) is None]
     return fields if len(fields) == columns and (header or words == fields) else None
 
 
@@ -321,7 +321,7 @@ def _detect_delimiter(path: str | Place, lines: list[str]) -> str:
 
 
 def _is_amount(text: str) -> bool:
-    return exact_number(text) is not None or ISO_DATE.fullmatch(text) is not None
+    return parse_number(text) is not None or ISO_DATE.fullmatch(text) is not None
 
 
 def _check_single_header(

@@ -13,8 +13,8 @@ import pyarrow
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from bigscreen.data.missing import MISSING
-from bigscreen.data.texts import exact_number
+from bigscreen.data.missing import MISSING_TEXTS
+from bigscreen.data.texts import parse_number
 from bigscreen.errors import InputError, reason_of
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
@@ -41,10 +41,10 @@ def not_a_truth_error(text: str, place: str) -> InputError:
 
 def parse_finite(text: str, place: str) -> float:
     """Return the finite number that `text` holds, or raise InputError naming `place`."""
-    value = exact_number(text)
+    value = parse_number(text)
     if value is not None and np.isfinite(value):
         return value
-    if text in MISSING and value is None:
+    if text in MISSING_TEXTS and value is None:
         raise missing_value_error(place)
     kind = "a number" if value is None else "a finite number"
     raise InputError(f"{place}: {text[:40]!r} is not {kind}; correct it or remove the row.")
