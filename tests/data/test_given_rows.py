@@ -1,4 +1,4 @@
-"""Rows that an estimator is given: labelled, with targets, or alone; the same rows everywhere."""
+"""Input of estimators: arrays, Dask arrays and stores give the same rows."""
 
 import dask.array as da
 import numpy as np
@@ -33,7 +33,7 @@ def expected(kind, keep, weight, columns=slice(None)):
 
 @pytest.mark.parametrize("kind", [Labelled, Targets, Unlabelled])
 @pytest.mark.parametrize("weight", [None, WEIGHT])
-def test_from_everywhere_they_are_the_same(kind, weight, tmp_path):
+def test_arrays_dask_arrays_and_stores_give_the_same_rows(kind, weight, tmp_path):
     keep = np.ones(N, bool) if weight is None else weight > 0
     kept = None if weight is None else weight[keep].astype(float)
     right = expected(kind, keep, kept)
@@ -56,7 +56,7 @@ def test_from_everywhere_they_are_the_same(kind, weight, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [Targets, Unlabelled])
-def test_entries_to_rows_left_out_are_left_out(kind):
+def test_kernel_columns_of_left_out_rows_are_left_out(kind):
     square, weight = np.arange(N * N, dtype=np.float32).reshape(N, N), WEIGHT
     data = given(kind, square, weight, square=True).rows(1e9, None)
     keep = np.flatnonzero(weight)
@@ -76,7 +76,7 @@ def test_entries_to_rows_left_out_are_left_out(kind):
         (Y, 0 * WEIGHT, "all samples have zero or negative weights"),
     ],
 )
-def test_bad_targets(y, weight, said):
+def test_bad_targets_are_refused(y, weight, said):
     with pytest.raises(InputError, match=said):
         Targets.of(X, y, weight)
     if y is Y:
@@ -84,7 +84,7 @@ def test_bad_targets(y, weight, said):
             Unlabelled.of(X, weight)
 
 
-def test_a_dask_array_of_unknown_length():
+def test_a_dask_array_of_unknown_length_is_refused():
     lazy = da.from_array(X, chunks=(90, 4))
     lazy = lazy[lazy[:, 0] > 0]
     for make in (lambda: Unlabelled.of(lazy), lambda: Targets.of(lazy, Y[:9], None)):

@@ -1,4 +1,4 @@
-"""The record of how source columns and labels were prepared."""
+"""Preparations encode and scale source rows, and survive JSON."""
 
 import json
 
@@ -13,7 +13,7 @@ from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 
 
-def test_preparation_expands_categories():
+def test_categories_become_one_hot_features():
     preparation = Preparation(
         n_raw=3, names=["age", "colour", "size"], categories={1: ["red", "green", "blue"]}
     )
@@ -32,7 +32,7 @@ def test_preparation_expands_categories():
         preparation.expand(csr_array(X[:, :2]))
 
 
-def test_preparation_scales():
+def test_features_are_scaled_in_float64():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(20, 4)).astype(np.float32)
     offset, factor = rng.normal(size=4), rng.random(4)
@@ -55,7 +55,7 @@ def test_preparation_scales():
     values=st.lists(st.floats(-1e6, 1e6), min_size=4, max_size=4),
     labels=st.lists(st.one_of(st.text(max_size=4), st.integers()), unique=True, max_size=5),
 )
-def test_preparation_survives_json(values, labels):
+def test_a_preparation_survives_json(values, labels):
     preparation = Preparation(
         n_raw=3,
         names=["a", "b", "c"],
@@ -73,7 +73,7 @@ def test_preparation_survives_json(values, labels):
     assert again != preparation and again.fingerprint != preparation.fingerprint
 
 
-def test_preparation_refuses_what_cannot_be():
+def test_invalid_preparations_are_refused():
     for wrong in (
         {"categories": {0: ["a"]}},
         {"n_raw": 2, "categories": {2: ["a"]}},

@@ -1,4 +1,4 @@
-"""Stores, sources, models and outputs that lie elsewhere: in memory://, and on a real S3 server."""
+"""Remote stores, sources, models and outputs: in memory://, and on a real S3 server."""
 
 import gzip
 import io
@@ -49,7 +49,7 @@ def text(rows):
     return file.getvalue().encode()
 
 
-def test_places():
+def test_urls_and_paths_are_told_apart():
     assert is_url("s3://bucket/key") and is_url(RemotePath("memory://a"))
     assert not is_url("/tmp/a") and not is_url("a.csv") and not is_url("C:/a")
     assert as_path("/tmp/a").name == "a" and as_path("s3://b/c/d.csv.gz").name == "d.csv.gz"
@@ -66,7 +66,7 @@ def test_places():
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_a_store_elsewhere_is_the_same_store(place, tmp_path, sparse):
+def test_a_remote_store_equals_the_local_store(place, tmp_path, sparse):
     rows = table()
     source = "rows.csv.gz"
     content = gzip.compress(text(rows))
@@ -106,7 +106,7 @@ def test_a_store_elsewhere_is_the_same_store(place, tmp_path, sparse):
     assert not list(tmp_path.glob("bigscreen-*"))
 
 
-def test_parquet_elsewhere(place, tmp_path):
+def test_remote_parquet_files_are_ingested(place, tmp_path):
     pq = pytest.importorskip("pyarrow.parquet")
     import pyarrow
 
@@ -119,7 +119,7 @@ def test_parquet_elsewhere(place, tmp_path):
     assert here.fingerprint == there.fingerprint
 
 
-def test_what_is_wrong_elsewhere_is_said_in_a_sentence(place, tmp_path):
+def test_errors_of_remote_files_are_one_sentence(place, tmp_path):
     put(place / "rows.csv", text(table()))
     ingest(str(place / "rows.csv"), str(place / "a.store"))
     store = place / "a.store"
@@ -151,7 +151,7 @@ def test_what_is_wrong_elsewhere_is_said_in_a_sentence(place, tmp_path):
         Model.load(str(place / "model.bsm"))
 
 
-def test_the_command_line(place, tmp_path):
+def test_the_command_line_takes_urls(place, tmp_path):
     put(place / "rows.csv", text(table()))
 
     def run(*words):
@@ -204,8 +204,8 @@ def s3(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_worker_that_shares_no_disk_reads_s3(s3, tmp_path):
-    """Rows, model and predictions are in a bucket: a worker is told nothing of this disk."""
+def test_a_worker_without_a_shared_disk_reads_s3(s3, tmp_path):
+    """Rows, model and predictions are in a bucket, so workers need no access to the local disk."""
     put(s3 / "rows.csv", text(table(600)))
     made = ingest(str(s3 / "rows.csv"), str(s3 / "train.store"), holdout=0.2)
     options = TrainOptions(landmarks=20, gamma=0.5, tuning=Tuning(features="recomputed"))

@@ -1,4 +1,4 @@
-"""Rows as their source had them: names of columns, and what is no table."""
+"""Raw rows in Python: column names of any type, and input that is not a table."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("names", NAMES, ids=str)
-def test_a_model_answers_for_names_that_are_no_texts(tmp_path, names):
+def test_a_model_predicts_for_columns_whose_names_are_not_texts(tmp_path, names):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(np.random.default_rng(0).normal(size=(20, 3)))
     frame[2] = np.arange(20) % 2
@@ -36,7 +36,7 @@ def test_a_model_answers_for_names_that_are_no_texts(tmp_path, names):
     np.testing.assert_array_equal(later.X(0, 20), store.X(0, 20))
 
 
-def test_two_columns_whose_names_are_one_text(tmp_path):
+def test_two_columns_with_names_of_equal_text_are_refused(tmp_path):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({1: [0.0, 1.0], "1": [1.0, 0.0]})
     with pytest.raises(InputError, match="two columns are named '1'"):

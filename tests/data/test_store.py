@@ -1,4 +1,4 @@
-"""Datasets: what is written is read, from disk as from memory."""
+"""Stored datasets return the rows that were written, and equal datasets in memory."""
 
 import pickle
 import shutil
@@ -23,7 +23,7 @@ from bigscreen.numerics.rows import as_rows
 
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_round_trip(tmp_path_factory, data):
+def test_a_store_returns_what_was_written(tmp_path_factory, data):
     draw = data.draw
     n_rows, n_features = draw(st.integers(1, 150)), draw(st.integers(1, 5))
     shape = (n_rows, n_features)
@@ -117,8 +117,8 @@ def test_compression_shrinks_what_repeats(tmp_path):
     assert small.fingerprint == plain.fingerprint
 
 
-def test_sparse_rows_stay_narrow(tmp_path):
-    """Slices have 32-bit indices too, as scikit-learn wants them; the hash knows no types."""
+def test_sparse_rows_have_32_bit_indices(tmp_path):
+    """Slices have 32-bit indices, too, as scikit-learn requires; hashes do not depend on types."""
     X, y, weight, ids = data = table(sparse=True)
     wide = X.copy()
     wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
@@ -136,7 +136,7 @@ def test_sparse_rows_stay_narrow(tmp_path):
     )
 
 
-def test_grid():
+def test_shards_and_chunks_are_powers_of_two_within_their_limits():
     for n_rows in (1, 255, 4096, 10**6, 10**10):
         for row_bytes in (1, 4, 4000, 10**9):
             shard, chunk = row_grid(n_rows, row_bytes)
@@ -147,7 +147,7 @@ def test_grid():
     assert row_grid(10**6, 4)[0] == row_grid(10**6, 10**6)[0]
 
 
-def test_threads_read_the_same(tmp_path):
+def test_threads_read_the_same_rows(tmp_path):
     X, *_ = data = table(2000, 3)
     dataset = store(tmp_path / "a", data, compress=True)
     with ThreadPoolExecutor(4) as pool:
@@ -158,7 +158,7 @@ def test_threads_read_the_same(tmp_path):
             np.testing.assert_array_equal(found, X[start:stop])
 
 
-def test_fingerprint_tells_everything_apart():
+def test_every_change_changes_the_fingerprint():
     X, y, weight, _ = table(300)
     other_X, other_y, other_weight = X.copy(), y.copy(), weight.copy()
     other_X[7, 3] += 1e-3
@@ -180,7 +180,7 @@ def test_fingerprint_tells_everything_apart():
     assert MemoryDataset(X.astype(float), y, LABELS, weight).fingerprint == variants[0].fingerprint
 
 
-def test_reads_outside_are_refused(tmp_path):
+def test_reads_out_of_range_are_refused(tmp_path):
     dataset = store(tmp_path / "a", table())
     for read in (dataset.X, dataset.y, dataset.weights, dataset.sqnorms, dataset.row_ids):
         with pytest.raises(IndexError):
@@ -193,8 +193,8 @@ def test_reads_outside_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_rows_by_number_over_and_over(tmp_path, sparse):
-    """Tiles of a chunk are taken from the chunk that was read for the first of them."""
+def test_a_chunk_is_read_once_for_consecutive_tiles(tmp_path, sparse):
+    """The first tile of a chunk reads the chunk; later tiles come from memory."""
     X, *_ = data = table(2000, 3, sparse=sparse)
     dataset = store(tmp_path / "a", data, chunk_rows=256)
     dense = X.toarray() if sparse else X

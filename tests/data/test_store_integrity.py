@@ -1,4 +1,4 @@
-"""A dataset that is not whole is refused, by the name of what is missing or damaged."""
+"""An incomplete dataset is refused; the message names what is missing or damaged."""
 
 import json
 import os
@@ -60,7 +60,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_open_says_what_is_wrong(tmp_path, kind):
+def test_open_names_what_is_missing_or_damaged(tmp_path, kind):
     path = tmp_path / "set"
     store(path, table())
     damage, words = DAMAGE[kind]
@@ -88,7 +88,7 @@ def test_any_flipped_byte_is_found(tmp_path, sparse, compress):
     Dataset.open(dataset.path).verify()
 
 
-def test_chunk_lost_after_opening(tmp_path):
+def test_a_chunk_lost_after_opening_is_named(tmp_path):
     for compress in (False, True):
         dataset = store(tmp_path / f"set{compress}", table(), compress=compress)
         (dataset.path / "X/c/3/0").unlink()
@@ -110,7 +110,7 @@ def test_exchanged_chunks_are_found(tmp_path):
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_chunk_in_the_place_of_another_is_found_when_it_is_read(tmp_path, sparse, compress):
-    """Whole files with right checksums of their own: of another place, or of another store."""
+    """Files that match their own checksums, but are from another chunk or another store."""
     data = table(300, sparse=sparse)
     dataset = store(tmp_path / "set", data, compress=compress)
     other = store(tmp_path / "other", table(300, sparse=sparse, seed=1), compress=compress)
@@ -150,7 +150,7 @@ def test_an_edited_manifest_is_found(tmp_path, change):
         Dataset.open(path)
 
 
-def test_the_fingerprint_covers_what_is_known_of_all_rows(tmp_path):
+def test_the_fingerprint_covers_the_summary_of_all_rows(tmp_path):
     dataset = store(tmp_path / "set", table())
     summary = {name: dataset.manifest[name] for name in ("max_sqnorm", "label_counts")}
     digests = [record["digest"] for record in dataset.manifest["chunks"]]
@@ -161,8 +161,8 @@ def test_the_fingerprint_covers_what_is_known_of_all_rows(tmp_path):
     assert prints[0] == dataset.fingerprint and len(set(prints)) == 3
 
 
-def test_a_store_replaced_while_it_is_read(tmp_path):
-    """No row of the new one is taken for one of the old one."""
+def test_a_store_replaced_during_a_read_is_refused(tmp_path):
+    """No row of the new store is returned as a row of the old one."""
     path = tmp_path / "set"
     old = store(path, table(seed=1))
     first = old.X(0, 64)
@@ -192,7 +192,7 @@ def test_a_fit_of_a_store_that_is_replaced_makes_no_model(tmp_path):
 
 
 def unbound(path):
-    """Make a store what an older version wrote: no checksums in its manifest."""
+    """Turn a store into one of an older version, without checksums in its manifest."""
     dataset = Dataset.open(path)
     chunks = []
     for k, record in enumerate(dataset.manifest["chunks"]):
@@ -207,7 +207,7 @@ def unbound(path):
     (path / "manifest.json").write_text(json.dumps(manifest))
 
 
-def test_stores_of_before_open_and_say_that_they_are_not_bound(tmp_path):
+def test_older_stores_open_and_report_that_they_have_no_checksums(tmp_path):
     new = store(tmp_path / "set", table())
     assert new.has_checksums and describe_store(new)["bound"]
     X = new.X(0, 600)

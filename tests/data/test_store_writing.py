@@ -1,4 +1,4 @@
-"""Writing a dataset: whole or not at all, by several processes, through deaths."""
+"""A dataset appears only when complete, also with several writers and killed processes."""
 
 import os
 import pickle
@@ -19,7 +19,7 @@ from bigscreen.errors import InputError
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
-def test_values_that_are_no_float32_are_refused(tmp_path, sparse, value):
+def test_values_beyond_float32_are_refused(tmp_path, sparse, value):
     X = np.ones((128, 3))
     X[70, 1] = value
     X = csr_array(X) if sparse else X
@@ -63,7 +63,7 @@ def test_chunks_that_do_not_fit_the_plan_are_refused(tmp_path):
     )
 
 
-def test_nothing_takes_the_name_before_it_is_whole(tmp_path):
+def test_a_dataset_gets_its_name_only_when_complete(tmp_path):
     X, y, weight, ids = data = table()
     path = tmp_path / "deep" / "set"
     writer = begin(path, X, weight, extra={"gamma": 0.5})
@@ -86,7 +86,7 @@ def test_nothing_takes_the_name_before_it_is_whole(tmp_path):
         begin(path, X, weight)
 
 
-def test_overwriting_keeps_the_old_until_the_end(tmp_path):
+def test_overwriting_keeps_the_old_dataset_until_the_end(tmp_path):
     path = tmp_path / "set"
     old = store(path, table(seed=1))
     X, _, weight, _ = data = table(seed=2)
@@ -104,7 +104,7 @@ def test_overwriting_keeps_the_old_until_the_end(tmp_path):
         begin(tmp_path / "mine", X, weight, overwrite=True)
 
 
-# A process of its own that writes chunks of the table and says so after each.
+# A program that writes chunks of the table and prints a line after each.
 WRITER = """
 import pickle, sys
 from store_tables import fill, table
@@ -146,7 +146,7 @@ def test_two_processes_write_one_dataset(tmp_path, sparse):
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_killed_writer_goes_on_to_the_same_fingerprint(tmp_path, sparse):
+def test_a_killed_writer_resumes_to_the_same_fingerprint(tmp_path, sparse):
     options = {"n_rows": 4000, "n_features": 200, "sparse": sparse}
     X, _, weight, _ = data = table(**options)
     path = tmp_path / "killed"
@@ -162,7 +162,7 @@ def test_killed_writer_goes_on_to_the_same_fingerprint(tmp_path, sparse):
     assert set(said) <= set(done) and len(done) < again.n_chunks
     with pytest.raises(InputError, match="unfinished"):
         Dataset.open(path)
-    # What a death in the middle of a file leaves behind.
+    # A process that is killed in the middle of a file leaves such files behind.
     (path.with_name("killed.wip") / "X" / "c.0123.partial").write_bytes(b"half")
     fill(again, *data, chunks=[k for k in range(again.n_chunks) if k not in done])
     found = again.finish()

@@ -1,4 +1,4 @@
-"""Rows with targets in place of labels, and rows with neither: in memory as on disk."""
+"""Rows with regression targets, and rows without labels or targets, in memory and on disk."""
 
 import json
 import pickle
@@ -41,7 +41,7 @@ def write(path, X, y, labels=None, compress=False):
     ),
     compress=st.booleans(),
 )
-def test_disk_is_memory(tmp_path_factory, targets, compress):
+def test_stored_targets_equal_targets_in_memory(tmp_path_factory, targets, compress):
     y = np.array(targets, float)
     X = np.random.default_rng(0).normal(size=(len(y), 3)).astype(np.float32)
     disk = write(tmp_path_factory.mktemp("targets") / "a", X, y, compress=compress)
@@ -61,8 +61,8 @@ def test_disk_is_memory(tmp_path_factory, targets, compress):
         assert (data.targets["low"], data.targets["high"]) == ends
 
 
-def test_rows_without_any_target_are_whole(tmp_path):
-    """A chunk of nothing but NaN is a file like any other, and its loss is noticed."""
+def test_a_lost_chunk_of_missing_targets_is_noticed(tmp_path):
+    """A chunk of NaN only is stored as a file, so its loss is noticed."""
     X = table(300)[0]
     data = write(tmp_path / "a", X, None)
     assert np.isnan(data.y(0, 300)).all() and data.n_unlabelled == 300
@@ -72,8 +72,8 @@ def test_rows_without_any_target_are_whole(tmp_path):
         Dataset.open(tmp_path / "a")
 
 
-def test_stores_of_labels_are_what_they_were(tmp_path):
-    """Fingerprints stay what they are: work that was kept is known by them."""
+def test_fingerprints_of_stores_with_labels_have_not_changed(tmp_path):
+    """Work folders are found by fingerprints, so fingerprints must not change."""
     X = np.arange(40, dtype=np.float32).reshape(10, 4) / 7
     old = MemoryDataset(X, np.arange(10) % 3 - 1, ["no", "yes"], np.arange(10) / 3.0)
     assert old.fingerprint == "378bb8f359473fcfe98815fe315a5c981ee8fbd36e80f981481d46fda7c9835d"
@@ -118,7 +118,7 @@ def test_targets_count_in_the_fingerprint():
         (None, [np.nan, np.nan]),
     ],
 )
-def test_what_is_a_target(y, expected):
+def test_numbers_and_their_texts_are_targets(y, expected):
     found = as_targets(y, len(expected), str)
     assert found.dtype == np.float64
     np.testing.assert_array_equal(found, expected)
@@ -139,7 +139,7 @@ def test_what_is_a_target(y, expected):
         ([1.0], r"2 targets are needed"),
     ],
 )
-def test_what_is_none(y, said):
+def test_other_values_are_refused_as_targets(y, said):
     with pytest.raises(InputError, match=said):
         MemoryDataset(np.zeros((2, 1)), y, None)
 
@@ -161,7 +161,7 @@ def test_nothing_is_written_of_a_bad_target(tmp_path):
     assert not writer.is_written(0)
 
 
-def test_parts_add_up():
+def test_merged_summaries_equal_the_summary_of_all_rows():
     rng = np.random.default_rng(0)
     y = np.where(rng.random(100) < 0.3, np.nan, rng.normal(size=100))
     pieces = np.split(y, [0, 10, 10, 60])

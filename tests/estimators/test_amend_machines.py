@@ -26,7 +26,7 @@ MACHINES = {
 
 @pytest.mark.parametrize("name", MACHINES)
 @pytest.mark.parametrize("classes", [2, 3])
-def test_it_is_the_machine_of_the_edited_rows(name, classes):
+def test_amend_gives_the_machine_of_the_edited_rows(name, classes):
     X, y = rough(classes=classes)
     machine = MACHINES[name]().fit(X, y)
     remove, (more, labels) = np.arange(5, 300, 17), rough(20, classes, seed=1)
@@ -40,18 +40,18 @@ def test_it_is_the_machine_of_the_edited_rows(name, classes):
     parts = zip(machine.certificate_, cold.certificate_, strict=True)
     for mine, theirs in parts:
         assert mine["relative_gap"] <= 1e-7
-        if name != "nystrom":  # whose cold fit has landmarks of its own
+        if name != "nystrom":  # a cold fit of the Nystrom machine draws other landmarks
             assert abs(mine["primal"] - theirs["primal"]) <= 3e-7 * mine["primal"]
     assert np.mean(machine.predict(X2) == cold.predict(X2)) > (0.95 if name == "nystrom" else 0.995)
     books = machine.ledger_ if isinstance(machine.ledger_, list) else [machine.ledger_]
     assert all(book.numbers().max() < len(X2) for book in books)
-    # And on: what follows starts from here.
+    # A second edit starts from the amended machine.
     machine.amend(X2, y2, remove=[0, 3])
     assert len(machine.model_.provenance["edits"]) == 2
     assert machine.model_.provenance["rows"] == len(X2) - 2
 
 
-def test_rows_that_are_out_leave_the_machine_as_it_is():
+def test_removing_rows_that_are_out_does_not_change_the_machine():
     X, y = rough()
     machine = MACHINES["nystrom"]().fit(X, y)
     out = machine.ledger_.list_rows("out")[:30]

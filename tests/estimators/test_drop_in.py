@@ -1,4 +1,4 @@
-"""What a machine has so that scikit-learn's users find it: weights, probabilities, odd input."""
+"""Attributes and inputs that scikit-learn's users expect: weights, probabilities, odd input."""
 
 import warnings
 
@@ -61,7 +61,7 @@ def test_weights_of_sparse_features(kind):
         _ = clone(thin).coef_
 
 
-def test_features_are_eliminated_as_with_theirs():
+def test_feature_elimination_agrees_with_scikit_learn():
     X, y = make_classification(120, 8, n_informative=3, random_state=0)
     masks = [RFE(k(kernel="linear"), n_features_to_select=3).fit(X, y) for k in (SVC, svm.SVC)]
     np.testing.assert_array_equal(masks[0].support_, masks[1].support_)
@@ -73,7 +73,7 @@ def test_features_are_eliminated_as_with_theirs():
 @pytest.mark.filterwarnings(DEPRECATED)
 @pytest.mark.parametrize("kind", ["SVC", "NuSVC"])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_probabilities(kind, classes):
+def test_probabilities_agree_with_scikit_learn(kind, classes):
     X, y = wine()
     y = y if classes == 3 else y == "white"
     weights = np.random.default_rng(0).integers(0, 3, len(y))
@@ -102,7 +102,7 @@ def test_probabilities_of_a_matrix_and_of_a_class_of_one_row():
     assert np.isfinite(machine.predict_proba(X)).all()
 
 
-def test_probabilities_that_are_not_there():
+def test_without_probability_there_is_no_predict_proba():
     X, y = wine()
     machine = SVC().fit(X, y)
     assert not hasattr(machine, "predict_proba") and not hasattr(machine, "predict_log_proba")
@@ -127,14 +127,14 @@ def test_sigmoids_and_their_coupling():
         np.r_[np.ones(50), -np.ones(50)], np.arange(100) < 50
     )  # told apart for certain
     assert np.isfinite([A, B]).all() and A < -1
-    # Of pairs that agree the probabilities are those that they came from.
+    # Consistent pair probabilities give back the probabilities that they were computed from.
     p = random.dirichlet(np.ones(4), 10)
     i, j = np.triu_indices(4, 1)
     np.testing.assert_allclose(couple_pairs(p[:, i] / (p[:, i] + p[:, j]), 4), p, atol=1e-9)
 
 
-def test_scores_of_0_are_decided_as_theirs():
-    """Of rows far from all others: entries are 0, and so are offsets of classes of one size."""
+def test_scores_of_0_are_decided_as_by_scikit_learn():
+    """Far rows have kernel entries of 0, and classes of equal size have offsets of 0."""
     X, y = np.arange(6.0)[:, None], np.arange(6) % 3
     far = np.array([[1e3], [-1e3]])
     for labels in (y, np.arange(6) % 2):
@@ -171,7 +171,7 @@ def test_no_row_may_violate_its_margin():
     np.testing.assert_allclose(ours.decision_function(X), theirs.decision_function(X), atol=5e-3)
 
 
-def test_rows_that_are_no_numbers():
+def test_a_kernel_function_may_compare_rows_that_are_not_numeric():
     words = ["aa", "ab", "ba", "bb", "aab", "abb", "bab", "aba"]
     y = np.array([word.count("a") for word in words]) >= 2
 
@@ -199,8 +199,8 @@ def test_a_kernel_function_may_return_sparse_entries():
     np.testing.assert_allclose(thin.decision_function(X), full.decision_function(X), atol=1e-6)
 
 
-def test_scores_are_those_of_float64_entries():
-    """Of few support rows, and whatever rows are beside a row."""
+def test_scores_agree_with_float64_kernel_entries():
+    """For few support rows, and whatever other rows are scored in the same call."""
     X, y = wine()
     machine = SVC(gamma=0.05).fit(X, y == "red")
     whole = machine.decision_function(X)

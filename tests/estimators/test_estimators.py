@@ -1,4 +1,4 @@
-"""The estimators: scikit-learn's own checks and optima, and every way to hand in the same rows."""
+"""The estimators: scikit-learn's checks, optima, and the same rows given in different forms."""
 
 import pickle
 import subprocess
@@ -34,7 +34,7 @@ from bigscreen.estimators.inputs import Labelled
 def test_scikit_learn(estimator, check):
     name = getattr(check, "func", check).__name__
     if name == "check_class_weight_classifiers" and not isinstance(estimator, SVC):
-        # Class weights of 1000 and 1e-4 on 50 rows: the Newton gets there too, a minute later.
+        # Class weights of 1000 and 1e-4 on 50 rows: Newton takes a minute to converge.
         estimator.set_params(solver="cd")
     check(estimator)
 
@@ -53,7 +53,7 @@ def rows(classes=2, n=400, d=8, seed=0):
 
 
 def objective(w_sq, scores, y, C, b=0.0):
-    """P of one classifier, the plain formula in float64; y in -1, 1, C a number or one a row."""
+    """P of one classifier by the formula, in float64; y in -1, 1; C is a number or (rows,)."""
     return 0.5 * (w_sq + b * b) + np.sum(C * np.maximum(0.0, 1.0 - y * scores))
 
 
@@ -69,7 +69,7 @@ def linear_objectives(machine, X, y, C=1.0, constant=True):
 
 
 def reference(X, y, **options):
-    """scikit-learn's machine for the same problem, solved far beyond what is compared."""
+    """scikit-learn's machine for the same problem, solved to a much smaller tolerance."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return svm.LinearSVC(
@@ -144,7 +144,7 @@ def test_nystroem_optimum(kernel, classes):
     for k, (coef, b) in enumerate(zip(mine.model_.coef, mine.model_.intercept, strict=True)):
         sign = np.where(y == (1 if classes == 2 else k), 1.0, -1.0)
         P.append(objective(coef @ K_ZZ @ coef, K_XZ @ coef + b, sign, 1.0, b))
-    # Features are float32, so their optimum is that of a problem moved by about 1e-5.
+    # Features are float32, so the optimum is that of a problem perturbed by about 1e-5.
     assert np.all(P <= best * (1 + 1e-5) + mine.dual_gap_)
     assert np.all(best <= np.array(P) * (1 + 1e-5))
     apart = np.abs(mine.decision_function(X) - theirs.decision_function(phi))
@@ -168,7 +168,7 @@ MACHINES = [
 
 @pytest.mark.parametrize("make", [sparse.csr_matrix, sparse.csr_array, sparse.coo_array])
 @pytest.mark.parametrize("machine", MACHINES)
-def test_sparse_is_dense(machine, make):
+def test_sparse_rows_give_the_machine_of_dense_rows(machine, make):
     X, y = rows(3, d=12)
     X[np.abs(X) < 1] = 0.0
     dense, thin = clone(machine).fit(X, y), clone(machine).fit(make(X), y)
@@ -180,12 +180,12 @@ def test_sparse_is_dense(machine, make):
 
 
 def same_scores(found, expected, rtol=0.0):
-    """The same bits, where BLAS gives a row the same ones in any block of rows."""
+    """Assert equal scores; exact only if BLAS's results do not depend on the block of rows."""
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=0 if STEADY else 1e-5)
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_dask_is_numpy(machine):
+def test_dask_arrays_give_the_machine_of_numpy_arrays(machine):
     X, y = rows(3)
     expected = clone(machine).fit(X, y)
     lazy, labels = da.from_array(X, chunks=(150, 3)), da.from_array(y, chunks=130)
@@ -289,13 +289,13 @@ def shuffled(tmp_path):
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_store_is_numpy(machine, shuffled):
+def test_stores_give_the_machine_of_numpy_arrays(machine, shuffled):
     data, X, y, order = shuffled
     expected = clone(machine).fit(0.5 * X[order], y[order])
     found = clone(machine).fit(str(data.path))
     np.testing.assert_array_equal(found.model_.coef, expected.model_.coef)
     np.testing.assert_array_equal(found.classes_, ["a", "b", "c"])
-    # Rows from elsewhere are scaled as the store's were; a store's come in the source's order.
+    # Other rows are scaled as the store's were; a store's scores are in the source's order.
     np.testing.assert_allclose(found.decision_function(X), expected.decision_function(0.5 * X))
     same_scores(found.decision_function(data), found.decision_function(X), 1e-7)
     np.testing.assert_array_equal(found.predict(data.path), found.predict(X))
@@ -314,7 +314,7 @@ def test_store_brings_its_own_labels(shuffled):
         machine.predict(other)
 
 
-def test_a_cluster_is_inline(tmp_path):
+def test_a_cluster_gives_the_machine_of_threads(tmp_path):
     X, y = rows()
     machine = NystroemSVC(n_components=30, random_state=0)
     expected = clone(machine).fit(X, y)
@@ -326,7 +326,7 @@ def test_a_cluster_is_inline(tmp_path):
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_rows_without_weight_are_not_there(machine):
+def test_rows_of_weight_0_have_no_effect(machine):
     X, y = rows(3)
     weights = np.random.default_rng(1).integers(0, 3, len(y)).astype(float)
     y[weights == 0] = 7  # a class of no weight is no class
@@ -384,7 +384,7 @@ def test_class_weights_are_sample_weights(given):
     ],
     ids=repr,
 )
-def test_labels(labels, tmp_path):
+def test_labels_of_any_type_are_predicted(labels, tmp_path):
     X, codes = rows()
     labels = np.asarray(labels)
     machine = LinearSVC(tol=0.01, class_weight={labels[0]: 2.0}).fit(X, labels[codes])
@@ -398,7 +398,7 @@ def test_labels(labels, tmp_path):
     )
 
 
-def test_gap_and_record():
+def test_the_gap_is_proved_and_recorded():
     X, y = rows(3)
     machine = NystroemSVC(n_components=50, tol=1e-3, random_state=0).fit(X, y)
     gaps = [part["gap"] for part in machine.certificate_]
@@ -414,7 +414,7 @@ def test_gap_and_record():
     assert short.relative_gap_ > 1e-5 and short.n_iter_ == 2
 
 
-def test_more_landmarks_than_rows():
+def test_more_landmarks_than_rows_warn_and_use_all_rows():
     X, y = rows(n=60)
     with pytest.warns(UserWarning, match="n_components=61 is more than the 60 rows"):
         machine = NystroemSVC(n_components=61).fit(X, y)
@@ -490,13 +490,13 @@ def test_arrays_are_left_alone():
     ],
     ids=lambda value: "" if isinstance(value, str) else repr(value),
 )
-def test_bad_parameters(machine, message):
+def test_bad_parameters_are_refused(machine, message):
     X, y = rows(n=2000, d=600)
     with pytest.raises(InputError, match=message):
         machine.fit(X, y)
 
 
-def test_bad_rows():
+def test_bad_rows_are_refused():
     X, y = rows()
     fit = LinearSVC().fit
     negative = np.where(np.arange(len(y)) == 9, -1.0, 1.0)

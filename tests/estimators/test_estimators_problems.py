@@ -1,4 +1,4 @@
-"""The estimators of the other problems: LIBSVM's numbers in LIBSVM's places, linear programs."""
+"""Estimators of the other problems agree with LIBSVM and with linear programs."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def assert_places(mine, theirs, X):
 
 @pytest.mark.parametrize("weighted", ["even", "weighted"])
 @pytest.mark.parametrize("nu", [0.15, 0.5])
-def test_nu_svc_is_libsvms(nu, weighted):
+def test_nu_svc_agrees_with_libsvm(nu, weighted):
     """Its objective is 1/2 ||w||^2 where alpha sums up to nu times the weight of the rows."""
     X, y = rows()
     c = weights(len(y), weighted)
@@ -135,7 +135,7 @@ def test_nu_svc_is_libsvms(nu, weighted):
 
 
 @pytest.mark.parametrize("classes", [3, 4])
-def test_nu_svc_of_many_classes(classes):
+def test_nu_svc_of_many_classes_agrees_with_libsvm(classes):
     X, y = rows(240, classes)
     mine = NuSVC(nu=0.3, tol=1e-8).fit(X, y)
     theirs = svm.NuSVC(nu=0.3, tol=1e-10).fit(X, y)
@@ -148,7 +148,7 @@ def test_nu_svc_of_many_classes(classes):
 
 @pytest.mark.parametrize("weighted", ["even", "weighted"])
 @pytest.mark.parametrize("nu", [0.1, 0.5])
-def test_one_class_is_libsvms(nu, weighted):
+def test_one_class_agrees_with_libsvm(nu, weighted):
     """LIBSVM's alpha is ours times nu and the weight of the rows, its objective the square."""
     X, _ = rows()
     c = weights(len(X), weighted)
@@ -174,7 +174,7 @@ def test_one_class_is_libsvms(nu, weighted):
 
 @pytest.mark.parametrize("weighted", ["even", "weighted"])
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 0.5])
-def test_svr_is_libsvms(epsilon, weighted):
+def test_svr_agrees_with_libsvm(epsilon, weighted):
     X, _ = rows()
     y, c = targets(X), weights(len(X), weighted)
     mine = SVR(C=2.0, epsilon=epsilon, tol=1e-8).fit(X, y, c)
@@ -219,7 +219,7 @@ def test_with_much_weight_a_quantile_is_a_linear_program(quantile):
 
 @pytest.mark.parametrize("machine", [LADRegressor(), QuantileRegressor(quantile=0.3), SVR()])
 @pytest.mark.parametrize("fit_intercept", [False, "penalized", True])
-def test_kkt_of_regressions(machine, fit_intercept):
+def test_regressions_satisfy_the_kkt_conditions(machine, fit_intercept):
     """Coefficients stand where the residuals say, for every offset."""
     X, _ = rows(120)
     y = targets(X)
@@ -243,7 +243,7 @@ def test_kkt_of_regressions(machine, fit_intercept):
     assert not np.any(beta[inside])
 
 
-def test_linear_svr_is_scikit_learns():
+def test_linear_svr_agrees_with_scikit_learn():
     X, _ = rows()
     y = targets(X)
     mine = LinearSVR(C=0.5, epsilon=0.2, tol=1e-6).fit(X, y)
@@ -311,7 +311,7 @@ def test_sparse_rows_and_rows_without_weight(machine, kind):
 
 
 @pytest.mark.parametrize("machine", [SVR(), SVR(n_components=30), LinearSVR()])
-def test_data_sets_are_arrays(machine):
+def test_data_sets_give_the_machine_of_arrays(machine):
     X, _ = rows(120)
     y = targets(X)
     data = MemoryDataset(X, y, None)
@@ -324,7 +324,7 @@ def test_data_sets_are_arrays(machine):
         SVC().fit(data)
     with pytest.raises(InputError, match="needs targets"):
         clone(machine).fit(MemoryDataset(X, (y > 0).astype(int), [0, 1]))
-    # A one-class machine looks at neither.
+    # A one-class machine ignores labels and targets.
     alone = OneClassSVM().fit(X)
     np.testing.assert_array_equal(OneClassSVM().fit(data).dual_coef_, alone.dual_coef_)
 
@@ -366,7 +366,7 @@ def test_a_nu_that_is_infeasible_is_found_before_any_kernel_work():
     ],
     ids=str,
 )
-def test_bad_parameters(machine, message):
+def test_bad_parameters_are_refused(machine, message):
     X, y = rows()
     with pytest.raises(InputError, match=message) as error:
         machine.fit(X, y if isinstance(machine, NuSVC) else targets(X))
@@ -375,7 +375,7 @@ def test_bad_parameters(machine, message):
 
 @pytest.mark.parametrize("kernel", ["rbf", "linear"])
 @pytest.mark.parametrize(("C", "nu"), [(0.01, 0.43), (1.0, 0.13), (1.0, 0.87), (30.0, 0.41)])
-def test_nu_svr_is_scikit_learns(kernel, C, nu):
+def test_nu_svr_agrees_with_scikit_learn(kernel, C, nu):
     X, _ = rows()
     y = targets(X)
     weights = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
@@ -432,7 +432,7 @@ def test_nu_svr_of_many_rows_sparse_rows_and_no_offset():
         (NuSVR(tuning=Tuning(start="divide")), "nu-svr cannot start from parts of the rows; use"),
     ],
 )
-def test_what_nu_svr_refuses(machine, words):
+def test_nu_svr_refuses_data_and_kernels_it_cannot_use(machine, words):
     X, _ = rows()
     with pytest.raises(InputError, match=words):
         machine.fit(X[:, :3], targets(X))

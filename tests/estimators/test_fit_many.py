@@ -1,4 +1,4 @@
-"""Many fits to the same rows in one call: each is proved, and ends where a fit of its own ends."""
+"""`fit_many` proves every fit, and each agrees with a separate fit."""
 
 import warnings
 
@@ -38,7 +38,7 @@ HOW = {"n_components": 40, "gamma": 0.3, "C": 2.0, "random_state": 0}
 
 
 def near(one, other):
-    """Both are proved, and no farther from each other than they can be from the optimum."""
+    """Assert that both are proved, and no farther apart than their gaps allow."""
     for a, b in zip(one.certificate_, other.certificate_, strict=True):
         room = [proof["gap"] + proof["rounding_bound"] for proof in (a, b)]
         assert abs(a["primal"] - b["primal"]) <= max(room)
@@ -47,7 +47,7 @@ def near(one, other):
 
 @pytest.mark.parametrize("tol", [1e-2, 1e-3, 1e-6])
 @pytest.mark.parametrize("offset", ["penalized", False])
-def test_labels_end_where_fits_of_their_own_end(tol, offset):
+def test_label_vectors_agree_with_single_fits(tol, offset):
     machine = NystroemSVC(**HOW, tol=tol, fit_intercept=offset)
     found = fit_many(machine, X, PERMUTED)
     assert len(found) == 5 and not hasattr(machine, "model_")
@@ -59,7 +59,7 @@ def test_labels_end_where_fits_of_their_own_end(tol, offset):
     assert found[0].score(X, Y) > 0.85 > found[1].score(X, Y)
 
 
-def test_weights_end_where_fits_of_their_own_end():
+def test_weight_vectors_agree_with_single_fits():
     machine = LinearSVC(loss="hinge", C=0.5, tol=1e-4)
     for j, each in enumerate(fit_many(machine, X, Y, DRAWS)):
         near(each, LinearSVC(loss="hinge", C=0.5, tol=1e-4).fit(X, Y, DRAWS[:, j]))
@@ -78,8 +78,8 @@ def test_weights_end_where_fits_of_their_own_end():
     ],
     ids=["offset", "squared", "recomputed", "balanced", "cd"],
 )
-def test_machines_of_every_kind(machine):
-    """Those whose steps are not made together share the features all the same."""
+def test_every_machine_on_features_agrees_with_single_fits(machine):
+    """Machines whose steps cannot be combined share the features nevertheless."""
     found = fit_many(machine, X, PERMUTED[:, :2])
     for j, each in enumerate(found):
         near(each, type(machine)(**machine.get_params()).fit(X, PERMUTED[:, j]))
@@ -121,7 +121,7 @@ def test_features_are_made_once_and_steps_together(monkeypatch):
     assert all(each.components_ is found[0].components_ for each in found)
 
 
-def test_what_proves_too_little_is_solved_by_itself(monkeypatch):
+def test_a_fit_with_too_large_a_gap_is_solved_alone(monkeypatch):
     monkeypatch.setattr(many, "MANY", many.ManyTuning(max_steps=2))
     for each in fit_many(NystroemSVC(**HOW), X, Y, DRAWS[:, :3]):
         assert each.relative_gap_ <= 1e-3 and len(each.history_) > 1
@@ -171,7 +171,7 @@ def test_rows_that_do_not_fit_are_read_in_every_pass(offset, monkeypatch):
 
 @pytest.mark.parametrize("ridge", [many.MANY.ridge, 1e-12])
 def test_a_curvature_that_rounding_leaves_indefinite_is_damped(ridge, monkeypatch):
-    """Columns that repeat, and a C beside which float32 holds no 1."""
+    """Repeated columns, and C so large that float32 rounds C + 1 to C."""
     made, factored = [], many.factored
     monkeypatch.setattr(many, "MANY", many.ManyTuning(ridge=ridge))
     monkeypatch.setattr(many, "factored", lambda H: made.append(factored(H)) or made[-1])
@@ -237,7 +237,7 @@ def test_recast_rows_are_the_others_with_outcomes_of_their_own():
         ("a text", Y, DRAWS, "str is none"),
     ],
 )
-def test_bad_input_is_said(machine, y, weights, said):
+def test_bad_input_is_refused(machine, y, weights, said):
     with pytest.raises(ValueError, match=said):  # scikit-learn's own, and ours, which are some, too
         fit_many(machine, X, y, weights)
 

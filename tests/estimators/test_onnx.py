@@ -1,4 +1,4 @@
-"""Pipelines with our estimators at their end, as skl2onnx converts them."""
+"""Pipelines that end in a bigscreen estimator, converted by skl2onnx."""
 
 import warnings
 
@@ -36,7 +36,7 @@ CLASSIFIERS = {
 @pytest.mark.parametrize("labels", ["two", "three", "words", "truth"])
 @pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_pipeline_answers_as_its_graph(name, labels, dtype):
+def test_the_graph_of_a_pipeline_predicts_the_same(name, labels, dtype):
     X, y = load_iris(return_X_y=True)
     X = X.astype(dtype)
     if labels in ("two", "truth"):
@@ -70,7 +70,7 @@ REGRESSORS = {
 
 
 @pytest.mark.parametrize("name", REGRESSORS)
-def test_regressions_answer_as_their_graphs(name):
+def test_graphs_of_regressions_predict_the_same(name):
     X, y = load_diabetes(return_X_y=True)
     pipeline = fitted(REGRESSORS[name](), X[:150], y[:150])
     found = run_graph(pipeline, X)
@@ -78,7 +78,7 @@ def test_regressions_answer_as_their_graphs(name):
     np.testing.assert_allclose(found["variable"], expected, atol=1e-6 * np.abs(y).max())
 
 
-def test_a_one_class_machine_answers_as_its_graph():
+def test_the_graph_of_a_one_class_machine_predicts_the_same():
     X, _ = load_iris(return_X_y=True)
     pipeline = fitted(bigscreen.OneClassSVM(nu=0.2), X, None)
     found = run_graph(pipeline, X)
@@ -92,7 +92,7 @@ def test_every_estimator_with_a_model_has_a_converter():
     assert machines == names & machines
 
 
-def test_what_is_not_converted_is_said():
+def test_what_cannot_be_converted_is_refused():
     X, y = load_iris(return_X_y=True)
     with pytest.raises(InputError, match="break_ties=True is not converted"):
         run_graph(fitted(bigscreen.SVC(break_ties=True), X, y), X)

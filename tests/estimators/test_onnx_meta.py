@@ -1,4 +1,4 @@
-"""Our estimators within scikit-learn's meta-estimators, as skl2onnx converts them."""
+"""bigscreen estimators within scikit-learn's meta-estimators, converted by skl2onnx."""
 
 import warnings
 
@@ -121,12 +121,12 @@ CASES = [
     for machine in MACHINES
     if machine == "probable" or name not in NEED_PROBABILITIES
 ]
-# From probabilities skl2onnx answers the likeliest label, scikit-learn the largest score's.
+# skl2onnx predicts the most probable label, scikit-learn the label of the largest score.
 BY_SCORES = ("one rest", "one rest pipeline", "stack ending in", "bags scores")
 
 
 def expected_values(meta, method, X):
-    """What a method answers, as graphs have it: (-s, s) of scores of two labels."""
+    """Return a method's values in the form of graphs: (-s, s) for scores of two labels."""
     values = getattr(meta, method)(X)
     return np.column_stack([-values, values]) if values.ndim == 1 else values
 

@@ -1,4 +1,4 @@
-"""Classifiers that search for their parameters, as scikit-learn users call them."""
+"""Classifiers that choose their parameters by cross-validation, with scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rows(n=300, seed=0):
     return X, np.where(X[:, 0] ** 2 + X[:, 1] > 0.5, "in", "out")
 
 
-def test_what_a_search_publishes():
+def test_a_search_publishes_its_candidates_and_the_best():
     X, y = rows()
     machine = NystroemSVCCV(
         [0.1, 1.0], [0.1, 1.0, 10.0], n_components=[10, 40], cv=3, random_state=1
@@ -81,7 +81,7 @@ def test_weights_are_repetitions_and_rows_without_any_are_left_out():
         (SVCCV([1.0], fit_intercept="maybe"), "fit_intercept must be"),
     ],
 )
-def test_mistakes_are_one_sentence(machine, words):
+def test_mistakes_are_refused_in_one_sentence(machine, words):
     X, y = rows()
     with pytest.raises(InputError, match=words):
         machine.fit(X, y)

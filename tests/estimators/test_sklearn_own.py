@@ -87,7 +87,7 @@ LISTED = {name: reason for reason, names in DIFFERENT.items() for name in names}
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory):
-    """What came of every case of theirs, by its name."""
+    """The outcome of each of scikit-learn's test cases, by its name."""
     folder = tmp_path_factory.mktemp("sklearn_own")
     results = folder / "results.json"
     paths = [str(SUPPORT), *sys.path]

@@ -1,4 +1,4 @@
-"""The exact machine as scikit-learn has it: the same numbers, in the same places."""
+"""The exact `SVC` agrees with scikit-learn's in predictions and attributes."""
 
 import pickle
 import warnings
@@ -22,7 +22,7 @@ from bigscreen.data.writer import DatasetWriter
 
 GAMMA, TOL = 0.1, 1e-7
 NEAR = {"rtol": 0, "atol": 2e-4}
-"""What a relative gap of TOL leaves open of scores and coefficients on these rows, with room."""
+"""Differences of scores and coefficients that a relative gap of TOL allows on these rows."""
 
 
 def rows(classes=2, n=240, seed=0):
@@ -47,7 +47,7 @@ def spread(machine, n):
 
 
 def assert_alike(mine, theirs, X):
-    """The same machine: places of coefficients, offsets, scores of every shape, labels."""
+    """Assert equal support rows, coefficients, offsets, scores of every shape, and labels."""
     n = X.shape[0]
     np.testing.assert_array_equal(mine.classes_, theirs.classes_)
     assert mine.dual_coef_.shape == (len(mine.classes_) - 1, len(mine.support_))
@@ -71,7 +71,7 @@ def assert_alike(mine, theirs, X):
 
 @pytest.mark.parametrize("classes", [2, 3, 4])
 @pytest.mark.parametrize("shape", ["ovr", "ovo"])
-def test_the_same_machine(classes, shape):
+def test_svc_agrees_with_scikit_learn(classes, shape):
     X, y = rows(classes)
     options = {"C": 2.0, "decision_function_shape": shape}
     mine = SVC(tol=TOL, **options).fit(X, y)
@@ -98,19 +98,19 @@ def test_the_same_machine(classes, shape):
     ],
     ids=lambda options: options["kernel"],
 )
-def test_kernels(kernel):
+def test_every_kernel_agrees_with_scikit_learn(kernel):
     X, y = rows(3)
     assert_alike(SVC(tol=TOL, **kernel).fit(X, y), svm.SVC(tol=1e-9, **kernel).fit(X, y), X)
 
 
 @pytest.mark.parametrize("class_weight", [None, "balanced", {"ant": 3.0}])
-def test_weights(class_weight):
+def test_weights_agree_with_scikit_learn(class_weight):
     X, y = rows(3)
     weights = np.random.default_rng(1).integers(0, 4, len(y)) / 2
     options = {"gamma": GAMMA, "class_weight": class_weight}
     mine = SVC(tol=TOL, **options).fit(X, y, sample_weight=weights)
     if class_weight == "balanced":
-        # Theirs counts rows, ours weighs them.
+        # scikit-learn's "balanced" counts rows, ours sums their weights.
         totals = {c: weights[y == c].sum() for c in np.unique(y)}
         options["class_weight"] = {c: weights.sum() / (3 * total) for c, total in totals.items()}
     theirs = svm.SVC(tol=1e-9, **options).fit(X, y, sample_weight=weights)
@@ -121,7 +121,7 @@ def test_weights(class_weight):
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_precomputed(classes, tmp_path):
+def test_a_precomputed_kernel_gives_the_same_machine(classes, tmp_path):
     X, y = rows(classes)
     gram = rbf_kernel(X, X, GAMMA).astype(np.float32).astype(np.float64)
     mine = SVC(kernel="precomputed", tol=TOL).fit(gram, y)
@@ -140,8 +140,8 @@ def test_precomputed(classes, tmp_path):
     assert found.best_score_ > 0.7
 
 
-def test_precomputed_with_rows_of_no_weight():
-    """Their columns are left out too; rows to predict have all columns."""
+def test_columns_of_rows_of_weight_0_are_left_out_of_precomputed_kernels():
+    """Columns are left out with their rows; rows to predict have all columns."""
     X, y = rows(3)
     gram = rbf_kernel(X, X, GAMMA)
     keep = np.arange(len(y)) % 4 > 0
@@ -154,7 +154,7 @@ def test_precomputed_with_rows_of_no_weight():
     )
 
 
-def test_a_function_as_kernel():
+def test_a_kernel_function_gives_the_same_machine():
     X, y = rows(3)
 
     def kernel(A, B):
@@ -171,7 +171,7 @@ def test_a_function_as_kernel():
 
 
 @pytest.mark.parametrize("make", [sparse.csr_matrix, sparse.csr_array, sparse.coo_array])
-def test_sparse_is_dense(make):
+def test_sparse_rows_give_the_machine_of_dense_rows(make):
     X, y = rows(3)
     X[np.abs(X) < 0.7] = 0.0
     thin = make(X)
@@ -183,8 +183,8 @@ def test_sparse_is_dense(make):
     np.testing.assert_allclose(mine.decision_function(thin), mine.decision_function(X), atol=1e-5)
 
 
-def test_the_other_offsets():
-    """None, and a constant feature: kernel + 1 without an offset."""
+def test_penalised_and_missing_offsets_reach_their_optimum():
+    """No offset; and a constant feature, which is the kernel + 1 without an offset."""
     X, y = rows()
     signs = np.where(y == "yak", 1.0, -1.0)
     for fit_intercept, one in ((False, 0.0), ("penalized", 1.0)):
@@ -199,8 +199,8 @@ def test_the_other_offsets():
         assert np.all(np.abs(gradient[(alpha > 0) & (alpha < 1)]) < 1e-2)
 
 
-def test_ties():
-    """Of classes with as many votes the first is predicted, or the one with the largest scores."""
+def test_ties_are_broken_as_in_scikit_learn():
+    """Among classes tied in votes the first wins, or with break_ties the largest value."""
     X, y = rows(4, n=400)
     many = np.random.default_rng(0).normal(size=(3000, 6)) * 2
     first = SVC(gamma=GAMMA, tol=1e-6).fit(X, y)
@@ -233,7 +233,7 @@ def test_narrow_rows_are_not_copied():
     assert other.support_vectors_.dtype == np.float32
 
 
-def test_what_is_recorded(tmp_path):
+def test_the_fit_is_recorded(tmp_path):
     X, y = rows(3)
     machine = SVC(gamma=GAMMA).fit(X, y)
     assert [part["label"] for part in machine.certificate_] == [
@@ -259,7 +259,7 @@ def test_what_is_recorded(tmp_path):
     np.testing.assert_array_equal(same.dual_coef_, machine.dual_coef_)
 
 
-def test_a_budget_that_ends_early_is_said():
+def test_a_budget_that_ends_early_warns():
     X, y = rows()
     with pytest.warns(ConvergenceWarning, match="missed tol"):
         short = SVC(tol=1e-6, max_iter=1).fit(X, y)
@@ -268,7 +268,7 @@ def test_a_budget_that_ends_early_is_said():
 
 
 @pytest.mark.parametrize("screening", ["gap", "f-safe", "adaptive", "joachims", "none"])
-def test_screening_changes_nothing(screening):
+def test_screening_does_not_change_the_machine(screening):
     X, y = rows(3)
     expected = SVC(gamma=GAMMA, tol=TOL).fit(X, y)
     found = SVC(gamma=GAMMA, tol=TOL, screening=screening, tuning=Tuning(f=0.3)).fit(X, y)
@@ -277,7 +277,7 @@ def test_screening_changes_nothing(screening):
 
 
 @pytest.mark.parametrize("start", ["divide", "nystrom"])
-def test_starts_change_nothing(start):
+def test_starts_do_not_change_the_machine(start):
     X, y = rows(3)
     expected = SVC(gamma=GAMMA, tol=TOL).fit(X, y)
     found = SVC(gamma=GAMMA, tol=TOL, tuning=Tuning(start=start)).fit(X, y)
@@ -287,7 +287,7 @@ def test_starts_change_nothing(start):
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_early(classes, tmp_path):
+def test_an_early_stop_proves_nothing(classes, tmp_path):
     X, y = rows(classes, n=600)
     machine = SVC(gamma=GAMMA, early=True, tuning=Tuning(parts=3)).fit(X, y)
     assert machine.certificate_ is None and not machine.n_iter_.any()
@@ -302,7 +302,7 @@ def test_early(classes, tmp_path):
     )
 
 
-def test_a_store_is_its_arrays(tmp_path):
+def test_a_store_gives_the_machine_of_its_arrays(tmp_path):
     """Support rows are numbered as in the source, whatever order they are stored in."""
     X, y = rows(3, n=600)
     names, codes = np.unique(y, return_inverse=True)
@@ -323,7 +323,7 @@ def test_a_store_is_its_arrays(tmp_path):
         writer.write(k, X[part] * 0.5, codes[part], None, part)
     data = writer.finish()
     assert isinstance(data, Dataset)
-    # An alpha is known to the root of the gap: rows in another order take other steps.
+    # alpha is determined to the root of the gap only, and the order of rows changes the steps.
     found = SVC(gamma=GAMMA, tol=1e-9).fit(str(data.path))
     expected = SVC(gamma=GAMMA, tol=1e-9).fit(0.5 * X, y)
     np.testing.assert_allclose(spread(found, 600), spread(expected, 600), **NEAR)
@@ -332,7 +332,7 @@ def test_a_store_is_its_arrays(tmp_path):
     assert found.score(data) == pytest.approx(found.score(X, y))
 
 
-def test_a_cluster_is_inline(tmp_path):
+def test_a_cluster_gives_the_machine_of_threads(tmp_path):
     X, y = rows(n=1200)
     machine = SVC(gamma=GAMMA, solver="block")
     expected = clone(machine).fit(X, y)
@@ -372,13 +372,13 @@ def test_a_cluster_is_inline(tmp_path):
     ],
     ids=lambda value: "" if isinstance(value, str) else str(value),
 )
-def test_bad_parameters(options, message):
+def test_bad_parameters_are_refused(options, message):
     X, y = rows()
     with pytest.raises(InputError, match=message):
         SVC(**options).fit(X, y)
 
 
-def test_bad_rows():
+def test_bad_rows_are_refused():
     X, y = rows()
     with pytest.raises(ValueError, match="only one class"):
         SVC().fit(X, np.zeros(len(y)))

@@ -1,4 +1,4 @@
-"""Exports answer as their models do, and LIBSVM's files as LIBSVM does."""
+"""Exports predict as their models do, and LIBSVM files as LIBSVM does."""
 
 import csv
 import subprocess
@@ -45,7 +45,7 @@ def fitted(data, **how):
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory):
-    """A table of numbers, some missing, texts, and truth values as kinds, as a store."""
+    """A store of a table with numbers (some missing), texts, and truth values as categories."""
     folder = tmp_path_factory.mktemp("mixed")
     rng = np.random.default_rng(0)
     n = 300
@@ -61,7 +61,7 @@ def mixed(tmp_path_factory):
     return folder, bigscreen.ingest(folder / "t.csv", folder / "s", **how).store
 
 
-def test_labels_in_any_order(tmp_path):
+def test_labels_may_be_in_any_order(tmp_path):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(100, 3)).astype(np.float32)
     data = MemoryDataset(X, (X[:, 0] > 0).astype(int), [9, 4])
@@ -96,7 +96,7 @@ MACHINES = {
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_an_export_answers_as_the_model(mixed, tmp_path, to, name):
+def test_an_export_predicts_as_the_model(mixed, tmp_path, to, name):
     kind, how = MACHINES[name]
     data = mixed[1] if kind == "mixed" else numbers(kind)
     model = fitted(data, **how)
@@ -119,7 +119,7 @@ def test_an_export_answers_as_the_model(mixed, tmp_path, to, name):
         assert export(model, data, out, to).agree == 1.0
 
 
-def test_an_onnx_graph_takes_the_source_with_its_gaps(mixed, tmp_path):
+def test_an_onnx_graph_takes_source_rows_with_missing_values(mixed, tmp_path):
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is of the extra export")
     pytest.importorskip("onnx", reason="onnx is of the extra export")
     folder, data = mixed
@@ -142,7 +142,7 @@ def test_an_onnx_graph_takes_the_source_with_its_gaps(mixed, tmp_path):
     np.testing.assert_allclose(probabilities, model.predict_proba(records), atol=1e-5)
 
 
-def test_a_pipeline_needs_no_bigscreen(mixed, tmp_path):
+def test_an_exported_pipeline_does_not_import_bigscreen(mixed, tmp_path):
     pytest.importorskip("joblib", reason="joblib is of the extra export")
     _folder, data = mixed
     export(fitted(data, landmarks=40, gamma=0.3), data, tmp_path / "m.joblib", "sklearn")
@@ -195,7 +195,7 @@ def test_files_of_libsvm_are_read(tmp_path, kind):
         (lambda text: text.replace("nr_sv ", "nr_sv 1"), "do not match"),
     ],
 )
-def test_a_spoiled_file_is_one_sentence(tmp_path, spoil, words):
+def test_a_damaged_libsvm_file_is_refused_in_one_sentence(tmp_path, spoil, words):
     X, y = load_iris(return_X_y=True)
     path = as_libsvm(SVC().fit(X[50:], y[50:]), tmp_path / "m.model")
     path.write_text(spoil(path.read_text()))
@@ -252,7 +252,7 @@ def test_a_file_of_libsvm_without_a_parameter_of_its_kernel_is_refused(tmp_path,
     path = tmp_path / "m.model"
     path.write_text(head + "\n".join(lines.values()) + "\n" + rest)
     assert read_libsvm(path).n_features == 1
-    for line in ("", absent):  # the line is missing, or its number is
+    for line in ("", absent):  # the line is missing, or the number in it
         path.write_text(head + "\n".join([*(lines | {absent: line}).values()]) + "\n" + rest)
         with pytest.raises(InputError, match=f"names no {absent}, which its {kernel} kernel needs"):
             read_libsvm(path)

@@ -1,4 +1,4 @@
-"""Scores as probabilities, sets and thresholds: against scikit-learn, and what they promise."""
+"""Probabilities, label sets and thresholds: agreement with scikit-learn, coverage, rules."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def learnt(scores, codes, weights=None, class_weight=(1.0, 1.0), strategy="rest"
 
 
 def evidence(scores: np.ndarray, seed: int = 5) -> Evidence:
-    """What machines say of rows that all give the same scores, (rows, k)."""
+    """Evidence of rows for which all machines have the same scores, (rows, k)."""
     held = np.repeat(scores[:, None], FOLDS, axis=1)
     return Evidence(scores, held, np.random.default_rng(seed).random(len(scores)))
 
@@ -78,7 +78,7 @@ def test_probabilities_rise_and_agree_with_the_decision(n, class_weight):
     np.testing.assert_array_equal(p[:, 1] > even, at > 0)
 
 
-def test_many_rows_are_isotonic_regression():
+def test_many_rows_get_isotonic_regression():
     scores, codes = two_labels(20_000)
     curve = Curve.fit(scores, codes == 1, np.ones(len(codes)), None)
     peer = IsotonicRegression(out_of_bounds="clip").fit(scores, codes)
@@ -87,7 +87,7 @@ def test_many_rows_are_isotonic_regression():
     assert metrics.log_loss(codes, curve(scores)) < metrics.log_loss(codes, expit(2 * scores))
 
 
-def test_a_weight_is_the_row_so_many_times():
+def test_an_integer_weight_equals_repeated_rows():
     scores, codes = two_labels(300)
     times = np.random.default_rng(1).integers(0, 4, 300)
     again = np.repeat(np.arange(300), times)
@@ -96,7 +96,7 @@ def test_a_weight_is_the_row_so_many_times():
     np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-def test_scores_worse_than_chance_are_worth_the_share():
+def test_scores_worse_than_chance_get_the_class_share():
     scores, codes = two_labels(400)
     p = learnt(-scores, codes).probabilities(evidence(np.array([[-1.0], [-3.0]])))[:, 1]
     np.testing.assert_allclose(p, np.mean(codes), atol=1e-12)
@@ -132,7 +132,7 @@ def test_sets_cover_each_label(seed, alpha, labels, weighted):
         assert np.all(np.sum(margins > 0, axis=1) <= 1)
 
 
-def test_of_many_rows_some_scores_are_kept_and_say_the_same():
+def test_thinned_margins_keep_the_coverage():
     scores, codes = two_labels(60_000)
     known = learnt(scores, codes)
     kept = [sum(len(each[c]) for each in known.margins) for c in range(2)]
@@ -144,7 +144,7 @@ def test_of_many_rows_some_scores_are_kept_and_say_the_same():
         )
 
 
-def test_thresholds_do_what_they_are_asked_for():
+def test_thresholds_satisfy_their_rules():
     scores, codes = two_labels(4000)
     known = learnt(scores, codes)
     above = {rule: scores > known.threshold(rule) for rule in ("f1", "precision:.9", "recall:.95")}
@@ -171,12 +171,12 @@ def test_thresholds_do_what_they_are_asked_for():
 @pytest.mark.parametrize(
     "rule", ["", "f1:2", "recall", "recall:0", "recall:x", "cost:1", "cost:0:1"]
 )
-def test_a_bad_rule_is_one_sentence(rule):
+def test_a_bad_rule_is_refused_in_one_sentence(rule):
     with pytest.raises(InputError, match="a threshold is one of f1"):
         learnt(*two_labels(50)).threshold(rule)
 
 
-def test_a_model_keeps_it_in_its_file(tmp_path):
+def test_a_model_file_keeps_the_calibration(tmp_path):
     scores, codes = two_labels(500)
     model = model_of(learnt(scores, codes), ["no", "yes"]).thresholded("recall:.9")
     X = scores[:50, None].astype(np.float32)
@@ -197,7 +197,7 @@ def test_a_model_keeps_it_in_its_file(tmp_path):
         again.predict_set(X, 1)
 
 
-def test_a_file_of_before_answers_as_it_did(tmp_path):
+def test_an_older_file_gives_the_same_probabilities(tmp_path):
     """Schema 4 had one list of margins a label, and the published machine's scores."""
     scores, codes = two_labels(500)
     model = model_of(learnt(scores, codes), ["no", "yes"])
@@ -219,13 +219,13 @@ def test_a_file_of_before_answers_as_it_did(tmp_path):
     np.testing.assert_array_equal(back.predict_set(X, 0.2), np.stack(expected, axis=1))
 
 
-def test_equal_scores_are_in_doubt_together():
+def test_equal_scores_get_equal_label_sets():
     codes = np.arange(400) % 2
     known = learnt(np.zeros(400), codes)
     assert known.label_sets(evidence(np.zeros((50, 1))), 0.2).all()
 
 
-def test_a_model_without_says_how_to_have_them():
+def test_a_model_without_calibration_says_how_to_get_one():
     plain = model_of(learnt(*two_labels(50)), ["no", "yes"])
     plain.calibration = plain.fold_machines = None
     for ask in (plain.predict_proba, plain.predict_set):
@@ -235,7 +235,7 @@ def test_a_model_without_says_how_to_have_them():
         plain.thresholded("f1")
 
 
-def test_evaluate_tells_whether_they_hold():
+def test_evaluate_measures_the_calibration():
     scores, codes = two_labels(3000)
     model = model_of(learnt(scores, codes), [0, 1])
     fresh, truth = two_labels(3000, 1)

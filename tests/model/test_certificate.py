@@ -1,4 +1,4 @@
-"""What people are told of a model: its proof, or that there is none."""
+"""The report of a model shows its certificate, or that there is none."""
 
 import json
 from dataclasses import replace
@@ -45,7 +45,7 @@ def certified(model, gaps):
     )
 
 
-def test_sums_over_classifiers() -> None:
+def test_gaps_are_summed_over_classifiers() -> None:
     record = fit_record(certified(make_model("dense", 4), [1e-3, 2e-3, 0.0, 1e-3]))
     assert record["gap"] == pytest.approx(4e-3) and record["relative_gap"] == 2e-4
     assert record["rows_alive"] == 10 and record["n_iter"] == 4

@@ -133,7 +133,7 @@ def test_one_label_alone_has_no_auc() -> None:
     assert found["auc"] is None and found["rows"] == 50
 
 
-def test_refusals(tmp_path: Path) -> None:
+def test_data_that_cannot_be_evaluated_is_refused(tmp_path: Path) -> None:
     X, codes = make_rows(100, ["a", "b"])
     model = make_model(["a", "b"])
     with pytest.raises(InputError, match=r"no labelled row"):
@@ -180,7 +180,7 @@ def test_predictions_come_in_source_order(tmp_path: Path, labels: list) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.csv", "out.npy", "out.tsv", "s"]
 
 
-def test_all_scores(tmp_path: Path) -> None:
+def test_predictions_with_all_scores_have_a_column_per_label(tmp_path: Path) -> None:
     labels = [0, 1, 2]
     X, codes = make_rows(130, labels)
     dataset, model = store(tmp_path / "s", X, codes, labels), make_model(labels)
@@ -193,7 +193,7 @@ def test_all_scores(tmp_path: Path) -> None:
     assert [[float(v) for v in row[2:]] for row in rows] == model.scores(X).tolist()
 
 
-def test_votes_of_pairs(tmp_path: Path) -> None:
+def test_predictions_of_pairs_are_votes(tmp_path: Path) -> None:
     labels = [0, 1, 2, 3]
     X, codes = make_rows(130, labels)
     dataset = store(tmp_path / "s", X, codes, labels)
@@ -298,7 +298,7 @@ def test_one_class_on_rows_of_one_label_or_none() -> None:
     assert (rare["positive"], rare["auc"], rare["outside_by_label"]) == ("b", None, {"a": share})
 
 
-def test_refusals_by_kind() -> None:
+def test_data_that_does_not_suit_the_kind_is_refused() -> None:
     X, codes = make_rows(90, ["a", "b", "c"])
     labelled, targets = MemoryDataset(X, codes, ["a", "b", "c"]), MemoryDataset(X, X[:, 0], None)
     classifier = make_model(["a", "b"])
@@ -321,7 +321,7 @@ def test_refusals_by_kind() -> None:
 
 
 @pytest.mark.parametrize("kind", ["regressor", "one-class"])
-def test_predictions_of_other_kinds(kind: str, tmp_path: Path) -> None:
+def test_regressors_and_one_class_machines_write_predictions(kind: str, tmp_path: Path) -> None:
     X, y = make_targets(300, 0)
     ids = np.random.default_rng(9).permutation(900)[:300].astype(np.int64)
     data, model = store(tmp_path / "s", X, y, None, ids), make_kind(kind)

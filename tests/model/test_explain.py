@@ -1,4 +1,4 @@
-"""What carries an answer."""
+"""Contributions of support rows or columns add up to a row's score."""
 
 import csv
 import json
@@ -64,7 +64,7 @@ def test_the_parts_add_up_to_the_score(labels, how):
             assert {part["row"] for part in found["parts"]} <= set(model.support.tolist())
 
 
-def test_landmarks_carry_no_answer_and_rows_must_be_there():
+def test_machines_on_landmarks_and_unknown_rows_are_refused():
     data = rows()
     with pytest.raises(InputError, match="permutation_importance"):
         explain_score(fitted(data, landmarks=40), data, 0)

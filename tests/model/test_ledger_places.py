@@ -1,11 +1,11 @@
-"""Where the rows of a ledger are, by their numbers in the source."""
+"""Ledgers find rows by their numbers in the source."""
 
 import numpy as np
 
 from bigscreen.model.ledger import DualPoint, Ledger
 
 
-def test_places_of_rows_that_are_there_and_of_others():
+def test_positions_of_known_rows_and_minus_1_for_others():
     ledger = Ledger(np.zeros(4, np.float16), 0.1, np.array([1, 3, 4, 8]))
     np.testing.assert_array_equal(ledger.places(np.array([8, 0, 3, 9, 1])), [3, -1, 1, -1, 0])
     whole = Ledger(np.zeros(3, np.float16), 0.1)

@@ -1,4 +1,4 @@
-"""Model files: what goes in comes out, and a bad file says what is wrong with it."""
+"""Models: scores, files that restore the model, and messages for damaged files."""
 
 import json
 import zipfile
@@ -49,7 +49,7 @@ def make_model(landmarks: str = "dense", n_labels: int = 2, seed: int = 0) -> Mo
 
 @pytest.mark.parametrize("landmarks", ["dense", "csr", "none"])
 @pytest.mark.parametrize("n_labels", [2, 4])
-def test_round_trip(tmp_path: Path, landmarks: str, n_labels: int) -> None:
+def test_a_model_file_restores_the_model(tmp_path: Path, landmarks: str, n_labels: int) -> None:
     model = make_model(landmarks, n_labels)
     model.save(tmp_path / "model.bsm")
     back = Model.load(tmp_path / "model.bsm")
@@ -61,7 +61,7 @@ def test_round_trip(tmp_path: Path, landmarks: str, n_labels: int) -> None:
     for X in (dense, csr_array(dense)):
         np.testing.assert_array_equal(back.scores(X, prepared=True), model.scores(X, prepared=True))
         assert back.scores(X, prepared=True).shape == (40, back.coef.shape[0])
-    # Saving again gives the same bytes: nothing in the file depends on the day.
+    # Saving again gives the same bytes: nothing in the file depends on the date.
     back.save(tmp_path / "again.bsm")
     assert (tmp_path / "again.bsm").read_bytes() == (tmp_path / "model.bsm").read_bytes()
 
@@ -91,7 +91,7 @@ def test_binary_sign_is_the_second_label() -> None:
     np.testing.assert_array_equal(model.predict(X, prepared=True), np.asarray(model.labels)[codes])
 
 
-def test_width_is_checked() -> None:
+def test_rows_of_another_width_are_refused() -> None:
     with pytest.raises(InputError, match=r"9 features.*fitted on 7"):
         make_model().scores(np.zeros((2, 9), np.float32), prepared=True)
 
@@ -125,7 +125,7 @@ def test_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def rewrite(path: Path, change: dict[str, bytes | None]) -> None:
-    """Replace members of a model file (None: drop it), with checksums as if written so."""
+    """Replace members of a model file (None: drop the member), and update the checksums."""
     with zipfile.ZipFile(path) as bundle:
         members = {name: bundle.read(name) for name in bundle.namelist()}
     members |= {name: data for name, data in change.items() if data is not None}
@@ -211,7 +211,7 @@ def test_pairs_of_labels_vote_like_scikit_learns(classes: int) -> None:
     X = rng.normal(size=(120, D)).astype(np.float32)
     y = (X[:, 0] + rng.normal(size=120)).argsort().argsort() * classes // 120
     judge = SVC(gamma=0.2, decision_function_shape="ovo").fit(X, y)
-    # Their pair scores are above 0 for the first label of a pair, ours for the second.
+    # scikit-learn's pair scores are positive for a pair's first label, ours for the second.
     first, start = np.triu_indices(classes, 1), np.r_[0, judge.n_support_.cumsum()]
     coef = np.zeros((len(first[0]), len(judge.support_)))
     for pair, (i, j) in enumerate(zip(*first, strict=True)):
@@ -241,7 +241,7 @@ def test_pairs_of_labels_vote_like_scikit_learns(classes: int) -> None:
 
 def test_the_first_of_labels_with_equal_votes_wins() -> None:
     model = make_gated()
-    circle = np.array([[1.0, -1.0, 9.0], [-1.0, 1.0, -9.0]])  # everyone beats one other
+    circle = np.array([[1.0, -1.0, 9.0], [-1.0, 1.0, -9.0]])  # every label wins one pair
     np.testing.assert_array_equal(model.decide(circle), [0, 0])
     np.testing.assert_array_equal(model.decision_values(circle).argmax(axis=1), [2, 1])
 
@@ -254,7 +254,7 @@ def test_two_labels_need_no_votes() -> None:
     np.testing.assert_array_equal(model.decide(scores), scores[:, 0] > 0)
 
 
-def test_given_kernels(tmp_path: Path) -> None:
+def test_precomputed_kernels_and_kernel_functions_score(tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     X = rng.normal(size=(50, D)).astype(np.float32)
     own, ids = Custom(rbf), np.array([3, 9, 40])
@@ -295,7 +295,7 @@ def make_kind(of: str, **change: object) -> Model:
     return Model(make_kernel("linear", 1.0, 3, 0.0), None, coef, np.zeros(len(coef)), **named)
 
 
-def test_kinds(tmp_path: Path) -> None:
+def test_every_kind_of_model_predicts_and_is_stored(tmp_path: Path) -> None:
     X = np.random.default_rng(3).normal(size=(50, D)).astype(np.float32)
     assert make_model().kind == "classifier"
     for kind in ("regressor", "one-class"):
@@ -321,7 +321,7 @@ def test_kinds(tmp_path: Path) -> None:
         ("regressor", {"kind": "oracle"}, "kind must be one of classifier, regressor, one-class"),
     ],
 )
-def test_kinds_that_make_no_sense(kind: str, change: dict, said: str) -> None:
+def test_inconsistent_kinds_are_refused(kind: str, change: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make_kind(kind, **change)
 
@@ -492,7 +492,7 @@ GATED = (wild_part, no_gate, blunt_gate)
         (blunt_gate, "is damaged .*gate's numbers are not all finite"),
     ],
 )
-def test_bad_files(tmp_path: Path, harm: object, said: str) -> None:
+def test_a_damaged_file_is_refused_in_one_sentence(tmp_path: Path, harm: object, said: str) -> None:
     path = tmp_path / "model.bsm"
     model = make_gated() if harm in GATED else make_model("csr" if harm is wild_index else "dense")
     model.save(path)
@@ -504,7 +504,7 @@ def test_bad_files(tmp_path: Path, harm: object, said: str) -> None:
 
 
 def scaled_model(tmp_path):
-    """A model of a scaled store, saved and loaded; the store, and the rows as they were before."""
+    """A model of a scaled store, saved and loaded; the store, and the rows before scaling."""
     rng = np.random.default_rng(8)
     X = (rng.standard_normal((120, 3)) * [1, 50, 3000]).astype(np.float32)
     source = X, (X[:, 0] + X[:, 1] / 50 > 0).astype(int)
@@ -530,7 +530,7 @@ def test_rows_are_prepared_as_the_source_was(tmp_path):
 
 @pytest.mark.parametrize("shift", [0.0, 30.0])
 @pytest.mark.parametrize("name", ["rbf", "poly", "linear"])
-def test_scores_that_cancel_are_as_good_as_others(name: str, shift: float) -> None:
+def test_scores_are_accurate_under_cancellation(name: str, shift: float) -> None:
     rng = np.random.default_rng(0)
     rows = (rng.normal(size=(200, 3)) + shift).astype(np.float32)
     coef = 1e4 * rng.normal(size=(1, 200))
@@ -539,7 +539,7 @@ def test_scores_that_cancel_are_as_good_as_others(name: str, shift: float) -> No
     X, Z = rows.astype(np.float64), rows.astype(np.float64)
     apart = np.sum((X[:, None] - Z[None]) ** 2, axis=2)
     K = {"rbf": np.exp(-0.1 * apart), "poly": (0.1 * X @ Z.T + 3.0) ** 4, "linear": X @ Z.T}[name]
-    # An offset that makes many scores small beside what they are sums of.
+    # An offset that makes many scores small compared with the terms of their sums.
     model.intercept[:] = -np.median(K @ coef[0])
     scores = K @ coef[0] + model.intercept[0]
     size = 1e-11 * np.abs(K) @ np.abs(coef[0])

@@ -1,4 +1,4 @@
-"""A model answers for rows that look as its source did, in the labels of its user."""
+"""A model predicts for raw rows in the form of its source, with the user's labels."""
 
 import csv
 import warnings
@@ -40,7 +40,7 @@ def served(tmp_path_factory):
     return model, records, np.load(folder / "p.npy"), folder
 
 
-def test_records_columns_and_arrays_get_what_the_store_gets(served):
+def test_records_columns_and_arrays_get_the_store_predictions(served):
     model, records, known, _ = served
     table = {name: [record[name] for record in records] for name in reversed(COLUMNS)}
     rows = np.array([[record[name] for name in COLUMNS] for record in records], dtype=object)
@@ -51,7 +51,7 @@ def test_records_columns_and_arrays_get_what_the_store_gets(served):
     assert set(known["label"]) == {"yes", "no"}
 
 
-def test_tables_of_arrow(served):
+def test_arrow_tables_get_the_store_predictions(served):
     csv_of_arrow = pytest.importorskip("pyarrow.csv", reason="pyarrow is an extra")
     model, _, known, folder = served
     table = csv_of_arrow.read_csv(folder / "t.csv")
@@ -73,7 +73,7 @@ class Frame:
         return self._columns[name]
 
 
-def test_data_frames(served):
+def test_data_frames_get_the_store_predictions(served):
     model, records, known, _ = served
     frame = Frame({name: np.array([r[name] for r in records]) for name in [*COLUMNS, "buys"]})
     np.testing.assert_array_equal(model.predict(frame), known["label"])
@@ -89,7 +89,7 @@ def test_data_frames(served):
         (lambda r: r.update(income=float("inf")), "row 0"),
     ],
 )
-def test_what_cannot_be_scored_is_said(served, change, said):
+def test_rows_that_cannot_be_scored_are_refused(served, change, said):
     model, records, *_ = served
     record = dict(records[0])
     change(record)
@@ -97,7 +97,7 @@ def test_what_cannot_be_scored_is_said(served, change, said):
         model.predict([record])
 
 
-def test_shapes_that_cannot_be_are_said(served):
+def test_impossible_shapes_are_refused(served):
     model, _records, *_ = served
     with pytest.raises(InputError, match="3 columns and the source had 4: age, income"):
         model.predict(np.zeros((2, 3)))
@@ -109,7 +109,7 @@ def test_shapes_that_cannot_be_are_said(served):
         model.predict({"age": [1, 2], "income": [1], "colour": ["red"], "owner": [True]})
 
 
-def test_a_category_never_seen_has_no_part_and_is_said(served):
+def test_an_unknown_category_warns_and_contributes_nothing(served):
     model, records, *_ = served
     with pytest.warns(UserWarning, match="column 'colour': 1 value.*'pink', row 1"):
         pink = model.scores([records[0], dict(records[0], colour="pink")])
@@ -119,7 +119,7 @@ def test_a_category_never_seen_has_no_part_and_is_said(served):
     np.testing.assert_allclose(pink[1], model.scores(features, prepared=True)[0], atol=1e-5)
 
 
-def test_it_knows_its_columns(served):
+def test_a_model_knows_its_source_columns(served):
     model, *_ = served
     assert model.n_features_in_ == 4 and model.feature_names_in_.tolist() == COLUMNS
     bare = bigscreen.SVC().fit(np.eye(4), [0, 1, 0, 1]).model_
@@ -137,7 +137,7 @@ def test_threads_may_share_a_model(served):
     np.testing.assert_array_equal(found, known["label"])
 
 
-def test_a_regressor_answers_in_numbers(tmp_path):
+def test_a_regressor_predicts_numbers(tmp_path):
     rng = np.random.default_rng(1)
     X = rng.normal(size=(200, 2)) * [1, 1000]
     data = bigscreen.ingest((X, X[:, 0]), tmp_path / "s", scale="standard", regression=True).store

@@ -1,4 +1,4 @@
-"""Every problem on a few rows as the oracle sees it, and what a solver's end has to be."""
+"""Every problem on a few rows, with its reference solution, and assertions on solvers' results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INTERCEPTS = ("none", "constant", "true")
 
 
 class AnyWorld(ExactWorld):
-    """Any problem, as the oracle has it."""
+    """Any problem on a few rows, with its reference solution."""
 
     @cached_property
     def dual(self):
@@ -68,7 +68,7 @@ def any_world(seed, n, kind, intercept="true", weighted=True, kernel="rbf", size
 
 
 def is_right(w, found, tol):
-    """Feasible, D <= P* <= P, the gap asked for, and D of this alpha."""
+    """Assert that alpha is feasible, D <= P* <= P, the gap is as requested, and D is alpha's."""
     c, best, q, alpha = found.certificate, w.optimum, w.oracle, found.point.alpha
     room = c.rounding_bound + 1e-7 * abs(best.primal) + 1e-12
     assert c.gap <= tol * abs(c.primal) + c.rounding_bound

@@ -1,4 +1,4 @@
-"""Laws that every kernel, screening rule and solver must keep, and worlds to try them in.
+"""Laws that every kernel, screening rule and solver must satisfy, and problems to test them on.
 
 A ``World`` is one problem twice: as the package sees it (rows, design, problem) and as the oracle
 in ``reference`` sees it (explicit float64 features). A new rule, solver or kernel is proved by
@@ -33,7 +33,7 @@ CLASS_WEIGHT = (1.0, 2.0)
 
 @dataclass(frozen=True)
 class World:
-    """A problem as the package has it, and the same as the oracle has it."""
+    """A problem in the package's form and in the form of the reference solver."""
 
     design: Design
     problem: CSvc
@@ -65,7 +65,7 @@ class World:
         return reference.solve(self.oracle)
 
     def room(self, *points: Point) -> float:
-        """How far P and D may be from the oracle's: every loss moved by its score's rounding."""
+        """Bound how far P and D may be from the reference's by rounding of the scores."""
         coefs = [point.coef for point in points]
         coefs.append(self.design.coef(self.optimum.w[: self.design.rank]))
         error = max(self.design.score_error(coef) for coef in coefs)
@@ -73,7 +73,7 @@ class World:
 
 
 def rows(seed=0, n=120, d=5, noise=0.7, sparse_rows=False, weights=True, **grid) -> MemoryDataset:
-    """Two overlapping classes; a sparse one has rows without any entry too."""
+    """Rows of two overlapping classes; sparse data has rows without nonzeros, too."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d))
     y = (X[:, 0] + noise * rng.normal(size=n) > 0.3).astype(np.int32)
@@ -95,7 +95,7 @@ def world(
     landmarks: int = 30,
     gamma: float = 0.15,
 ) -> World:
-    """The C-SVC of these rows, with the raw features or Nystrom features of a kernel."""
+    """Make the C-SVC of rows with raw features or with Nystrom features of a kernel."""
     if kernel == "linear":
         design = Design(data)
     else:
@@ -108,7 +108,7 @@ def world(
 
 # -- solvers and their certificates ------------------------------------------------------------
 def naive_certificate(world: World, point: Point, exact_columns: bool) -> tuple[float, float]:
-    """P(w) and D(alpha) of a point as the definitions have them, alpha read off the scores."""
+    """Compute P(w) and D(alpha) of a point by their definitions, with alpha from the scores."""
     design, q = world.design, world.oracle
     dtype = np.float64 if exact_columns else np.float32
     X = world.data.X(0, world.data.n_rows)
@@ -144,10 +144,10 @@ def naive_certificate(world: World, point: Point, exact_columns: bool) -> tuple[
 
 
 def certificate_is_true(world: World, point: Point, found: Certificate) -> None:
-    """What the closing pass says is what the definitions say, at the offset that it settled on."""
+    """Assert that a certificate agrees with the definitions at the certificate's offset."""
     if found.intercept is not None:
         point = replace(point, intercept=found.intercept)
-    # (P and D of the machine that is published, whose columns are float64.)
+    # P and D of the published machine, whose columns are float64.
     primal, dual = naive_certificate(world, point, True)
     size = abs(primal) + abs(dual)
     assert found.primal_rounding is not None and found.dual_rounding is not None
@@ -162,7 +162,7 @@ def certificate_is_true(world: World, point: Point, found: Certificate) -> None:
         moved = part.weight * world.box.sum() * largest * 2.0**-50 / part.smoothing
         room += moved * (largest + longest * np.nan_to_num(point.apart or 0.0))
     np.testing.assert_allclose(found.dual, dual, rtol=0, atol=room)
-    # (The gap can be known better than either.)
+    # (The gap can be more accurate than either.)
     room += found.rounding_bound - found.dual_rounding
     np.testing.assert_allclose(found.gap, primal - dual, rtol=0, atol=room)
     np.testing.assert_allclose(found.gap, found.primal - found.dual, rtol=0, atol=1e-15 * size)
@@ -170,7 +170,7 @@ def certificate_is_true(world: World, point: Point, found: Certificate) -> None:
 
 
 def solver_law(world: World, point: Point, found: Certificate, tol: float | None) -> None:
-    """D <= P*, P* <= P <= P* + gap, all up to rounding, and the gap asked for."""
+    """Assert D <= P* <= P <= P* + gap, up to rounding, and that the gap is as requested."""
     certificate_is_true(world, point, found)
     best, room = world.optimum, world.room(point)
     assert found.dual <= best.primal + room
@@ -191,7 +191,7 @@ def exact_law(world: Any, alpha: np.ndarray, found: Certificate, tol: float | No
         assert abs(q.t @ alpha) <= 1e-11 * (q.hi.sum() + 1e-300)
     value, size = reference.dual(q, alpha), abs(best.primal) + 1e-9 * q.hi.sum()
     assert value <= best.dual + 1e-9 * size
-    # In float32 P and D move alike, by what the entries' errors come to.
+    # With float32 entries P and D change alike, by the sum of the entries' errors.
     room = (1e-9 if found.certified_in == "float64" else 1e-5) * size + found.rounding_bound
     assert abs(found.dual - value) <= room
     assert found.dual <= best.primal + room and found.primal >= best.dual - room
@@ -202,7 +202,7 @@ def exact_law(world: Any, alpha: np.ndarray, found: Certificate, tol: float | No
 
 # -- screening rules -----------------------------------------------------------------------------
 def decisions_are_safe(world: World, ids: np.ndarray, sides: np.ndarray) -> None:
-    """No row is fixed at a bound where alpha* is not, in any optimum.
+    """Assert that every row fixed at a bound has alpha* at that bound in every optimum.
 
     The oracle's alpha is the centre of the optimal set: what can leave its bound has left it.
     """
@@ -216,7 +216,7 @@ def decisions_are_safe(world: World, ids: np.ndarray, sides: np.ndarray) -> None
 
 
 def intervals_hold(world: World, ids: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> None:
-    """Every optimal score lies in its interval (1e-9: what the oracle itself may be off)."""
+    """Assert that every optimal score lies in its interval, up to the reference's error 1e-9."""
     scores = world.optimum.scores[ids]
     room = 1e-9 * (1 + np.abs(scores))
     assert np.all(lower <= scores + room), "an interval begins above the optimal score"
@@ -225,7 +225,7 @@ def intervals_hold(world: World, ids: np.ndarray, lower: np.ndarray, upper: np.n
 
 @dataclass(frozen=True)
 class RecordingProgram(NewtonProgram):
-    """The Newton's program, writing down what every screening round was sent and has fixed."""
+    """A Newton program that records the messages and fixed rows of every screening round."""
 
     def _screen(self, state, message, totals):  # type: ignore[no-untyped-def]
         lower, upper = state.intervals(message)
@@ -251,7 +251,7 @@ class RecordingProgram(NewtonProgram):
 
 @dataclass(frozen=True)
 class RecordingBlock(BlockProgram):
-    """The block solver's program, doing the same."""
+    """A block solver's program that records the messages and fixed rows of screening rounds."""
 
     def _screen(self, state, message):  # type: ignore[no-untyped-def]
         lower, upper = self._intervals(state, message)
@@ -278,7 +278,7 @@ RECORD: list[dict[str, Any]] = []
 
 
 def screening_law(world: World, record: list[dict[str, Any]]) -> int:
-    """Intervals, multiplier and decisions of every round are right; returns the rows fixed."""
+    """Assert that every round's intervals, multiplier and decisions are right; count fixed rows."""
     fixed = 0
     for entry in record:
         intervals_hold(world, entry["ids"], entry["lower"], entry["upper"])
@@ -303,7 +303,7 @@ def _as_good(world: World, low: float, high: float) -> bool:
 
 # -- kernels -------------------------------------------------------------------------------------
 def kernel_law(kernel: Kernel, X: Any) -> None:
-    """Symmetric, its own diagonal and bounds, psd where it says so, float32 within its error."""
+    """Assert a kernel's symmetry, diagonal, bounds, psd if claimed, and float32 error bound."""
     side = Operand(X)
     gram = kernel.block(side, side, dtype=np.float64)
     np.testing.assert_allclose(gram, gram.T, rtol=1e-12, atol=1e-12)

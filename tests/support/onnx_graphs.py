@@ -1,4 +1,4 @@
-"""What onnxruntime answers for graphs that skl2onnx makes of estimators."""
+"""Run the graphs that skl2onnx makes of estimators with onnxruntime."""
 
 import pytest
 
@@ -8,9 +8,9 @@ REASON = "skl2onnx is of the extra export"
 
 
 def run_graph(estimator, X, options=None):
-    """Convert a fitted estimator and run its graph for rows: results by the names of the outputs.
+    """Convert a fitted estimator and run its graph on rows; return results by output name.
 
-    ``options`` are of skl2onnx, for the estimator; the types of the inputs are those of ``X``.
+    ``options`` are skl2onnx's options of the estimator; the inputs have the type of ``X``.
     """
     skl2onnx = pytest.importorskip("skl2onnx", reason=REASON)
     runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is of the extra export")

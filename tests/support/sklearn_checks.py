@@ -1,4 +1,4 @@
-"""Checks of scikit-learn that ask for more than a relative gap proves."""
+"""scikit-learn's estimator checks that require more than a relative gap proves."""
 
 SQUARE_ROOT = (
     "compares decision values to 1e-7; a relative gap g determines them to sqrt(2 g P) only: "

@@ -1,9 +1,9 @@
-"""A pytest plugin: scikit-learn's own tests of `sklearn.svm`, as installed, with our machines.
+"""A pytest plugin that runs the installed scikit-learn's tests of `sklearn.svm` on our machines.
 
     python -m pytest -p sklearn_own --own-results FILE --pyargs sklearn.svm.tests.test_svm
 
-Before a test module is imported, the classes in the namespace `sklearn.svm` are exchanged for ours
-of the same name; nothing else of theirs is touched. FILE receives, as JSON, what came of each case.
+Before a test module is imported, the classes in the namespace `sklearn.svm` are replaced by
+bigscreen's classes of the same name. The outcome of each case is written to FILE as JSON.
 """
 
 import json
@@ -28,7 +28,7 @@ def pytest_configure(config):
 
 
 def pytest_runtest_makereport(item, call):
-    """The worst of set-up, call and tear-down, with the last line of what was raised."""
+    """Record the worst outcome of set-up, call and tear-down, with the error's last line."""
     failed = call.excinfo is not None
     skipped = failed and call.excinfo.typename in ("Skipped", "XFailed")
     name = f"{item.module.__name__.rpartition('.')[2]}::{item.name}"

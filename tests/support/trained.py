@@ -1,4 +1,4 @@
-"""Fits on two threads, without what they warn of."""
+"""Fits on two threads, without warnings."""
 
 import warnings
 
@@ -7,12 +7,12 @@ from bigscreen.train.run import train
 
 
 def fitted(data, options, report=lambda event: None):
-    """The model of a data set."""
+    """Fit a model to a data set."""
     with Inline(2) as fleet, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return train(data, options, fleet, report)
 
 
 def proofs(model):
-    """Its certificates."""
+    """Return a model's certificates."""
     return model.provenance["certificates"]
