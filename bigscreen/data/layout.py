@@ -244,7 +244,7 @@ def stack_rows(is_sparse: bool, parts: Sequence[Features]) -> Features:
 def take_rows(X: Features, rows: NDArray[np.int64]) -> Features:
     """Copy the given rows of `X`, in the given order, to a new array."""
     if not isinstance(X, csr_array):
-        # `take_rows` is ten times as fast, but would first copy a whole array that is not contiguous.
+        # `take` is ten times as fast, but would first copy a whole array that is not contiguous.
         return X.take(rows, axis=0) if X.flags.c_contiguous else X[rows]
     starts = X.indptr[rows]
     counts = X.indptr[rows + 1] - starts

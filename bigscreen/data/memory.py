@@ -121,7 +121,7 @@ class Mirrored(MemoryDataset):
 
     ``y`` has two columns, the target and the side: 1 in the first ``n_rows / 2`` rows, -1 in the
     second copies. A fitted model has one coefficient per original row, the difference of its two
-    dual variables; its ledger has what is proved of both (`Ledger.folded`).
+    dual variables; its ledger has what is proved of both (`Ledger.fold_sides`).
 
     Parameters
     ----------

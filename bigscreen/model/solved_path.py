@@ -13,7 +13,15 @@ import numpy as np
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.kernels.standard import kernel_from_dict
-from bigscreen.model.file import ABOUT_FILE, PATH, read_array, open_file, pack_rows, unpack_rows, write_file
+from bigscreen.model.file import (
+    ABOUT_FILE,
+    PATH,
+    open_file,
+    pack_rows,
+    read_array,
+    unpack_rows,
+    write_file,
+)
 from bigscreen.model.model import Model, update_provenance
 from bigscreen.problems.point import ROUNDING_FIELDS, gap_or_violation, meets_tol, relative_gap
 
