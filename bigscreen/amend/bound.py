@@ -110,6 +110,7 @@ class Machine:
         return found + self.constant**2
 
     def _entry_slack(self, rows: Operand, others: Operand) -> float:
+        """Bound on the error of any float64 kernel entry between these rows."""
         longest = max(float(np.max(rows.sqnorms)), float(np.max(others.sqnorms)))
         error = float(self.kernel.entry_error(longest, longest, rows.X.shape[1]))
         return FLOAT64_ERROR_FACTOR * error + 2.0**-50 * float(self.kernel.bound(longest, longest))
@@ -450,6 +451,7 @@ def _keep_coupling(
 
 
 def _stack(X: Features, others: Features) -> Features:
+    """The rows of both, dense or sparse, in one matrix."""
     if sparse.issparse(X):
         return sparse.csr_array(sparse.vstack([X, others]))
     return np.concatenate([X, others])

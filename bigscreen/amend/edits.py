@@ -108,8 +108,8 @@ def find_changes(data: Rows, edits: Edits) -> Changes:
     before, weights = labels_and_weights(data, places)
     codes, after = before.copy(), weights.copy()
     after[np.searchsorted(numbers, edits.remove)] = 0.0
-    codes[np.searchsorted(numbers, edits.relabel[0])] = _codes(data, edits.relabel)
-    after[np.searchsorted(numbers, edits.reweight[0])] = _weights(edits.reweight)
+    codes[np.searchsorted(numbers, edits.relabel[0])] = _parse_labels(data, edits.relabel)
+    after[np.searchsorted(numbers, edits.reweight[0])] = _parse_weights(edits.reweight)
     X = data.rows(places)
     if edits.add is not None:
         more = edits.add
@@ -118,7 +118,7 @@ def find_changes(data: Rows, edits: Edits) -> Changes:
         X = stack_rows(data.is_sparse, [X, more.X(0, m)])
         entering = more.y(0, m).astype(np.int32)
         if more.labels != data.labels:
-            entering = _codes(data, (np.arange(m), [more.labels[c] for c in entering]))
+            entering = _parse_labels(data, (np.arange(m), [more.labels[c] for c in entering]))
         numbers = np.concatenate([numbers, np.arange(top + 1, top + 1 + m)])
         places = np.concatenate([places, np.full(m, -1)])
         before = np.concatenate([before, entering])
@@ -187,7 +187,9 @@ def places_of(data: Rows, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     return places, top
 
 
-def _codes(data: Rows, relabel: tuple[NDArray[np.int64], Sequence[Any]]) -> NDArray[np.int32]:
+def _parse_labels(
+    data: Rows, relabel: tuple[NDArray[np.int64], Sequence[Any]]
+) -> NDArray[np.int32]:
     known = {str(label): code for code, label in enumerate(data.labels)}
     given = [str(label) for label in relabel[1]]
     # (A number may be written as 1, 1.0 or +1.)
@@ -213,7 +215,7 @@ def _is_number(text: Any) -> bool:
     return True
 
 
-def _weights(reweight: tuple[NDArray[np.int64], FloatArray]) -> FloatArray:
+def _parse_weights(reweight: tuple[NDArray[np.int64], FloatArray]) -> FloatArray:
     weights = np.asarray(reweight[1], dtype=np.float64)
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(wrong):
@@ -227,19 +229,19 @@ def _weights(reweight: tuple[NDArray[np.int64], FloatArray]) -> FloatArray:
 # -- files ---------------------------------------------------------------------------------------
 def read_rows(path: str | os.PathLike[str]) -> NDArray[np.int64]:
     """Row numbers of a file: one a line, or the column ``row`` of what `bigscreen rows` writes."""
-    return _numbers(path, _table(path, 1)[0])
+    return _parse_row_numbers(path, _table(path, 1)[0])
 
 
 def read_labels(path: str | os.PathLike[str]) -> tuple[NDArray[np.int64], list[str]]:
     """Rows and labels of a file of two columns, with or without the header ``row,label``."""
     rows, labels = _table(path, 2)
-    return _numbers(path, rows), labels
+    return _parse_row_numbers(path, rows), labels
 
 
 def read_weights(path: str | os.PathLike[str]) -> tuple[NDArray[np.int64], FloatArray]:
     """Rows and weights of a file of two columns, with or without the header ``row,weight``."""
     rows, weights = _table(path, 2)
-    numbers = _numbers(path, rows)
+    numbers = _parse_row_numbers(path, rows)
     for number, text in zip(numbers, weights, strict=True):
         if not (text.isascii() and "_" not in text and _is_number(text)):
             raise InputError(
@@ -298,7 +300,7 @@ def _text(path: str | os.PathLike[str]) -> str:
         raise InputError(f"{name} cannot be read as text: {error}") from error
 
 
-def _numbers(path: str | os.PathLike[str], texts: list[str]) -> NDArray[np.int64]:
+def _parse_row_numbers(path: str | os.PathLike[str], texts: list[str]) -> NDArray[np.int64]:
     for text in texts:
         # (str.isdigit alone accepts digits of other scripts, and numbers of any length. int64
         # holds every number of 18 digits.)

@@ -31,14 +31,14 @@ from bigscreen.problems.recipes import CSvc, Problem
 class ColumnTuning:
     """When a closing pass uses float64 columns, and how many rows it sums at once.
 
-    ``coarse_share``: repeat the pass with float64 columns if rounding can account for more than
-    this fraction of the gap (unless half of it comes from float64 summation alone).
+    ``max_rounding_share``: repeat the pass with float64 columns if rounding can account for more
+    than this fraction of the gap (unless half of it comes from float64 summation alone).
     ``sample_factor``: the largest error of a float32 score is taken to be this multiple of the
     largest error among the sampled rows.
     ``near_gap``: use float64 columns for rows near their hinge point if the relative gap is below
-    this; wider gaps do not need them. ``digits_gap``: use float64 columns for all rows with a
-    nonzero alpha if the relative gap is below this. (Float64 for all rows takes .4 of the time, but
-    proves gaps of 3e-10 where this proves 4e-11.)
+    this; wider gaps do not need them. ``support_float64_gap``: use float64 columns for all rows
+    with a nonzero alpha if the relative gap is below this. (Float64 for all rows takes .4 of the
+    time, but proves gaps of 3e-10 where this proves 4e-11.)
     ``side_share``: alpha counts as at its side if it is off by at most this fraction of its box (a
     mixture of equal alphas is off by rounding).
     ``block_rows``: sum blocks of this many rows separately, so that rounding grows with the block.
@@ -48,10 +48,10 @@ class ColumnTuning:
     multiplier. ``sample_rows``: compare this many rows in both precisions, see `SampleTuning`.
     """
 
-    coarse_share: float = 0.5
+    max_rounding_share: float = 0.5
     sample_factor: float = 4.0
     near_gap: float = 1e-4
-    digits_gap: float = 1e-7
+    support_float64_gap: float = 1e-7
     side_share: float = 1e-12
     block_rows: int = 32
     compared_rows: int = 256
@@ -115,10 +115,11 @@ class ColumnPass:
     """Fleet program: the sums of one shard for the certificate of a point.
 
     ``solved`` has the columns that give alpha, ``summed`` the columns that are summed, with entries
-    of ``dtype``; ``source`` is the kernel design behind stored features. ``coef`` and ``true_coef``
-    are the point's coefficients for the summed columns and for the kernel design's. Rows within
-    ``margin`` of their hinge point get float64 columns (0: none); with ``digits`` all rows with a
-    nonzero alpha get them, too. ``keep``: keep the scores that a ledger is made of.
+    of ``dtype``; ``source`` is the kernel design behind stored features. ``coef`` and
+    ``exact_coef`` are the point's coefficients for the summed columns and for the kernel design's.
+    Rows within ``margin`` of their hinge point get float64 columns (0: none); with
+    ``support_in_float64`` all rows with a nonzero alpha get them, too. ``keep``: keep the scores
+    that a ledger is made of.
     """
 
     solved: Design
@@ -129,11 +130,11 @@ class ColumnPass:
     frame: SumLayout
     point: Point
     coef: FloatArray
-    true_coef: FloatArray
+    exact_coef: FloatArray
     mu: Mu
     keep: bool = False
     margin: float = 0.0
-    digits: bool = False
+    support_in_float64: bool = False
     tuning: ColumnTuning = TUNING
 
     def total(self, fleet: Fleet) -> Sums:
@@ -167,7 +168,7 @@ class ColumnPass:
         return SeveralPasses(tuple(passes))
 
     @property
-    def true(self) -> Design | None:
+    def exact_design(self) -> Design | None:
         """The design of exact float64 columns for comparison; None if these are summed already."""
         return None if self.dtype is np.float64 else self.source or self.solved
 
@@ -229,7 +230,7 @@ class ColumnPass:
         if tile.exact is not None and self.margin:
             moves = sensitivity(dual, out, dual.gradient(scores, self.mu), self.margin)
             doubtful = moves > self.tuning.side_share * dual.reach
-            near = np.flatnonzero(doubtful | (out != 0) if self.digits else doubtful)
+            near = np.flatnonzero(doubtful | (out != 0) if self.support_in_float64 else doubtful)
             instead, own = tile.exact(near), np.empty(len(near))
             column_scores(instead, self.coef, self.constant, own)
             scores[near], moves[near] = own, 0.0
@@ -268,6 +269,7 @@ class ColumnPass:
         return parts if given is None else [dual.with_decisions(given, each) for each in parts]
 
     def _readings(self, dual: Dual, columns: Any, known: FloatArray | None) -> Iterator[FloatArray]:
+        """The alpha of each reading of the point, from these columns; ``known``: scores of w."""
         for reading in self.point.readings:
             scores = known
             here = reading.intercept == self.constant and np.array_equal(reading.coef, self.coef)
@@ -336,16 +338,16 @@ class SeveralPasses:
         waiting: list[_SampledRows] = []
         for a, b in row_ranges(n, data.chunk_rows):
             X = data.X(start + a, start + b)
-            looked = self._pick_sample(X, start, a, b)
-            for tile in self._tiles(X, start, a, b, looked):
+            picked = self._pick_sample(X, start, a, b)
+            for tile in self._tiles(X, start, a, b, picked):
                 rows = tile.rows
                 for k, (each, (_, given)) in enumerate(zip(self.passes, items, strict=True)):
                     own = None if given is None else given[rows]
                     near = each.add(sums[k], duals[k][rows], tile, own, alpha[k, rows])
                     exact[k, rows.start + near] = True
-            if looked is None:
+            if picked is None:
                 continue
-            waiting.append(looked)
+            waiting.append(picked)
             if sum(len(part.places) for part in waiting) >= first.tuning.compared_rows or b == n:
                 self._add_to_samples(waiting, duals, (alpha, exact), sums)
                 waiting = []
@@ -359,11 +361,11 @@ class SeveralPasses:
         return [each.problem.dual(*read[id(each.summed.data)]) for each in self.passes]
 
     def _tiles(
-        self, X: Any, start: int, a: int, b: int, looked: _SampledRows | None
+        self, X: Any, start: int, a: int, b: int, picked: _SampledRows | None
     ) -> Iterator[Tile]:
         """The tiles of a chunk X: rows a to b of the shard whose first row is ``start``."""
         first = self.passes[0]
-        solved, summed, true = first.solved, first.summed, first.true
+        solved, summed, true = first.solved, first.summed, first.exact_design
         # Alpha is read off the columns that the solver used. Any alpha in the box gives a valid
         # bound, but with a small h tiny differences of the columns give a quite different alpha.
         same = summed is solved and first.dtype is np.float32
@@ -372,9 +374,9 @@ class SeveralPasses:
             columns = _columns(summed, X[c:d], first.dtype, "certified")
             read = columns if same else _columns(solved, other[c:d], np.float32, "read")
             exact = None
-            if looked is not None and true is not None:
-                looked.remember(columns, a + c, a + d)
-                exact = partial(_float64, true, summed, looked.chunk[c:d])
+            if picked is not None and true is not None:
+                picked.remember(columns, a + c, a + d)
+                exact = partial(_float64, true, summed, picked.chunk[c:d])
             yield Tile(slice(a + c, a + d), columns, read, exact)
 
     def _pick_sample(self, X: Any, start: int, a: int, b: int) -> _SampledRows | None:
@@ -385,7 +387,7 @@ class SeveralPasses:
         A float32 product can round an entry differently at another place among the rows, so the
         comparison needs the columns that were summed themselves.
         """
-        true, summed = self.passes[0].true, self.passes[0].summed
+        true, summed = self.passes[0].exact_design, self.passes[0].summed
         if true is None or true.kernel is None:
             return None
         data, begin, stop = true.data, start + a, start + b
@@ -407,17 +409,17 @@ class SeveralPasses:
         sums: list[Sums],
     ) -> None:
         """Compare picked rows in both precisions and add them to every point's sample."""
-        true, (alpha, exact) = self.passes[0].true, read
+        true, (alpha, exact) = self.passes[0].exact_design, read
         assert true is not None
         own = stack_rows(true.data.is_sparse, [part.own for part in rows])
         columns = np.concatenate([part.columns for part in rows])
         places = np.concatenate([part.places for part in rows])
         drawn = np.concatenate([part.drawn for part in rows])
-        looked = ComparedRows.at(true, self.passes[0].summed, own, columns, drawn)
+        picked = ComparedRows.at(true, self.passes[0].summed, own, columns, drawn)
         for k, each in enumerate(self.passes):
-            w = each.point.w, each.true_coef, each.constant
+            w = each.point.w, each.exact_coef, each.constant
             of_rows = duals[k][places], alpha[k, places], w, each.mu, exact[k, places]
-            sums[k].sample = sums[k].sample + compare_rows(looked, *of_rows)
+            sums[k].sample = sums[k].sample + compare_rows(picked, *of_rows)
 
 
 class _SampledRows(NamedTuple):

@@ -140,9 +140,9 @@ def score_rows(
             moved = moved if len(moved) else program.support.ids[:1]
             source = CarriedScores.of(near, factor, moved, coef, tiles, design)
     rows.set_scores(source, np.arange(data.n_rows) if every else np.flatnonzero(dual.reach))
-    if not program.wide:
-        rows.recompute_doubtful(tiles.wide)
-    rows.certified_in = "float64" if program.wide else "float32"
+    if not program.is_float64:
+        rows.recompute_doubtful(tiles.in_float64)
+    rows.certified_in = "float64" if program.is_float64 else "float32"
     return rows
 
 

@@ -75,17 +75,17 @@ def close_explicit(
     dual = alpha.linear - 0.5 * alpha.square - 0.5 * alpha.constant**2
     gap = float(primal - dual)
     rounding = _rounding(program, sums, alpha, offsets, (primal, dual))
-    coarse = can_explain_gap(rounding.gap, gap, tuning.coarse_share)
+    coarse = can_explain_gap(rounding.gap, gap, tuning.max_rounding_share)
     # (If half of the rounding comes from float64 summation, float64 columns prove no more.)
-    coarse &= rounding.gap > rounding.sums / tuning.coarse_share
-    coarse |= gap < tuning.digits_gap * abs(primal) and not program.digits
+    coarse &= rounding.gap > rounding.sums / tuning.max_rounding_share
+    coarse |= gap < tuning.support_float64_gap * abs(primal) and not program.support_in_float64
     if certify == "float32" and coarse and sums.sample.rows:
         return close_explicit(design, problem, point, fleet, "float64", source, keep, tuning)
     pair = SeparatePair(float(primal), float(dual), rounding, alpha.apart(program))
     best = offsets.best
     return make_certificate(
         *(pair.primal, pair.dual, pair.gap, pair.rounding),
-        certified_in="float64" if program.digits else certify,
+        certified_in="float64" if program.support_in_float64 else certify,
         rows=int(sums.rows),
         support=int(sums.support),
         intercept=program.constant
@@ -243,12 +243,13 @@ def _program(
         frame=frame,
         point=point,
         coef=coef,
-        true_coef=coef if true is summed else true.coef(point.w),
+        exact_coef=coef if true is summed else true.coef(point.w),
         mu=np.array(multiplier) if frame.groups > 1 else float(sum(multiplier)),
         keep=keep,
         margin=margin,
         # Rows that certainly have alpha = 0 and no loss add nothing: float32 is enough for them.
-        digits=margin > 0 and point.gap < tuning.digits_gap * abs(point.primal),
+        support_in_float64=margin > 0
+        and point.gap < tuning.support_float64_gap * abs(point.primal),
         tuning=tuning,
     )
 

@@ -231,7 +231,7 @@ class IncrementalCertifier:
             sums=2.0 * common,
         )
         pair = SeparatePair(primal, dual, rounding, apart)
-        if can_explain_gap(rounding.gap, pair.gap, TUNING.coarse_share):
+        if can_explain_gap(rounding.gap, pair.gap, TUNING.max_rounding_share):
             return None
         offset = frame.constant * float(np.sum(w_alpha[design.rank :]))
         evidence = Evidence(

@@ -58,7 +58,7 @@ class KernelTiles:
     constant: bool
 
     @property
-    def wide(self) -> KernelTiles:
+    def in_float64(self) -> KernelTiles:
         """A source of the same kind with float64 entries."""
         return replace(self, program=replace(self.program, dtype=np.float64))
 
@@ -69,7 +69,9 @@ class KernelTiles:
         parts = [part for part in np.split(rows, ends[:-1]) if len(part)]
         found = [np.empty((2, 0)), *self.fleet.each(program, parts)]
         scores, bands = (np.concatenate(each) for each in zip(*found, strict=True))
-        return BandedScores(*program.with_constant(scores, bands, self.constant), program.wide)
+        return BandedScores(
+            *program.with_constant(scores, bands, self.constant), program.is_float64
+        )
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class SharedEntries:
         scores, weight = sum_rows(square, *given)
         bands = program.row_bands(square.side, scores, weight)
         scores, bands = program.with_constant(scores, bands, self.constant)
-        return BandedScores(scores[rows], bands[rows], program.wide)
+        return BandedScores(scores[rows], bands[rows], program.is_float64)
 
 
 class ProvedScores(NamedTuple):
@@ -210,7 +212,7 @@ class ScoreProgram:
         return cls(data, kernel, support, weights, noise, dtype)
 
     @property
-    def wide(self) -> bool:
+    def is_float64(self) -> bool:
         """Whether entries are float64."""
         return self.dtype is np.float64
 
@@ -239,7 +241,7 @@ class ScoreProgram:
     def score(self, rows: Operand) -> tuple[FloatArray, FloatArray]:
         """(score, band) of these rows."""
         # (If no entry is negative, the sum that bounds the errors is computed with the scores.)
-        columns = [self.coef, self.noise.spread] if self._summed(rows) else [self.coef]
+        columns = [self.coef, self.noise.spread] if self._has_summed_weights(rows) else [self.coef]
         values = self.kernel.dots(rows, self.support, np.stack(columns, axis=1), self.dtype)
         return values[:, 0], self.row_bands(rows, values[:, 0], values[:, -1])
 
@@ -249,19 +251,20 @@ class ScoreProgram:
         ``weight``: the sums ``sum_j spread_j k_ij``, which are used if they bound the errors.
         """
         norms = phi_norms(self.kernel, rows)
-        if not self._summed(rows):
+        if not self._has_summed_weights(rows):
             weight = norms * self.noise.longest * self.noise.spread.sum()
         return self.bands(scores, rows.sqnorms, norms, weight)
 
-    def _summed(self, rows: Operand) -> bool:
-        return self.kernel.nonnegative and self._relative(rows.sqnorms[:1]) is not None
+    def _has_summed_weights(self, rows: Operand) -> bool:
+        """Whether ``sum_j spread_j k_ij`` is computed with the scores, to bound their errors."""
+        return self.kernel.nonnegative and self._relative_error(rows.sqnorms[:1]) is not None
 
     def bands(
         self, scores: FloatArray, sqnorms: FloatArray, norms: FloatArray, weight: FloatArray
     ) -> FloatArray:
         """Bounds on the rounding errors of scores; ``weight >= sum_j spread_j k_ij``."""
         noise = self.noise
-        relative = self._relative(sqnorms)
+        relative = self._relative_error(sqnorms)
         if relative is None:
             longest = float(np.max(self.support.sqnorms))
             error = self.kernel.entry_error(sqnorms, longest, self.data.n_features)
@@ -269,12 +272,13 @@ class ScoreProgram:
         else:
             # An error that all entries of a row share moves its score as a whole.
             band = relative * (np.abs(scores) + np.sqrt(norms * noise.longest * weight))
-        if self.wide:
+        if self.is_float64:
             band = FLOAT64_ERROR_FACTOR * band
         # The rounding of the float64 sum itself, whose partial sums err at random.
         rough: FloatArray = SCORE_ERROR * np.sqrt(len(self.coef)) * norms * noise.size
         return band + rough
 
-    def _relative(self, sqnorms: FloatArray) -> FloatArray | None:
+    def _relative_error(self, sqnorms: FloatArray) -> FloatArray | None:
+        """Bounds on the relative errors of rows' kernel entries; None if the kernel has none."""
         longest = float(np.max(self.support.sqnorms))
         return self.kernel.relative_error(sqnorms, longest, self.data.n_features)

@@ -31,7 +31,7 @@ rung            after     takes over when                   goes on from, over, 
 
 Three changes of solver are not rungs, since more than the solver changes:
 
-* A job whose fit was stopped by rounding (`rounding_ended`) begins anew over stored float32
+* A job whose fit was stopped by rounding (`ended_by_rounding`) begins anew over stored float32
   features, if the plan chose to recompute them and there is room, in memory or on disk, and time
   (`train.job.Job`). The factor of the landmarks then keeps more directions, so w changes.
 * Pair steps on a path's kernel matrix (`path.gram`) that have taken as long as an interior point
@@ -377,7 +377,7 @@ def next_rung(rung: Rung, call: CheckCall) -> Rung | None:
     return None
 
 
-def rounding_ended(ended: str | None, certificate: dict[str, Any], tol: float) -> bool:
+def ended_by_rounding(ended: str | None, certificate: dict[str, Any], tol: float) -> bool:
     """Whether rounding kept a solve from the requested gap: stored features may then reach it."""
     return ended in ROUNDING_ENDINGS and not meets_tol(certificate, tol)
 

@@ -211,6 +211,7 @@ def fit(  # noqa: PLR0913
 
 
 def _count_passes(monitor: Monitor) -> dict[str, int]:
+    """The numbers of full, partial and closing passes of a solve."""
     made = monitor.history[-1]
     known = {k: made[f"{k}_passes"] for k in ("full", "partial") if f"{k}_passes" in made}
     return {**known, "closing": monitor.closings.passes}

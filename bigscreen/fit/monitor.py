@@ -17,6 +17,7 @@ from bigscreen.screening.dynamic import GapBall, Rule
 from bigscreen.solvers.protocol import Save, Verdict
 
 Report = Callable[[dict[str, Any]], None]
+"""A function that receives the events of a fit: one for each pass and each phase."""
 
 
 @dataclass(frozen=True)
@@ -319,6 +320,7 @@ class Monitor:
             rows.since_restart, rows.restarting = 0, False
 
     def _record_restart(self, removed: int, false: int) -> None:
+        """Tell the rule that ``removed`` rows came back, of which ``false`` were wrongly out."""
         self.removals.restarted_counts.append([removed, false])
         if self.rule is not None:
             self.rule = self.rule.after_restart(removed, false)
@@ -350,6 +352,7 @@ class Monitor:
         return Verdict(restart=True)
 
     def _run_closing_pass(self, point: Point) -> Certificate:
+        """Certify a point over all rows, and keep its certificate if it is the best so far."""
         self.report({"event": "phase", "phase": "certify"})
         began = time.monotonic()
         certificate = self.certify(point)

@@ -34,6 +34,7 @@ from bigscreen.numerics.order_statistic import middle_order_statistic, order_sta
 from bigscreen.numerics.rows import FloatArray
 
 AT_LO, AT_HI, FREE, AT_ZERO = np.int8(0), np.int8(1), np.int8(2), np.int8(3)
+"""Decisions about a dual variable: it is at the lower or upper end of its box, undecided, or 0."""
 
 Mu = float | FloatArray
 """The multiplier of the coupling: a float, or float64 (groups,) if rows have groups."""
@@ -267,6 +268,7 @@ class Dual:
         weights: FloatArray,
         group: NDArray[np.int8] | None,
     ) -> Mu:
+        """The statistic of the values of each group, at the group's threshold."""
         threshold = self.threshold
         if group is None:
             return statistic(values, weights, float(np.sum(threshold)))

@@ -60,6 +60,7 @@ def is_solved(record: Mapping[str, Any], tol: float) -> bool:
 
 
 def _rounding(record: Mapping[str, Any]) -> float:
+    """The rounding bound of a record; a path's point has it under the name "rounding"."""
     return float(record["rounding_bound" if "rounding_bound" in record else "rounding"])
 
 

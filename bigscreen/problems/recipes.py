@@ -37,6 +37,7 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual, Mu
 
 INTERCEPTS = ("none", "constant", "true")
+"""How a problem gets its offset, see `Problem.intercept`."""
 
 
 class Problem(Protocol):
@@ -553,6 +554,7 @@ def with_mass_of(problem: Problem, y: NDArray[Any], weights: FloatArray) -> Prob
 
 
 def _difference(mu: Mu) -> float:
+    """Half the difference of two multipliers: the offset of a problem with two groups."""
     minus, plus = np.asarray(mu, dtype=np.float64)
     return 0.5 * float(plus - minus)
 

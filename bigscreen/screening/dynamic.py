@@ -32,6 +32,8 @@ class Rule(Protocol):
 
 
 class _FixedRule:
+    """Rules that do not change when rows come back."""
+
     def after_restart(self, removed: int, false: int) -> Rule:
         """The rule as it is."""
         return self  # type: ignore[return-value]  # (those that inherit this are rules)
@@ -127,6 +129,7 @@ class Joachims(_FixedRule):
 
 
 def _ball(f: float, point: Point, rounding: float) -> Ball | None:
+    """The gap ball of a point, its radius times f; None if the gap is not finite."""
     gap = max(point.gap, 0.0) + rounding
     if not np.isfinite(gap):
         return None

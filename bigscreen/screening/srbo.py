@@ -42,6 +42,7 @@ Solve = Callable[[Dual, FloatArray], FloatArray]
 Rows whose box is a single point do not change."""
 
 DELTAS = ("greedy", "small", "full")
+"""The ways to choose SRBO's delta, see `Srbo`."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Srbo:
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
         """See ``PathRule``; None for a nu below that of the nearest point."""
-        own = _prepare(dual, value, past, products, self.delta, self.solve)
+        own = _scaled_with_delta(dual, value, past, products, self.delta, self.solve)
         if own is None or own.total < 1:
             return None
         factor = 1.0 if own.gap <= own.w_sq - own.off else own.total
@@ -129,7 +130,7 @@ class SrboCut:
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
         """See ``PathRule``."""
-        own = _prepare(dual, value, past, products, self.delta, self.solve)
+        own = _scaled_with_delta(dual, value, past, products, self.delta, self.solve)
         if own is None:
             return None
         (product, error), (square, error_sq) = own.with_delta, own.delta_sq
@@ -220,7 +221,7 @@ def _minimise_norm(
     return dual.feasible(2.0 * solve(halved, np.clip(half, lo, hi)) - alpha)
 
 
-def _prepare(
+def _scaled_with_delta(
     dual: Dual,
     value: float,
     past: Sequence[Past],
@@ -228,6 +229,7 @@ def _prepare(
     delta: str,
     solve: Solve | None,
 ) -> _ChosenDelta | None:
+    """Scale the nearest solved point to the new box and choose its delta; None if it cannot be."""
     point = nearest_point(value, past)
     if point is None or products is None or not _is_homogeneous(dual) or not np.isfinite(point.gap):
         return None

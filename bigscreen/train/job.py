@@ -23,7 +23,7 @@ from bigscreen.files.kept_files import KeptFiles
 from bigscreen.files.remote import RemotePath
 from bigscreen.files.sealed import hash_json
 from bigscreen.files.work import lock_work_folder
-from bigscreen.fit.ladder import Rung, rounding_ended
+from bigscreen.fit.ladder import Rung, ended_by_rounding
 from bigscreen.fit.loop import Fitted, GracefulInterrupt, fit
 from bigscreen.fit.monitor import Limits, Report
 from bigscreen.fleet.inline import Inline, usable_processors
@@ -195,7 +195,7 @@ class Job:
             return None
         ended = [self.results[one.folder] for one in some]
         short = any(
-            rounding_ended(result.get("ended"), result["certificate"], self._tol(binary))
+            ended_by_rounding(result.get("ended"), result["certificate"], self._tol(binary))
             for binary, result in zip(some, ended, strict=True)
         )
         return self._over_stored() if short else None

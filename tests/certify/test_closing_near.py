@@ -92,7 +92,7 @@ def test_p_and_d_of_a_small_gap_equal_the_float64_values(intercept, fleet):
     point = fit(run, Newton(tol=2e-8), Limits(2e-8, 200)).point
     apart = []
     for digits in (1e-7, 0.0):
-        tuning = ColumnTuning(digits_gap=digits)
+        tuning = ColumnTuning(support_float64_gap=digits)
         own, exact = both(world.design, world.problem, point, fleet, tuning=tuning)
         apart.append(abs(own.primal - exact.primal) / exact.primal)
         assert abs(own.gap - exact.gap) <= own.rounding_bound + exact.rounding_bound
