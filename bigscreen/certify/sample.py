@@ -136,7 +136,7 @@ class Sample:
         return moved, unit * float(np.sqrt(np.linalg.norm(gram)))
 
     def _total(self, sums: FloatArray, n: int) -> float:
-        """Bound on the sum over n rows of numbers whose sampled sum and sum of squares are known."""
+        """Bound on a sum over n rows; ``sums``: the sample's sum and sum of squares."""
         mean = abs(sums[0]) / self.rows
         return SAMPLE.slack * n * float(mean + SAMPLE.sigmas * self._deviation(sums, n))
 

@@ -206,8 +206,8 @@ def add_scores(
     coef = dual.sign * (alpha - before)
     more = products(coef)
     added = Scores(scores.values + more.values, scores.slack + more.slack)
-    w_sq += 2 * abs(inner_product(coef, scores)[0]) + abs(inner_product(coef, more)[0])
-    return alpha, added, w_sq
+    cross, square = inner_product(coef, scores)[0], inner_product(coef, more)[0]
+    return alpha, added, w_sq + 2 * abs(cross) + abs(square)
 
 
 def fill_total(dual: Dual, alpha: FloatArray, scores: FloatArray) -> FloatArray:
