@@ -107,7 +107,7 @@ def test_leverage_ends_where_entries_carry_no_more():
 
 @pytest.mark.parametrize("way", ["leverage", "kmeans"])
 def test_rows_of_zeros_and_equal_rows(way):
-    """As many landmarks as are asked for, all different, where rows are not."""
+    """As many landmarks as requested, all different even if rows repeat."""
     y = np.arange(40) % 2
     for X in (np.zeros((40, 3), np.float32), np.repeat(np.eye(4, 3, dtype=np.float32), 10, axis=0)):
         for kernel in (make_kernel("linear"), make_kernel("rbf", 1.0)):

@@ -74,7 +74,7 @@ def test_rpcholesky_of_a_kernel_of_low_rank():
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 def test_pivots_end_where_float32_has_more_left_than_there_is(scale):
-    """Rows far from 0 whose entries are tiny, twice each: drawn for ever, none of them taken."""
+    """Rows far from 0 whose entries are tiny, twice each, would be drawn forever and rejected."""
     rng = np.random.default_rng(0)
     X = scale * (1.0 + 1e-4 * rng.normal(size=(34, 3)))
     X = np.concatenate([X, X])

@@ -4,7 +4,7 @@ import contracts
 import numpy as np
 import pytest
 import reference
-from block_world import GRID, RECIPES, any_world, ends_right, quiet, solved, world
+from block_world import GRID, RECIPES, any_world, ends_right, quiet, solved, watched, world
 from contracts import INTERCEPTS
 from sklearn.svm import SVC
 
@@ -23,25 +23,25 @@ def fleet():
         yield fleet
 
 
-@pytest.fixture
-def ended(monkeypatch):
-    """Whether each try has moved alpha; beginning again with float64 columns fails the test."""
-    moved = []
+class Ends(BlockRun):
+    """Notes whether each try of the ending moves alpha; fails if all columns are recomputed."""
 
-    finished = BlockRun._try_ending
+    moved: list[bool] = []
 
-    def tried(run, target):
-        near = run.point().relative_gap <= run.end_at
-        moves = finished(run, target)
-        moved.extend([moves] if near else [])
+    def _try_ending(self, target):
+        near = self.point().relative_gap <= self.end_at
+        moves = super()._try_ending(target)
+        self.moved.extend([moves] if near else [])
         return moves
 
-    def refined(run):
+    def refine(self):
         raise AssertionError("all columns were computed again")
 
-    monkeypatch.setattr(BlockRun, "_try_ending", tried)
-    monkeypatch.setattr(BlockRun, "refine", refined)
-    return moved
+
+@pytest.fixture
+def ended():
+    Ends.moved.clear()
+    return Ends.moved
 
 
 def close(found):
@@ -55,7 +55,7 @@ def close(found):
 def test_a_few_passes_to_what_float64_shows(intercept, sparse_rows, rule, fleet, ended):
     data = contracts.rows(3, 300, 4, 0.5, sparse_rows, **GRID)
     w = world(data, "rbf", 30.0, intercept, gamma=0.5)
-    found = solved(w, fleet, Block(size=64), make_rule(rule), TOL)
+    found = solved(w, fleet, watched(Ends, size=64), make_rule(rule), TOL)
     assert any(ended)
     assert close(found) <= 6
     ends_right(w, found, TOL)
@@ -66,7 +66,7 @@ def test_blocks_alone_go_to_a_gap_that_they_soon_meet(fleet, ended):
     w = world(data, "rbf", 30.0, "true", gamma=0.5)
     for tol, tried in ((2e-4, False), (TOL, True)):
         ended.clear()
-        found = solved(w, fleet, Block(size=64), tol=tol)
+        found = solved(w, fleet, watched(Ends, size=64), tol=tol)
         assert any(ended) == tried
         assert (found.certificate.relative_gap > 1e-3 * tol) != tried
         ends_right(w, found, tol)
@@ -75,7 +75,7 @@ def test_blocks_alone_go_to_a_gap_that_they_soon_meet(fleet, ended):
 @pytest.mark.parametrize("name", RECIPES)
 def test_any_problem(name, fleet, ended):
     w = any_world(name, n=150, **GRID)
-    found = solved(w, fleet, Block(size=64), tol=TOL)
+    found = solved(w, fleet, watched(Ends, size=64), tol=TOL)
     assert any(ended)
     alpha, best = found.point.alpha, w.optimum
     assert np.all(alpha >= w.dual.lo) and np.all(alpha <= w.dual.hi)
@@ -99,7 +99,7 @@ def test_repeated_rows(intercept, fleet):
 def test_beside_libsvm(fleet, ended):
     data = contracts.rows(4, 250, 5, 0.5, weights=False, **GRID)
     w = world(data, "rbf", 10.0, "true", gamma=0.4)
-    found = solved(w, fleet, Block(size=64), tol=1e-12)
+    found = solved(w, fleet, watched(Ends, size=64), tol=1e-12)
     assert any(ended)
     weights = dict(enumerate(contracts.CLASS_WEIGHT))
     peer = SVC(C=10.0, gamma=0.4, tol=1e-12, class_weight=weights)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import reference
-from block_world import GRID, RECIPES, AnyWorld, any_world, problem_rows, quiet, solved
+from block_world import GRID, RECIPES, AnyWorld, any_world, problem_rows, quiet, solved, watched
 from contracts import RECORD, RecordingBlock
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +15,6 @@ from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO
 from bigscreen.problems.recipes import NuSvc, OneClass, Sublinear, Svr
 from bigscreen.screening.dynamic import Joachims, make_rule
-from bigscreen.solvers.block import rounds as block_solve
 from bigscreen.solvers.block.solver import Block
 
 
@@ -141,13 +140,13 @@ def test_the_svr_of_libsvm(epsilon, fleet):
 
 # -- screening -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", RECIPES)
-def test_what_the_gap_ball_fixes_stays_there(name, fleet, monkeypatch):
-    monkeypatch.setattr(block_solve, "BlockProgram", RecordingBlock)
+def test_what_the_gap_ball_fixes_stays_there(name, fleet):
+    solver = watched(program=RecordingBlock, size=16)
     sides, fixed = set(), 0
     for seed in range(2):
         RECORD.clear()
         w = any_world(name, seed=seed, n=150, **GRID)
-        law(w, solved(w, fleet, Block(size=16), make_rule("gap"), 1e-6), 1e-6)
+        law(w, solved(w, fleet, solver, make_rule("gap"), 1e-6), 1e-6)
         best = w.optimum.alpha
         room = 1e-5 * (w.oracle.hi - w.oracle.lo)
         for entry in RECORD:

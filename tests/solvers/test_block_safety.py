@@ -4,7 +4,7 @@ import contracts
 import numpy as np
 import pytest
 import reference
-from block_world import GRID, ends_right, quiet, solved, world
+from block_world import GRID, ends_right, quiet, solved, watched, world
 from contracts import INTERCEPTS, RECORD, RecordingBlock
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +13,6 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.problems.dual import AT_HI, AT_LO
 from bigscreen.screening.dynamic import FSafe, GapBall, Joachims, make_rule
 from bigscreen.screening.regions import Ball
-from bigscreen.solvers.block import rounds as block_solve
 from bigscreen.solvers.block.solver import Block
 
 BOLD = [FSafe(0.01), make_rule("adaptive"), Joachims(1), Joachims(3)]
@@ -26,8 +25,7 @@ def fleet():
 
 
 @pytest.fixture
-def record(monkeypatch):
-    monkeypatch.setattr(block_solve, "BlockProgram", RecordingBlock)
+def record():
     RECORD.clear()
     yield RECORD
     RECORD.clear()
@@ -97,7 +95,7 @@ def test_the_gap_ball_is_safe_in_every_pass(kernel, sparse_rows, C, intercept, f
     for seed in range(3):
         record.clear()
         w = world(contracts.rows(seed, 120, 5, 0.7, sparse_rows, **GRID), kernel, C, intercept)
-        found = solved(w, fleet, rule=GapBall(), tol=1e-4)
+        found = solved(w, fleet, watched(program=RecordingBlock, size=16), GapBall(), 1e-4)
         fixed += contracts.screening_law(w, record)
         ends_right(w, found, 1e-4)
         alive = [event["rows_alive"] for event in found.history]
@@ -127,10 +125,10 @@ def test_the_gap_ball_is_safe_everywhere(
     """At any accuracy, down to gaps that float32 entries cannot resolve."""
     data = contracts.rows(seed, n, d, noise, sparse_rows and n > 10, **GRID)
     w = world(data, kernel, 10.0**C, intercept, gamma)
-    with pytest.MonkeyPatch.context() as patch, Inline(1) as fleet:
-        patch.setattr(block_solve, "BlockProgram", RecordingBlock)
+    with Inline(1) as fleet:
         RECORD.clear()
-        found = solved(w, fleet, rule=GapBall(), tol=1e-9, max_iter=40)
+        solver = watched(program=RecordingBlock, size=16)
+        found = solved(w, fleet, solver, GapBall(), 1e-9, max_iter=40)
         for entry in RECORD:
             contracts.decisions_are_safe(w, entry["fixed"], entry["sides"])
         contracts.exact_law(w, found.point.alpha, found.certificate, None)
@@ -142,7 +140,8 @@ def test_a_ball_too_small_is_caught(fleet, record):
     for seed in range(10):
         record.clear()
         w = world(contracts.rows(seed, 120, noise=1.5, **GRID), "rbf", 10.0)
-        solved(w, fleet, rule=Reckless(), tol=1e-4, max_iter=100)
+        solver = watched(program=RecordingBlock, size=16)
+        solved(w, fleet, solver, Reckless(), 1e-4, max_iter=100)
         try:
             contracts.screening_law(w, record)
         except AssertionError:
@@ -218,7 +217,7 @@ def test_every_pass_holds_the_scores_of_its_alpha(rule, intercept, fleet):
         assert alive == states.alive
 
 
-def test_a_screened_row_is_in_no_block(fleet, monkeypatch):
+def test_a_screened_row_is_in_no_block(fleet):
     """The block is chosen before the rows are screened: what leaves must leave it too."""
     moved = []
 
@@ -232,9 +231,8 @@ def test_a_screened_row_is_in_no_block(fleet, monkeypatch):
             assert np.all(np.isin(np.concatenate([here, watched]), state.alive))
             return super()._move(state, message)
 
-    monkeypatch.setattr(block_solve, "BlockProgram", Watching)
     for seed in range(8):
         for rule in (GapBall(), *BOLD):
             w = world(contracts.rows(seed, 150, noise=1.5, **GRID), "polynomial", 0.1, "true")
-            ends_right(w, solved(w, fleet, Block(size=64), rule, 1e-5))
+            ends_right(w, solved(w, fleet, watched(program=Watching, size=64), rule, 1e-5))
     assert sum(moved) > 1000

@@ -235,7 +235,7 @@ def test_a_ctrl_c_between_steps_changes_no_bit(kernel, intercept, rule, tmp_path
     found = solved(w, solver, rule, 1e-7, folder=tmp_path, resume=True)
     is_right(w, found, 1e-7)
     if rule is not None and not rule.safe:
-        # Rows that it takes back are scored by the kernel rows at hand: last digits differ.
+        # Rows that come back are scored with the cached kernel rows: last digits differ.
         return
     np.testing.assert_array_equal(found.point.alpha, whole.point.alpha)
     kept = [{k: v for k, v in e.items() if k not in ("seconds", "kernel_entries")}

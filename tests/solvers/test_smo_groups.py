@@ -108,7 +108,7 @@ def test_the_gap_vanishes(seed, n, coupled, groups, tubes, dtype, second, pairs)
     most=st.integers(0, 12),
 )
 def test_every_step_gains(seed, coupled, groups, tubes, most):
-    """Also where K is not positive semidefinite, and over a kink."""
+    """Also if K is not positive semidefinite, and across a hinge point."""
     K, p, start, q = made(seed, 15, coupled, groups, tubes, ridge=-0.2)
     found, steps, violation = run(K, p, start, q, 1e-9, most)
     assert steps <= most

@@ -15,6 +15,7 @@ from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Quantile, Sublinear, Svr
+from bigscreen.solvers.block.coordinator import BlockRun
 from bigscreen.solvers.block.solver import Block
 from bigscreen.solvers.protocol import Run
 
@@ -100,6 +101,21 @@ def problem_rows(name, seed=0, n=120, d=4, sparse_rows=False, weights=True, **gr
 def any_world(name, kernel="rbf", gamma=0.3, level=0.3, **rows):
     data = problem_rows(name, **rows)
     return AnyWorld(Design(data, make_kernel(kernel, gamma, coef0=1.0)), recipe(name, data, level))
+
+
+def watched(run_class=BlockRun, program=None, **options):
+    """A block solver with this coordinator, whose shards run this program."""
+
+    class WatchedRun(run_class):
+        def _program(self, fine):
+            made = super()._program(fine)
+            return made if program is None else program(**vars(made))
+
+    class Watched(Block):
+        pass
+
+    Watched.run_class = WatchedRun
+    return Watched(**options)
 
 
 def solved(w, fleet, solver=None, rule=None, tol=1e-5, certify="float64", **how):

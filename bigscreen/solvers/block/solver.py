@@ -9,6 +9,7 @@ to the scores. Only such rows cost a kernel column: n entries each, once while i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from bigscreen.errors import InputError
 from bigscreen.problems.point import Point
@@ -43,6 +44,9 @@ class Block:
     seed: int = 0
     tuning: BlockTuning = BlockTuning()
 
+    run_class: ClassVar[type[BlockRun]] = BlockRun
+    """The coordinator of a solve; a subclass can watch its steps."""
+
     def __post_init__(self) -> None:
         if self.size < 4:
             raise InputError(f"a block needs at least 4 rows, not {self.size}")
@@ -58,7 +62,7 @@ class Block:
         if not run.design.exact:
             raise InputError("the block solver needs an exact kernel; use newton or cd")
         refuse_uncommon(run.problem)
-        block = BlockRun(self, run.design, run.problem, run.fleet)
+        block = self.run_class(self, run.design, run.problem, run.fleet)
         folder = run.checkpoint
         meta = None if folder is None else run.fleet.load(folder)
         if folder is not None and meta is not None:
