@@ -207,26 +207,27 @@ class Dataset(Rows):
 
     def _read(self, name: str, start: int, stop: int) -> NDArray[Any]:
         self.layout.check_range(start, stop)
-        return self._checked(self._arrays[name].read, start, stop)
+        return self._read_checked(self._arrays[name].read, start, stop)
 
-    def _some_rows(self, k: int, places: NDArray[np.int64]) -> Any:
+    def _read_from_chunk(self, k: int, places: NDArray[np.int64]) -> Any:
         array = self._arrays["X"]
         # A checksum covers a whole chunk, so single rows are read only from a chunk that was read
         # in full, and thereby verified, before.
         alone = k in self._whole and not self._last.has(k)
         if alone and array.should_read_singly(len(places)):
-            return self._checked(array.read_rows, k, places)
-        return super()._some_rows(k, places)
+            return self._read_checked(array.read_rows, k, places)
+        return super()._read_from_chunk(k, places)
 
-    def _chunk_rows(self, k: int) -> Any:
+    def _read_whole_chunk(self, k: int) -> Any:
         if self.is_sparse:
             return self._last.chunk(k, lambda _: self._csr_chunk(k))
         array = self._arrays["X"]
-        rows = self._checked(self._last.chunk, k, lambda room: array.read_chunk(k, room))
+        rows = self._read_checked(self._last.chunk, k, lambda room: array.read_chunk(k, room))
         self._whole.add(k)
         return rows
 
-    def _checked(self, read: Callable[..., T], *how: Any) -> T:
+    def _read_checked(self, read: Callable[..., T], *how: Any) -> T:
+        """Call ``read(*how)``; if it fails, find out whether the store was replaced meanwhile."""
         try:
             return read(*how)
         except InputError as error:
@@ -250,11 +251,13 @@ class Dataset(Rows):
         return csr_arrays(folder, stop - start, nnz, self._compressed, known, wide)
 
     def _csr_chunk(self, k: int) -> Features:
-        parts = [self._checked(array.read, 0, array.shape[0]) for array in self._csr_files(k)]
+        """Read the rows of chunk `k` of a sparse dataset."""
+        parts = [self._read_checked(array.read, 0, array.shape[0]) for array in self._csr_files(k)]
         data, indices, indptr = parts
         return csr(data, indices, indptr, self.n_features)
 
     def _check_files(self) -> None:
+        """Raise InputError unless every file of every array exists and has the right size."""
         arrays = list(self._arrays.values())
         if self.is_sparse:
             arrays += [array for k in range(self.n_chunks) for array in self._csr_files(k)]

@@ -26,8 +26,10 @@ _UNREADABLE = (
     OverflowError,
     tokenize.TokenError,
 )
+"""Errors that numpy raises for a damaged header of an NPY file."""
 
 Header = tuple[tuple[int, ...], bool, np.dtype]
+"""Header of an NPY array: shape, whether it is column-major, dtype."""
 
 
 def check_regular(path: str | os.PathLike[str] | RemotePath) -> None:

@@ -213,9 +213,9 @@ class Rows(ABC):
         for k, group in zip(chunks.tolist(), np.split(order, firsts[1:]), strict=False):
             start = k * self.chunk_rows
             if dense is None:
-                parts.append(take_rows(self._chunk_rows(k), ids[group] - start))
+                parts.append(take_rows(self._read_whole_chunk(k), ids[group] - start))
             else:
-                dense[group] = self._some_rows(k, ids[group] - start)
+                dense[group] = self._read_from_chunk(k, ids[group] - start)
         if dense is not None:
             return dense
         place = np.empty_like(order)
@@ -224,10 +224,10 @@ class Rows(ABC):
             return self.X(0, 0)
         return take_rows(csr_stack(parts, self.n_features), place)
 
-    def _some_rows(self, k: int, places: NDArray[np.int64]) -> Any:
+    def _read_from_chunk(self, k: int, places: NDArray[np.int64]) -> Any:
         """Return dense rows of chunk `k` by their ascending positions in the chunk."""
-        return take_rows(self._chunk_rows(k), places)
+        return take_rows(self._read_whole_chunk(k), places)
 
-    def _chunk_rows(self, k: int) -> Any:
+    def _read_whole_chunk(self, k: int) -> Any:
         """Return all rows of chunk `k`; the caller must not write to them."""
         return self.X(*self.chunk(k))

@@ -18,10 +18,12 @@ from scipy.special import expit
 from bigscreen.errors import InputError
 
 SUSY_FEATURES = 18
+"""Number of features of the SUSY data set and of `susy_like`."""
 _RADIUS_MEAN = np.sqrt(np.pi / 2)
 _RADIUS_DEVIATION = np.sqrt(2 - np.pi / 2)
 
 Block = tuple[NDArray[np.float32] | csr_array, NDArray[np.int64]]
+"""Features and label codes of a block of rows."""
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def as_targets(
             number = _number(value) if known else None
             if number is None:
                 raise InputError(
-                    f"{name_row(row)}: the target {_shown(value)} is not a number; a regression "
+                    f"{name_row(row)}: the target {_quote(value)} is not a number; a regression "
                     "predicts numbers, so correct or remove that row, or say where the targets are"
                 )
             targets[row] = number
@@ -98,7 +98,7 @@ def as_targets(
     if len(infinite):
         row = int(infinite[0])
         raise InputError(
-            f"{name_row(row)}: the target {_shown(source[row])} is not a finite number; correct or "
+            f"{name_row(row)}: the target {_quote(source[row])} is not a finite number; correct or "
             "remove that row"
         )
     targets[np.isnan(targets)] = np.nan  # one bit pattern for all NaNs, for fingerprints
@@ -119,7 +119,8 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _shown(value: Any) -> str:
+def _quote(value: Any) -> str:
+    """Return the `repr` of a value for a message, cut to 40 characters."""
     if isinstance(value, np.generic):
         value = value.item()
     return repr(value)[:40]
@@ -190,7 +191,7 @@ def as_features(
         bad = _beyond(given, most)
         if bad is not None:
             row = int(np.searchsorted(own.indptr, bad, side="right")) - 1
-            raise _not_held(name_row(row), int(own.indices[bad]), own.data[bad])
+            raise _range_error(name_row(row), int(own.indices[bad]), own.data[bad])
         data = given if wide and not fits_float32(given) else given.astype(np.float32, copy=False)
         return csr(data, own.indices, own.indptr, own.shape[1])
     try:
@@ -206,7 +207,7 @@ def as_features(
     bad = _beyond(flat, most)
     if bad is not None:
         row, column = divmod(bad, dense.shape[1])
-        raise _not_held(name_row(row), column, array[row, column])
+        raise _range_error(name_row(row), column, array[row, column])
     return dense if wide and not fits_float32(flat) else dense.astype(np.float32, copy=False)
 
 
@@ -281,7 +282,7 @@ def column_spreads(X: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(np.where(spread > 2.0**-40 * most, spread, most))
 
 
-def _not_held(row: str, column: int, value: Any) -> InputError:
+def _range_error(row: str, column: int, value: Any) -> InputError:
     why = "is not a finite number"
     if np.isfinite(value):
         why = f"is too large for {'64' if abs(value) >= MAX_FLOAT64_FEATURE else '32'}-bit floats"

@@ -34,7 +34,9 @@ from bigscreen.files.output import replacing
 from bigscreen.files.sealed import Damaged, seal, unseal
 
 PLAN = "plan.json"
+"""File, in the folder of an unfinished dataset, with the arguments it was begun with."""
 RECORDS = "chunks"
+"""Folder, in the folder of an unfinished dataset, with a record of every written chunk."""
 IN_MANIFEST = ("digest", "nnz", "crc32c")
 """Fields of a chunk's record that the manifest keeps."""
 

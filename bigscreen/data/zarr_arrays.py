@@ -25,6 +25,7 @@ from bigscreen.files.remote import Place, RemotePath
 P = TypeVar("P", Path, RemotePath, Path | RemotePath)
 
 CRC_BYTES = 4
+"""Size of the checksum at the end of a chunk file."""
 
 CSR_CHUNK_NNZ = 2**23
 """Nonzeros per chunk file of a CSR group, 32 MiB of float32: part of the format of a store."""

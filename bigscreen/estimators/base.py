@@ -148,13 +148,13 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             data = open_store(X)
             self.n_features_in_ = data.preparation.n_raw or data.n_features
             return data, None
-        given = self._given(X, y, sample_weight, get_tags(self).input_tags.pairwise)
+        given = self._check_input(X, y, sample_weight, get_tags(self).input_tags.pairwise)
         numbers = None if given.keep is None else np.flatnonzero(given.keep)
         # Workers of a cluster read rows by path.
         most = self._dask_fraction * self._memory() if self.scheduler is None else 0
         return given.rows(most, partial(self._folder, owned)), numbers
 
-    def _given(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
+    def _check_input(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
         """Check rows that are not in a store; ``square``: X is a matrix of kernel entries."""
         raise NotImplementedError
 
@@ -182,11 +182,11 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         """Evaluate the predictions for a data set by a measure of `evaluate`."""
         check_is_fitted(self)
         self._refuse_outcomes(y, sample_weight)
-        data = self._matching(X)
+        data = self._open_matching(X)
         with self._each(data.n_rows) as each:
             return float(evaluate(self.model_, data, each)[measure])
 
-    def _matching(self, X: Any) -> Rows:
+    def _open_matching(self, X: Any) -> Rows:
         data = open_store(X)
         check_match(self.model_, data, "the model")
         return data
@@ -225,23 +225,23 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     def _scores(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
         if is_store(X):
-            data = self._matching(X)
+            data = self._open_matching(X)
             with self._each(data.n_rows) as each:
                 scores = [part for _, _, part in scored_blocks(self.model_, data, each)]
             return np.concatenate(scores)[np.argsort(data.row_ids(0, data.n_rows))]
-        return np.concatenate(self._of_blocks(_score, X))
+        return np.concatenate(self._map_blocks(_score, X))
 
     def _evidence(self, X: Any) -> Evidence:
         """Compute the scores from which probabilities and label sets follow; X as `_scores`."""
         check_is_fitted(self)
         if is_store(X):
-            data = self._matching(X)
+            data = self._open_matching(X)
             with self._each(data.n_rows) as each:
                 found = [part for *_, part in evidence_blocks(self.model_, data, each) if part]
             return Evidence.joined(found).among(np.argsort(data.row_ids(0, data.n_rows)))
-        return Evidence.joined(self._of_blocks(_evidence, X))
+        return Evidence.joined(self._map_blocks(_evidence, X))
 
-    def _of_blocks(self, function: Callable[[Model, Any], Any], X: Any) -> list[Any]:
+    def _map_blocks(self, function: Callable[[Model, Any], Any], X: Any) -> list[Any]:
         """Apply a function of the model to every block of rows that are not in a store."""
         if not is_chunked(X):
             X = validate_data(self, X, accept_sparse="csr", reset=False)
@@ -384,7 +384,7 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
         """Compute the accuracy; X as in ``fit`` (every labelled row of a data set counts once)."""
         if is_store(X):
             return self._store_score(X, y, sample_weight, "accuracy")
-        return float(super().score(X, _given_outcome(y), sample_weight))
+        return float(super().score(X, _require_outcome(y), sample_weight))
 
     def amend(
         self,
@@ -464,7 +464,7 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
             self.classes_ = np.array(data.labels)
         return data, numbers
 
-    def _given(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
+    def _check_input(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
         X, y = self._checked(X, y)
         check_classification_targets(y)
         given = Labelled.of(X, y, sample_weight, square)
@@ -489,7 +489,7 @@ class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn 
         """Compute R^2; X as in ``fit`` (every row of a data set with a target counts once)."""
         if is_store(X):
             return self._store_score(X, y, sample_weight, "r2")
-        return float(super().score(X, _given_outcome(y), sample_weight))
+        return float(super().score(X, _require_outcome(y), sample_weight))
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predict targets, a float64 array of shape (n_samples,).
@@ -501,12 +501,12 @@ class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn 
         """
         return self._scores(X)[:, 0]
 
-    def _given(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
+    def _check_input(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
         X, y = self._checked(X, y, y_numeric=True)
         return Targets.of(X, column_or_1d(y, warn=True), sample_weight, square)
 
 
-def _given_outcome(y: Any) -> NDArray[Any]:
+def _require_outcome(y: Any) -> NDArray[Any]:
     if y is None:
         raise InputError("score compares predictions with y; give y, or a data set that has it")
     return np.asarray(y)

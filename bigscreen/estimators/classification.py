@@ -67,7 +67,7 @@ class _Voting(Probable, Classifier, KernelMachine):
         labels: NDArray[Any] = self.classes_[codes]
         return labels
 
-    def _own(self) -> dict[str, Any]:
+    def _own_options(self) -> dict[str, Any]:
         if self.decision_function_shape not in ("ovr", "ovo"):
             raise InputError(
                 f"decision_function_shape must be ovr or ovo, got {self.decision_function_shape!r}"
@@ -93,9 +93,9 @@ class _Voting(Probable, Classifier, KernelMachine):
         order = np.lexsort((model.support, code))
         order = order[code[order] >= 0]
         code = code[order]
-        self._support_of(model, order)
+        self._publish_rows(model, order)
         self.n_support_ = np.bincount(code, minlength=len(self.classes_)).astype(np.int32)
-        self._coefficients(to_libsvm_layout(model.coef[:, order], code, len(self.classes_)))
+        self._publish_coefficients(to_libsvm_layout(model.coef[:, order], code, len(self.classes_)))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -236,8 +236,8 @@ class SVC(_Voting):
     C: float = 1.0
     early: bool = False
 
-    def _own(self) -> dict[str, Any]:
-        return {**super()._own(), "C": self._penalty(self.C), "early": self.early}
+    def _own_options(self) -> dict[str, Any]:
+        return {**super()._own_options(), "C": self._penalty(self.C), "early": self.early}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -284,5 +284,5 @@ class NuSVC(_Voting):
 
     nu: float = 0.5
 
-    def _own(self) -> dict[str, Any]:
-        return {**super()._own(), "nu": self.nu}
+    def _own_options(self) -> dict[str, Any]:
+        return {**super()._own_options(), "nu": self.nu}

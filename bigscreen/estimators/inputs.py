@@ -99,14 +99,14 @@ class Given:
             Creates the folder to store rows in; called only if rows are stored.
         """
         if not is_chunked(self.X) and most > 0:
-            X = self.X if self.keep is None else self._kept(self.X, self.keep)
+            X = self.X if self.keep is None else self._select_kept(self.X, self.keep)
             return MemoryDataset(X, self.y, self.labels, self.weights)
         try:
-            return self._gathered(most, folder, wide=False)
+            return self._read_all(most, folder, wide=False)
         except _NeedsFloat64Error:
-            return self._gathered(most, folder, wide=True)
+            return self._read_all(most, folder, wide=True)
 
-    def _gathered(self, most: float, folder: Callable[[], Path], wide: bool) -> Rows:
+    def _read_all(self, most: float, folder: Callable[[], Path], wide: bool) -> Rows:
         """Read all blocks, as float64 if ``wide``; _NeedsFloat64Error if a block needs float64."""
         parts = self._blocks(wide)
         first = next(parts)
@@ -115,7 +115,7 @@ class Given:
         entry = (4 + size) * first.nnz if sparse.issparse(first) else size * first.size
         if entry * n / first.shape[0] > most:
             is_wide = first.dtype == np.float64
-            return self._stored(folder() / "rows", parts, sparse.issparse(first), is_wide)
+            return self._store_rows(folder() / "rows", parts, sparse.issparse(first), is_wide)
         if sparse.issparse(first):
             return MemoryDataset(_stack(list(parts)), self.y, self.labels, self.weights)
         X, at = np.empty((n, first.shape[1]), first.dtype), 0
@@ -124,11 +124,12 @@ class Given:
             at += len(part)
         return MemoryDataset(X, self.y, self.labels, self.weights)
 
-    def _kept(self, X: Any, rows: NDArray[np.bool_]) -> Any:
+    def _select_kept(self, X: Any, rows: NDArray[np.bool_]) -> Any:
+        """Select rows of a block and, of a kernel matrix, the columns of the rows that are kept."""
         X = X[rows]
         return X[:, self.keep] if self.square else X
 
-    def _stored(self, path: Path, parts: Iterator[Any], is_sparse: bool, wide: bool) -> Dataset:
+    def _store_rows(self, path: Path, parts: Iterator[Any], is_sparse: bool, wide: bool) -> Dataset:
         writer = DatasetWriter(
             path,
             Layout.of(
@@ -160,7 +161,7 @@ class Given:
         for block in open_data(self.X).blocks():
             a, X = block.first_row, block.X
             if self.keep is not None:
-                X = self._kept(X, self.keep[a : a + X.shape[0]])
+                X = self._select_kept(X, self.keep[a : a + X.shape[0]])
             if not X.shape[0]:
                 continue
             if dtype is None:
@@ -199,7 +200,7 @@ class Labelled(Given):
         weights, keep = _weights(sample_weight, len(y))
         classes, codes = np.unique(y if keep is None else y[keep], return_inverse=True)
         if len(classes) < 2:
-            raise InputError(_too_few(classes, keep is not None))
+            raise InputError(_too_few_classes(classes, keep is not None))
         return cls(X, codes, plain_labels(classes), weights, keep, square, classes)
 
 
@@ -250,7 +251,7 @@ class Unlabelled(Given):
         return cls(X, None, [], weights, keep, square)
 
 
-def _too_few(classes: NDArray[Any], weighted: bool) -> str:
+def _too_few_classes(classes: NDArray[Any], weighted: bool) -> str:
     if not weighted:
         found = f"only one class, {classes[0]}" if len(classes) else "no row of any class"
         return f"a classifier needs rows of two classes, and y has {found}"

@@ -75,7 +75,7 @@ class KernelMachine(Machine):
             sampling=self.sampling,
             cache=self._cache(),
             **landmarks,
-            **self._own(),
+            **self._own_options(),
         )
 
     @property
@@ -83,7 +83,7 @@ class KernelMachine(Machine):
         """Number of landmarks; None if the machine is exact."""
         return self.n_components
 
-    def _own(self) -> dict[str, Any]:
+    def _own_options(self) -> dict[str, Any]:
         """Return the training options that only this kind of machine has."""
         return {}
 
@@ -175,15 +175,15 @@ class KernelMachine(Machine):
         order = np.argsort(model.support)
         # A model has at least one landmark, whose coefficient may be 0.
         order = order[model.coef[0, order] != 0]
-        self._support_of(model, order)
+        self._publish_rows(model, order)
         self.n_support_ = np.array([len(order)], np.int32)
-        self._coefficients(model.coef[:, order])
+        self._publish_coefficients(model.coef[:, order])
 
-    def _coefficients(self, coef: NDArray[np.float64]) -> None:
+    def _publish_coefficients(self, coef: NDArray[np.float64]) -> None:
         wide = sparse.issparse(self.support_vectors_)
         self.dual_coef_ = sparse.csr_array(coef) if wide else coef
 
-    def _support_of(self, model: Model, order: NDArray[np.int64]) -> None:
+    def _publish_rows(self, model: Model, order: NDArray[np.int64]) -> None:
         assert model.support is not None and model.landmarks is not None
         self.support_ = model.support[order].astype(np.int32)
         if model.kernel.name == "precomputed":

@@ -23,7 +23,7 @@ from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
 
 
-def _calibrated(machine: Any) -> bool:
+def _has_probability(machine: Any) -> bool:
     if not machine.probability:
         raise AttributeError("probabilities need probability=True")
     return True
@@ -160,7 +160,7 @@ class NystroemSVC(Classifier):
     verbose: int = 0
     tuning: Tuning | None = None
 
-    @available_if(_calibrated)  # type: ignore[untyped-decorator]  # scikit-learn has no types
+    @available_if(_has_probability)  # type: ignore[untyped-decorator]  # scikit-learn has no types
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Predict probabilities, float64 (n_samples, n_classes); X as in ``decision_function``.
 
@@ -172,7 +172,7 @@ class NystroemSVC(Classifier):
         """
         return self.model_.calibrated.probabilities(self._evidence(X))
 
-    @available_if(_calibrated)  # type: ignore[untyped-decorator]  # scikit-learn has no types
+    @available_if(_has_probability)  # type: ignore[untyped-decorator]  # scikit-learn has no types
     def predict_set(self, X: Any, alpha: float = 0.1) -> NDArray[np.bool_]:
         """Predict conformal sets, bool (n_samples, n_classes); X as in ``decision_function``.
 

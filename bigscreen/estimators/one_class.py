@@ -70,10 +70,10 @@ class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-
         """Predict 1 for inliers and -1 for outliers, an array of shape (n_samples,)."""
         return np.where(self.decision_function(X) > 0, 1, -1)
 
-    def _own(self) -> dict[str, Any]:
+    def _own_options(self) -> dict[str, Any]:
         return {"nu": self.nu}
 
-    def _given(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
+    def _check_input(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
         if is_chunked(X):
             self.n_features_in_ = int(X.shape[1])
         else:

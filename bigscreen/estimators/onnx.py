@@ -51,6 +51,7 @@ ESTIMATORS = (
 )
 
 MIN_OPSET = 13
+"""Oldest version of ONNX's operators that the converters can target."""
 
 
 def register() -> None:
@@ -100,7 +101,7 @@ class _Added(Graph):
         return out
 
 
-def _probable(machine: Any) -> bool:
+def _has_probabilities(machine: Any) -> bool:
     """Whether the machine has calibrated probabilities, which the graph can compute."""
     model: Model = machine.model_
     return model.calibration is not None and hasattr(machine, "predict_proba")
@@ -117,7 +118,7 @@ class _Use(Enum):
     PROBABILITIES = "probabilities, or scores of a machine that has none"
 
 
-def _parts(estimator: Any) -> list[Any]:
+def _find_parts(estimator: Any) -> list[Any]:
     """Return the fitted estimators that skl2onnx converts as parts of a meta-estimator."""
     if isinstance(estimator, (Pipeline, GridSearchCV, *ESTIMATORS)):
         return []
@@ -127,7 +128,7 @@ def _parts(estimator: Any) -> list[Any]:
     return [*getattr(estimator, "estimators_", ()), *single]
 
 
-def _last(estimator: Any) -> Any:
+def _final_estimator(estimator: Any) -> Any:
     """Return the final estimator of nested pipelines and searches, which makes predictions."""
     while isinstance(estimator, (Pipeline, GridSearchCV)):
         is_pipeline = isinstance(estimator, Pipeline)
@@ -135,14 +136,14 @@ def _last(estimator: Any) -> Any:
     return estimator
 
 
-def _meta(scope: Any, machine: Any) -> tuple[Any, Any] | None:
+def _find_meta(scope: Any, machine: Any) -> tuple[Any, Any] | None:
     """Return the meta-estimator that contains a machine, and the part that ends in the machine.
 
     None if the machine is in no meta-estimator, except pipelines and searches.
     """
     known = [operator.raw_operator for operator in scope.operators.values()]
-    parts = ((meta, part) for meta in known for part in _parts(meta))
-    return next(((meta, part) for meta, part in parts if _last(part) is machine), None)
+    parts = ((meta, part) for meta in known for part in _find_parts(meta))
+    return next(((meta, part) for meta, part in parts if _final_estimator(part) is machine), None)
 
 
 def _refuse_wrong_graphs(meta: Any, has_values: bool) -> None:
@@ -177,12 +178,12 @@ def _use(scope: Any, container: Any, machine: Any) -> _Use | None:
     InputError
         If skl2onnx converts the meta-estimator to a graph with wrong predictions.
     """
-    found = _meta(scope, machine)
+    found = _find_meta(scope, machine)
     if found is None:
         return None
     meta, part = found
     raw = (container.get_options(meta, {}, fail=False) or {}).get("raw_scores", False)
-    _refuse_wrong_graphs(meta, raw or _probable(machine))
+    _refuse_wrong_graphs(meta, raw or _has_probabilities(machine))
     if isinstance(meta, StackingClassifier) and part is not meta.final_estimator_:
         first = [each is part for each in meta.estimators_].index(True)
         methods = {"decision_function": _Use.DECISION, "predict": _Use.LABEL}
@@ -197,7 +198,7 @@ def _use(scope: Any, container: Any, machine: Any) -> _Use | None:
     return _Use.SHARES if isinstance(meta, OneVsRestClassifier) else _Use.PROBABILITIES
 
 
-def _types(machine: Any, given: Any) -> list[tuple[str, Any]]:
+def _output_types(machine: Any, given: Any) -> list[tuple[str, Any]]:
     """Return names and types of the outputs; scores are float64 or float32 like the input."""
     from skl2onnx.common import data_types
 
@@ -214,7 +215,7 @@ def _types(machine: Any, given: Any) -> list[tuple[str, Any]]:
         ("label", label.get(kind, data_types.StringTensorType)([None])),
         ("scores", number([None, width])),
     ]
-    if _probable(machine):
+    if _has_probabilities(machine):
         outputs.append(("probabilities", number([None, len(model.labels)])))
     return outputs
 
@@ -231,8 +232,8 @@ def _declare_outputs(scope: Any, machine: Any, inputs: Any, custom_parsers: Any 
     """Declare a machine's outputs: a parser, as skl2onnx calls it."""
     operator = scope.declare_local_operator(f"Bigscreen{type(machine).__name__}", machine)
     operator.inputs.extend(inputs)
-    types = _types(machine, inputs[0].type)
-    for name, kind in types if _meta(scope, machine) is None else types[:2]:
+    types = _output_types(machine, inputs[0].type)
+    for name, kind in types if _find_meta(scope, machine) is None else types[:2]:
         operator.outputs.append(scope.declare_local_variable(name, kind))
     return operator.outputs
 
@@ -240,8 +241,8 @@ def _declare_outputs(scope: Any, machine: Any, inputs: Any, custom_parsers: Any 
 def _settle_shapes(operator: Any) -> None:
     """Set the types of a machine's outputs: a shape calculator, as skl2onnx calls it."""
     machine = operator.raw_operator
-    found = _types(machine, operator.inputs[0].type)
-    if not is_regressor(machine) and _meta(operator.scope_inst, machine) is not None:
+    found = _output_types(machine, operator.inputs[0].type)
+    if not is_regressor(machine) and _find_meta(operator.scope_inst, machine) is not None:
         label, (name, values) = found[:2]
         found = [label, (name, type(values)([None, None]))]
     for output, (_, kind) in zip(operator.outputs, found, strict=True):
@@ -290,7 +291,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
         graph.add("Cast", values, to=number, out=others[0])
         return
     graph.add("Cast", _values(graph, machine, scores), to=number, out=others[0])
-    if _probable(machine):
+    if _has_probabilities(machine):
         held = add_fold_scores(graph, model, features, scores)
         found = add_probabilities(graph, model, scores, held)
         graph.add("Cast", found, to=number, out=others[1])
@@ -303,7 +304,7 @@ def _values_in_meta(
     model: Model = machine.model_
     if use is _Use.VOTES:
         return graph.add("Gather", graph.constant(np.eye(len(model.labels))), codes)
-    if use in (_Use.SHARES, _Use.PROBABILITIES) and _probable(machine):
+    if use in (_Use.SHARES, _Use.PROBABILITIES) and _has_probabilities(machine):
         held = add_fold_scores(graph, model, features, scores)
         return add_probabilities(graph, model, scores, held)
     if use is _Use.DECISION:

@@ -394,7 +394,7 @@ class SVCPathCV(Classifier):
         assert path.best is not None
         self.C_ = float(self.Cs_[path.best])
         self._publish(path.model(), numbers)
-        self.cv_results_ = self._results(path)
+        self.cv_results_ = self._make_cv_results(path)
         return self
 
     def _grid(self) -> Any:
@@ -404,7 +404,7 @@ class SVCPathCV(Classifier):
             raise InputError(f"Cs must be a list of values or how many, 1 or more, got {self.Cs!r}")
         return np.geomspace(1e-2, 1e2, int(self.Cs))
 
-    def _results(self, path: SolvedPath) -> dict[str, NDArray[Any]]:
+    def _make_cv_results(self, path: SolvedPath) -> dict[str, NDArray[Any]]:
         assert path.scores is not None
         mean = path.scores.mean(axis=0)
         seconds = [

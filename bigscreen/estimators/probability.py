@@ -25,7 +25,7 @@ from bigscreen.estimators.inputs import is_chunked, is_store
 from bigscreen.model.calibration import MIN_PROBABILITY, couple_pairs, fit_sigmoid
 from bigscreen.numerics.rows import FloatArray
 
-GONE = (
+DEPRECATION = (
     "Attribute `{}` was deprecated in scikit-learn 1.9: take CalibratedClassifierCV in place of "
     "probability=True"
 )
@@ -86,13 +86,13 @@ class Probable:
         logs: FloatArray = np.log(self.predict_proba(X))
         return logs
 
-    @deprecated(GONE.format("probA_"))  # type: ignore[prop-decorator, untyped-decorator]  # as above
+    @deprecated(DEPRECATION.format("probA_"))  # type: ignore[prop-decorator, untyped-decorator]  # as above
     @property
     def probA_(self) -> FloatArray:
         """Slopes of the sigmoids of all pairs; empty without ``probability``."""
         return self._probA
 
-    @deprecated(GONE.format("probB_"))  # type: ignore[prop-decorator, untyped-decorator]  # as above
+    @deprecated(DEPRECATION.format("probB_"))  # type: ignore[prop-decorator, untyped-decorator]  # as above
     @property
     def probB_(self) -> FloatArray:
         """Offsets of the sigmoids of all pairs; empty without ``probability``."""

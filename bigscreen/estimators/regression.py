@@ -25,7 +25,7 @@ class _KernelRegressor(Regressor, KernelMachine):
     C: float = 1.0
     fit_intercept: bool | str = True
 
-    def _own(self) -> dict[str, Any]:
+    def _own_options(self) -> dict[str, Any]:
         return {"C": self._penalty(self.C)}
 
 
@@ -76,8 +76,8 @@ class SVR(_KernelRegressor):
 
     epsilon: float = 0.1
 
-    def _own(self) -> dict[str, Any]:
-        return {**super()._own(), "epsilon": self.epsilon}
+    def _own_options(self) -> dict[str, Any]:
+        return {**super()._own_options(), "epsilon": self.epsilon}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -116,8 +116,8 @@ class NuSVR(_KernelRegressor):
 
     _landmarks = None
 
-    def _own(self) -> dict[str, Any]:
-        return {**super()._own(), "nu": self.nu}
+    def _own_options(self) -> dict[str, Any]:
+        return {**super()._own_options(), "nu": self.nu}
 
     def _options(self) -> TrainOptions:
         if self.n_components is not None:
@@ -205,5 +205,5 @@ class QuantileRegressor(_KernelRegressor):
 
     quantile: float = 0.5
 
-    def _own(self) -> dict[str, Any]:
-        return {**super()._own(), "tau": self.quantile}
+    def _own_options(self) -> dict[str, Any]:
+        return {**super()._own_options(), "tau": self.quantile}

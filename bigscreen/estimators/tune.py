@@ -90,7 +90,7 @@ class _Search(Classifier):
                 report = owned.enter_context(TuneReport()) if self.verbose else None
                 model = tune(data, options, fleet, report)
         self._publish(model, numbers)
-        self._results(model.provenance["search"])
+        self._publish_results(model.provenance["search"])
         return self
 
     def _options(self) -> TrainOptions:
@@ -104,10 +104,10 @@ class _Search(Classifier):
             intercept=intercept_option(self.fit_intercept, INTERCEPTS),
             tuning=tuning_of(self),
             **own,
-            **self._more(),
+            **self._own_options(),
         )
 
-    def _more(self) -> dict[str, Any]:
+    def _own_options(self) -> dict[str, Any]:
         """Return the training options that only this kind of search has."""
         return {}
 
@@ -130,7 +130,7 @@ class _Search(Classifier):
             self.components_, self.coef_ = model.landmarks, model.coef
         self.intercept_ = model.intercept
 
-    def _results(self, record: dict[str, Any]) -> None:
+    def _publish_results(self, record: dict[str, Any]) -> None:
         names = ["gamma", self._parameter]
         names += [] if self._exact else ["landmarks"]
         called = {"landmarks": "n_components"}
@@ -235,7 +235,7 @@ class NystroemSVCCV(_Search):
     fit_intercept: bool | str = "penalized"
     tuning: Tuning | None = None
 
-    def _more(self) -> dict[str, Any]:
+    def _own_options(self) -> dict[str, Any]:
         return {"sampling": self.sampling, "landmarks": 1}
 
     def _counts(self, data: Rows) -> list[int]:

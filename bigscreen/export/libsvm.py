@@ -32,17 +32,19 @@ PARAMETERS = {
 }
 """Parameters that a model file must state, keyed by LIBSVM's name of the kernel."""
 
-TYPES = {
+KINDS_BY_SVM_TYPE = {
     "c_svc": "classifier",
     "nu_svc": "classifier",
     "one_class": "one-class",
     "epsilon_svr": "regressor",
     "nu_svr": "regressor",
 }
+"""Kind of `Model` for each ``svm_type`` of a LIBSVM file."""
 
-IMPORTED = (
+NO_CERTIFICATE = (
     "no certificate: it was read from a file of LIBSVM's, which does not say what it was fitted to"
 )
+"""Provenance field ``no_certificate`` of an imported model."""
 
 
 def write_libsvm(model: Model, out: str | os.PathLike[str]) -> list[str]:
@@ -65,7 +67,7 @@ def write_libsvm(model: Model, out: str | os.PathLike[str]) -> list[str]:
         raise InputError("LIBSVM has no machine of parts, as an early divide and conquer ends with")
     k = len(model.labels)
     many = model.kind == "classifier" and k > 2
-    if many and not (model.strategy == "one" and _of_own_classes(model)):
+    if many and not (model.strategy == "one" and _pairs_contain_own_class(model)):
         raise InputError(
             "LIBSVM's machines of more than two labels are exact and one against one: fit with "
             "`--exact --strategy one`, or export to onnx or sklearn"
@@ -77,7 +79,7 @@ def write_libsvm(model: Model, out: str | os.PathLike[str]) -> list[str]:
     coef, offset = model.coef, model.intercept - (0.0 if many else model.threshold)
     if rows is None:  # a linear model becomes a single support vector, w itself
         rows, coef = model.coef, np.ones((1, 1))
-    head = [f"svm_type {_type(model)}", f"kernel_type {KERNELS[name]}"]
+    head = [f"svm_type {_svm_type(model)}", f"kernel_type {KERNELS[name]}"]
     own = [name for name in ("degree", "gamma", "coef0") if hasattr(model.kernel, name)]
     head += [f"{parameter} {getattr(model.kernel, parameter)!r}" for parameter in own]
     order, sizes = np.arange(coef.shape[1]), [coef.shape[1], 0]
@@ -105,7 +107,7 @@ def write_libsvm(model: Model, out: str | os.PathLike[str]) -> list[str]:
     return notes
 
 
-def _of_own_classes(model: Model) -> bool:
+def _pairs_contain_own_class(model: Model) -> bool:
     """Whether every support row has coefficients only in pairs that contain its class."""
     code = infer_classes(model)
     pairs = combinations(range(len(model.labels)), 2)
@@ -114,7 +116,7 @@ def _of_own_classes(model: Model) -> bool:
     )
 
 
-def _type(model: Model) -> str:
+def _svm_type(model: Model) -> str:
     names = {"classifier": "c_svc", "one-class": "one_class", "regressor": "epsilon_svr"}
     return names[model.kind]
 
@@ -152,7 +154,7 @@ def read_libsvm(path: str | os.PathLike[str]) -> Model:
                 head[key] = values
             if "svm_type" not in head or "kernel_type" not in head:
                 raise InputError(f"{name} is no model file of LIBSVM: it names no svm_type")
-            return _machine(name, head, file)
+            return _parse_machine(name, head, file)
     except (ValueError, KeyError, IndexError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
@@ -160,13 +162,13 @@ def read_libsvm(path: str | os.PathLike[str]) -> Model:
         raise InputError(f"{name} is no whole model file of LIBSVM ({reason})") from error
 
 
-def _machine(name: str, head: dict[str, list[str]], lines: Any) -> Model:
-    kind = TYPES.get(head["svm_type"][0])
+def _parse_machine(name: str, head: dict[str, list[str]], lines: Any) -> Model:
+    kind = KINDS_BY_SVM_TYPE.get(head["svm_type"][0])
     kernel_name = head["kernel_type"][0]
     if kind is None or kernel_name not in KERNELS.values():
         raise InputError(
             f"{name} holds a {head['svm_type'][0]} with a {kernel_name} kernel, which is not read; "
-            f"known are {', '.join(TYPES)} with {', '.join(KERNELS.values())}"
+            f"known are {', '.join(KINDS_BY_SVM_TYPE)} with {', '.join(KERNELS.values())}"
         )
     count, classes = int(head["total_sv"][0]), int(head["nr_class"][0])
     width = classes - 1 if kind == "classifier" else 1
@@ -261,7 +263,7 @@ def _provenance(
         "index_base": 1,
         "parameters": {"problem": problem, "kernel": kernel, "tol": None},
         "certificates": None,
-        "no_certificate": IMPORTED,
+        "no_certificate": NO_CERTIFICATE,
         "history": [],
         "screening": [],
         "solver": "LIBSVM",

@@ -23,10 +23,11 @@ from bigscreen.errors import InputError
 from bigscreen.files.output import replacing
 from bigscreen.model.model import Model
 
-HARMLESS = ("numpy.dtype",)
+TRUSTED_TYPES = ("numpy.dtype",)
 """Types that skops must be allowed to load if the model has categories."""
 
-METRICS = ("linear", "rbf", "polynomial", "sigmoid", "laplacian")
+KERNELS = ("linear", "rbf", "polynomial", "sigmoid", "laplacian")
+"""Kernels that scikit-learn's `Nystroem` has, too."""
 
 
 def build_pipeline(model: Model) -> tuple[Pipeline, list[str]]:
@@ -46,7 +47,7 @@ def build_pipeline(model: Model) -> tuple[Pipeline, list[str]]:
     """
     if model.gate is not None:
         raise InputError("scikit-learn has no machine of parts (an early divide and conquer)")
-    if model.landmarks is not None and model.kernel.name not in METRICS:
+    if model.landmarks is not None and model.kernel.name not in KERNELS:
         raise InputError(f"a {model.kernel.name} kernel is not exported: it has no formula")
     notes = []
     if model.calibration is not None:
@@ -184,7 +185,7 @@ def write_sklearn(model: Model, out: str | os.PathLike[str], safe: bool) -> list
         with replacing(out) as file:
             file.write(_skops().io.dumps(made))
         if model.preparation.categories:
-            trusted = f"trusted={list(HARMLESS)}"
+            trusted = f"trusted={list(TRUSTED_TYPES)}"
             notes.append(f"it is read by skops.io.load(file, {trusted}): texts are of that type")
         return notes
     import joblib
@@ -202,10 +203,10 @@ def read_sklearn(path: str | os.PathLike[str], safe: bool) -> Pipeline:
 
         return joblib.load(path)
     skops = _skops()
-    unknown = sorted(set(skops.io.get_untrusted_types(file=path)) - set(HARMLESS))
+    unknown = sorted(set(skops.io.get_untrusted_types(file=path)) - set(TRUSTED_TYPES))
     if unknown:
         raise InputError(f"skops trusts no {unknown[0]} and could not read the file again")
-    return skops.io.load(path, trusted=list(HARMLESS))
+    return skops.io.load(path, trusted=list(TRUSTED_TYPES))
 
 
 def _skops() -> Any:

@@ -13,7 +13,8 @@ from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
 from bigscreen.numerics.rows import FloatArray
 
-UNSEEN = "(a kind that was never seen)"
+UNKNOWN_CATEGORY = "(a kind that was never seen)"
+"""Text of a categorical value that none of a store's categories stands for."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,6 @@ def sample_rows(data: Rows, preparation: Preparation, most: int, seed: int = 0) 
             columns.append(values[:, place])
             continue
         ones = values[:, place : place + len(kinds)]
-        texts = np.array([*kinds, UNSEEN], object)
+        texts = np.array([*kinds, UNKNOWN_CATEGORY], object)
         columns.append(texts[np.where(ones.max(axis=1) > 0.5, ones.argmax(axis=1), len(kinds))])
     return SampledRows(X, columns)

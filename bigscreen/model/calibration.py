@@ -175,7 +175,9 @@ class Calibration:
         prior : float64 (labels,) or None
             The labels' fractions among the rows to predict; None: as among the training rows.
         """
-        found = np.mean([self._by_one(held) for held in evidence.held.swapaxes(0, 1)], axis=0)
+        found = np.mean(
+            [self._machine_probabilities(held) for held in evidence.held.swapaxes(0, 1)], axis=0
+        )
         if len(self.priors) == 2:
             second = self.curves[0].clip_to_side(found[:, 1], evidence.scores[:, 0])
             found = np.stack([1.0 - second, second], axis=1)
@@ -184,7 +186,7 @@ class Calibration:
         out: FloatArray = found / np.sum(found, axis=1, keepdims=True)
         return out
 
-    def _by_one(self, scores: FloatArray) -> FloatArray:
+    def _machine_probabilities(self, scores: FloatArray) -> FloatArray:
         """Compute probabilities of labels from the scores (rows, k) of one fold's machine."""
         parts = [curve(column) for curve, column in zip(self.curves, scores.T, strict=True)]
         found = np.stack(parts, axis=1)

@@ -28,7 +28,8 @@ LEDGER_ARRAYS = (
 
 Margins = NDArray[np.float16]
 
-FARTHEST = float(np.finfo(np.float16).max)
+MAX_MARGIN = float(np.finfo(np.float16).max)
+"""Larger margins are stored as this one, the largest float16."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +143,7 @@ class Ledger:
         if callable(self._margins):
             order = np.argsort(numbers)
             rows = None if len(numbers) == size else numbers[order]
-            return Ledger(partial(_taken, self._margins, order), self.radius, rows)
+            return Ledger(partial(_take_margins, self._margins, order), self.radius, rows)
         # Rows of a store are a permutation of most source rows: scatter them instead of sorting.
         margins, there = np.empty(size, np.float16), np.zeros(size, np.bool_)
         margins[numbers], there[numbers] = self.margins, True
@@ -162,7 +163,7 @@ class Ledger:
         """
         if sides == 1:
             return self
-        margins = partial(_folded, self, sides)
+        margins = partial(_fold_margins, self, sides)
         return Ledger(margins if callable(self._margins) else margins(), self.radius)
 
     def among(self, keep: NDArray[np.bool_]) -> Ledger:
@@ -195,7 +196,7 @@ def round_margins(ratio: FloatArray, used: NDArray[np.bool_]) -> Margins:
     Margins are rounded towards 0. ``used`` marks the rows on the side where alpha is not 0; their
     margins are negative.
     """
-    ratio = np.clip(ratio, 0.0, FARTHEST)
+    ratio = np.clip(ratio, 0.0, MAX_MARGIN)
     margins: Margins = ratio.astype(np.float16)
     high = margins > ratio
     margins[high] = np.nextafter(margins[high], np.float16(0))
@@ -203,12 +204,12 @@ def round_margins(ratio: FloatArray, used: NDArray[np.bool_]) -> Margins:
     return margins
 
 
-def _taken(margins: Callable[[], Margins], places: NDArray[np.int64]) -> Margins:
+def _take_margins(margins: Callable[[], Margins], places: NDArray[np.int64]) -> Margins:
     found: Margins = margins()[places]
     return found
 
 
-def _folded(variables: Ledger, sides: int) -> Margins:
+def _fold_margins(variables: Ledger, sides: int) -> Margins:
     """Compute margins of rows (rows,) from margins of their variables (sides * rows,)."""
     each = variables.margins.reshape(sides, -1)
     used = np.count_nonzero(np.signbit(each), axis=0)

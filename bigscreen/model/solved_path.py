@@ -25,7 +25,8 @@ from bigscreen.model.file import (
 from bigscreen.model.model import Model, update_provenance
 from bigscreen.problems.point import ROUNDING_FIELDS, gap_or_violation, meets_tol, relative_gap
 
-CERTIFIED = ("primal", "dual", "gap", "relative_gap")
+CERTIFICATE_FIELDS = ("primal", "dual", "gap", "relative_gap")
+"""Fields that the record of a point and a certificate have in common."""
 
 
 @dataclass(eq=False)
@@ -176,7 +177,7 @@ class SolvedPath:
         certificates = [
             {
                 "label": name,
-                **{key: part[key] for key in CERTIFIED},
+                **{key: part[key] for key in CERTIFICATE_FIELDS},
                 "rounding_bound": part["rounding"],
                 # (Older files have no such fields.)
                 **{key: part.get(key) for key in ROUNDING_FIELDS},
@@ -196,7 +197,7 @@ class SolvedPath:
             "parameters": {**known["parameters"], **value},
             "certificates": certificates,
             "history": [],
-            "screening": [_screening(n, p) for n, p in zip(names, parts, strict=True)],
+            "screening": [_screening_record(n, p) for n, p in zip(names, parts, strict=True)],
             "seconds": {**seconds, "total": sum(seconds.values())},
         }
 
@@ -230,7 +231,7 @@ class SolvedPath:
             return cls(said, partial(read_array, os.path.abspath(name), record))
 
 
-def _screening(name: Any, part: dict[str, Any]) -> dict[str, Any]:
+def _screening_record(name: Any, part: dict[str, Any]) -> dict[str, Any]:
     counts = part["screened"].get("all", {"lo": 0, "hi": 0, "zero": 0})
     rules = [rule for rule in part["screened"] if rule != "all"]
     return {
