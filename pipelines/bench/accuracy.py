@@ -1,4 +1,4 @@
-"""Gaps and errors of the command line on real data, beside what is asked of them.
+"""Gaps and errors of the command line on real data, compared with what is asked of them.
 
 python -m pipelines.bench.accuracy [--only a9a mnist ijcnn1 kdd news20] [--out FOLDER]
 """

@@ -1,11 +1,11 @@
-"""Edits of 1 % of the rows beside a cold fit, and compressed stores beside whole ones.
+"""Edits of 1 % of the rows and cold fits; compressed stores and whole ones.
 
     python -m pipelines.bench.amend [--only a9a] [--C 1] [--draws 10] [--exact] [--out FOLDER]
     python -m pipelines.bench.amend --compress [--only a9a]
 
 Of every draw, in turns: a cold fit of the edited rows, the bound (`--bound`, rows looked up
 included), and the fit that goes on from the old machine; seconds and processor seconds, the median
-of the ratios, the objectives' difference beside the two gaps, and the share of the store's
+of the ratios, the objectives' difference compared with the two gaps, and the share of the store's
 predictions that are proved to stay. A cold fit draws its landmarks anew; objectives are compared
 where it has the same (rows relabelled).
 """

@@ -45,7 +45,7 @@ def machine() -> dict[str, Any]:
 
 
 def _cores() -> int:
-    """Those that this process may use, where the system tells."""
+    """Count the cores that this process may use, if the system tells."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -56,7 +56,7 @@ def _cpu() -> str:
 
 
 def reference(rows: int, columns: int, landmarks: int, most: int = 1 << 20) -> float:
-    """Seconds of one pass of ``(X @ Z.T) @ w`` in float32 over so many rows, on all cores.
+    """Seconds of one pass of ``(X @ Z.T) @ w`` in float32 over this many rows, on all cores.
 
     In blocks of 8,192 rows, the best of three passes over up to ``most`` rows, scaled up: machines
     differ by more than a factor of two between hours, so fits are counted in such passes.

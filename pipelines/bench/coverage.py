@@ -4,7 +4,7 @@
 
 Twelve settings of made rows: 1 to 50 % of the second label, machines that give nearly every row one
 score, separable rows, few rows, balanced weights, three labels. Coverage of the sets at alpha .05,
-.1 and .2 over 10,000 new rows, and the mean probability of the last label beside its share. What is
+.1 and .2 over 10,000 new rows, and mean probability of the last label next to its share. What is
 promised speaks of rows drawn anew, those fitted included: figures are means over several draws.
 """
 
@@ -39,7 +39,7 @@ class Setting(NamedTuple):
     machine: dict[str, Any]
     fitted: int = 6000
     times: int = 1
-    """Draws of these rows for each one that is asked for: few rows tell little."""
+    """Draws of these rows for each one that is requested: few rows tell little."""
 
 
 def logistic(share: float, strength: float) -> Callable[[int, np.random.Generator], Rows]:

@@ -1,4 +1,4 @@
-"""Hard machines on few rows: every solver of ours beside LIBLINEAR, each for some seconds.
+"""Hard machines on few rows: every solver of ours compared with LIBLINEAR, each for some seconds.
 
     python -m pipelines.bench.hard [--seconds 6] [--quick]
 
@@ -8,7 +8,7 @@ offset. Ours end at the seconds given, LIBLINEAR (scikit-learn's ``LinearSVC``) 
 as it comes to in about that time, or at its tol of 1e-3 (a closer one makes it slower); its gap is
 that of its P to the best D that any of ours proves. Then machines on landmarks of rows that no
 plane parts, Newton and the interior point, to the usual gap and to 1e-6. And exact machines on rows
-that nobody scaled, or of a large C, to the usual gap: ours as they come, steps on alpha alone, and
+that are not scaled, or of a large C, to the usual gap: ours as they come, steps on alpha alone, and
 LIBSVM (scikit-learn's ``SVC``, tol 1e-3) for about the time given.
 """
 

@@ -1,4 +1,4 @@
-"""Many fits to the same rows in one call, beside one fit: bootstraps and a permutation test of a9a.
+"""Many fits to the same rows in one call, and one fit: bootstraps, a permutation test of a9a.
 
     python -m pipelines.bench.many [--fits 100] [--repeat 3] [--out FOLDER]
 

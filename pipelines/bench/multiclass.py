@@ -1,10 +1,10 @@
-"""Many classes: all at once beside one after the other, and one against one beside scikit-learn.
+"""Many classes: all at once or one after the other; one against one, and scikit-learn's.
 
     python -m pipelines.bench.multiclass [--only mnist letter news20] [--repeat 3] [--out FOLDER]
 
 mnist: `NystroemSVC`, 1,000 landmarks, one class (7) against the rest, all ten classes over one pass
 a round, and the ten one after the other. letter: rows of letter's shape (26 classes, 15,000 x 16),
-made up by scikit-learn's `make_classification`; `SVC`, one against one, beside scikit-learn's, with
+made up by scikit-learn's `make_classification`; `SVC`, one against one, and scikit-learn's, with
 scikit-learn-intelex where that is installed. news20: 20 classes of sparse text, 15,935 x 62,061,
 rows of length 1; linear, and 1,000 landmarks. In turns, in one process, after a first fit that is
 not counted; the least of the repeats of wall and processor seconds. The processor's, which a busy
@@ -48,7 +48,7 @@ def one_by_one() -> Iterator[None]:
 
 
 def alone(fit: Callable[[], Any]) -> Callable[[], Any]:
-    """The same fit, its classes one after the other."""
+    """The fit, its classes solved one after the other."""
 
     def fitted() -> Any:
         with one_by_one():

@@ -1,4 +1,4 @@
-"""Race to the same optimum: bigscreen beside scikit-learn's Nystroem + LinearSVC.
+"""Race to the same optimum: bigscreen compared with scikit-learn's Nystroem + LinearSVC.
 
     python -m pipelines.bench.nystrom_race [--only a9a ijcnn1 kdd] [--repeat 3] [--far] [--out DIR]
 
@@ -72,7 +72,7 @@ def store(name: str, work: Path) -> Dataset:
 
 
 def clocks() -> np.ndarray:
-    """Wall clock and processor seconds; the latter say less of what else the machine does."""
+    """Wall clock and processor seconds; these depend less on what else the machine does."""
     return np.array([time.perf_counter(), time.process_time()])
 
 
@@ -116,7 +116,7 @@ def objective(phi: np.ndarray, sign: np.ndarray, w: np.ndarray, C: float) -> flo
 
 
 def far(data: Dataset, sign: np.ndarray, model: Model, C: float) -> dict[str, Any]:
-    """LIBLINEAR run far on our own features: its primal beside our certificate."""
+    """LIBLINEAR run far on our own features: its primal compared with our certificate."""
     side = Operand(model.landmarks)
     factor = nystrom.factor_by_eigenvectors(
         model.kernel, side, model.provenance["nystrom"]["cutoff"]
@@ -133,7 +133,7 @@ def far(data: Dataset, sign: np.ndarray, model: Model, C: float) -> dict[str, An
     return {
         "liblinear_primal": primal,
         **{name: proof[name] for name in ("primal", "dual", "gap", "rounding_bound")},
-        # Both bracket the optimum: nobody is below our dual, and we are at most the gap above.
+        # Both bracket the optimum: no solver is below our dual, and we are at most the gap above.
         "agrees": proof["dual"] - proof["rounding_bound"] <= primal * (1 + 1e-6)
         and proof["primal"] - primal <= proof["gap"] + proof["rounding_bound"],
     }

@@ -30,7 +30,7 @@ BLOCK = 1 << 16
 
 
 def blocks(table: Dataset, rows: int, seed: int = 0) -> Iterator[np.ndarray]:
-    """The table's rows, then its rows with jitter, until there are so many."""
+    """The table's rows, then its rows with jitter, until there are this many."""
     X = table.X(0, table.n_rows)
     for k, start in enumerate(range(0, rows, BLOCK)):
         ids = np.arange(start, min(start + BLOCK, rows))
@@ -43,7 +43,7 @@ def blocks(table: Dataset, rows: int, seed: int = 0) -> Iterator[np.ndarray]:
 def outside(model: Model, data: Dataset) -> float:
     """The share of rows below 0 by more than TOL of rho.
 
-    Those on the margin, of which a table with repeated rows has many, are at 0 up to what was asked
+    Rows on the margin, of which a table with repeated rows has many, are at 0 up to what was asked
     of the gap.
     """
     below, edge = 0, TOL * float(model.intercept[0])

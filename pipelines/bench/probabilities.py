@@ -4,7 +4,7 @@
 
 Rows are dealt by chance into those that are fitted and those that are held out: 100,000 of ijcnn1
 (both files together) and of the stand-in of SUSY's shape, a9a's and mnist's own test rows. Our
-machine of 500 landmarks with probability=True beside the same machine in scikit-learn's
+machine of 500 landmarks with probability=True compared with the same machine in scikit-learn's
 CalibratedClassifierCV (ensemble=False), whose folds make landmarks and features again, isotonic and
 sigmoid: log loss, calibration error, seconds; and what our sets at alpha .1 cover, label by label.
 """

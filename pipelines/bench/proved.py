@@ -45,7 +45,7 @@ SUSY_PROVED = 0.8
 
 
 def rows_of(name: str, work: Path, rows: int) -> Rows:
-    """A data set's rows; of SUSY's shape so many."""
+    """A data set's rows; of SUSY's shape this many."""
     if name == "susy":
         path = work / f"susy-{rows}.store"
         if not path.exists():

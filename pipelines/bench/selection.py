@@ -10,7 +10,7 @@ covtype's, here 42; ``--rank full`` keeps all), lambda goes from .1 to 1e-7 (a9a
 1e-3, C is 1 / (2 n lambda), and gamma is that of its sigest. (So C of ijcnn1 ends where machines
 begin to be of use: "larger C" goes on from there to 1,000.) Theirs has an unpenalised offset and
 stops by a change of 1e-3, on one L40S: 18 s and 27 s (Zhang et al. 2026, arXiv 2606.06742); ours
-has the constant that is penalised with w. covtype is not at hand: made-up rows of its shape.
+has the constant that is penalised with w. covtype is not available: made-up rows of its shape.
 """
 
 from __future__ import annotations

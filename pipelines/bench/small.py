@@ -1,4 +1,4 @@
-"""Small and many fits: `SVC` beside scikit-learn's, in turns, warm.
+"""Small and many fits: `SVC` compared with scikit-learn's, in turns, warm.
 
     python -m pipelines.bench.small [--repeat 7] [--pairs] [--quick]
 

@@ -1,4 +1,4 @@
-"""Steps on rows drawn at random beside scikit-learn's averaged SGD, and beside Newton's subsamples.
+"""Steps on rows drawn at random, scikit-learn's averaged SGD, and Newton's subsamples.
 
     python -m pipelines.bench.snacks [--only a9a ijcnn1 mnist susy] [--rows 1000000] [--out FOLDER]
 
@@ -6,7 +6,7 @@ On the same stored features scikit-learn's `SGDClassifier(average=True)` runs 1,
 at its own step sizes and at the best of three constant ones, in turns with ours; each line says
 what it reached and when ours had come as low. Nothing of ours is tuned. P* is the certified
 Newton's. `susy` is the streaming job: kernel entries of the rows drawn alone, one pass over the
-rows of an ingested store, held-out error beside that of every point that Newton comes to.
+rows of an ingested store, held-out error compared with that of every point that Newton comes to.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def susy(given: Any, work: Path) -> dict[str, Any]:
 
 @dataclass
 class _Timed:
-    """Newton with a clock beside the check that ends it."""
+    """Newton with a clock next to the check that ends it."""
 
     solver: Any
     clock: Clock

@@ -1,9 +1,9 @@
-"""From raw tables to a model, the README's way, beside pipelines of scikit-learn and boosting.
+"""From raw tables to a model: the README's way, pipelines of scikit-learn, and boosting.
 
     python -m pipelines.bench.tables [--only kdd99 credit magic computer wine] [--out DIR]
 
 KDD-99 (50,000 rows by chance, its normal connections against the rest; three columns of text),
-credit-g (thirteen columns of text; in place of adult's source, which is not at hand), magic,
+credit-g (thirteen columns of text; in place of adult's source, which is not available), magic,
 computer (a regression), and white wines of quality 7 and more against the others. Ours: ingest with
 a hold-out, tune over its default gammas and values of C, a fit of what it found with probabilities,
 evaluate. Theirs, on the same rows, from the same texts: a ColumnTransformer, Nystroem with as many
@@ -129,7 +129,7 @@ def columns(rows: list[list[str]]) -> tuple[np.ndarray, list[int], list[int]]:
 
 
 def peers(path: Path, held: np.ndarray, gammas: list[float], regression: bool) -> dict[str, Any]:
-    """The same of scikit-learn's."""
+    """Fit and judge scikit-learn's pipeline."""
     with open(path, newline="") as file:
         rows = list(csv.reader(file))[1:]
     X, numbers, texts = columns(rows)

@@ -1,4 +1,4 @@
-"""The search beside scikit-learn's: bigscreen's halving, and theirs over the same candidates.
+"""The search and scikit-learn's: bigscreen's halving, and theirs over the same candidates.
 
     python -m pipelines.bench.tune [--only a9a ijcnn1 covtype] [--parts ours peer full] [--out DIR]
 
@@ -46,7 +46,7 @@ PARTS = ("ours", "peer", "full")
 
 
 def rows(name: str, count: int = 8000) -> tuple[np.ndarray, np.ndarray]:
-    """Rows, float32, and labels 0 and 1; so many of covtype."""
+    """Rows, float32, and labels 0 and 1; this many of covtype."""
     if name == "covtype":
         with lzma.open(common.file("covtype/covtype.20k.data.xz")) as file:
             table = np.loadtxt(file, delimiter=",")

@@ -152,7 +152,7 @@ def stacked(ax: Any, values: np.ndarray, shares: np.ndarray, title: str) -> None
 
 
 def canvas(rows: int, columns: int) -> Any:
-    """A figure of so many axes: (figure, axes as an array (rows, columns))."""
+    """A figure of this many axes: (figure, axes as an array (rows, columns))."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4 * columns, 3.2 * rows), layout="constrained")
@@ -160,7 +160,7 @@ def canvas(rows: int, columns: int) -> Any:
 
 
 def keep(out: Path | None, name: str, record: dict[str, Any], figures: Mapping[str, Any]) -> None:
-    """Write NAME.json and the figures; the record names the latter, for the report."""
+    """Write NAME.json and the figures; the record names the figures, for the report."""
     if out is None:
         return
     out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The data sets of the papers' experiments, as far as they are at hand; what stands in says so.
+"""The data sets of the papers' experiments, as far as they are available; what stands in says so.
 
 Features come back as float64 (n, d). Wang's sets have every column standardised (its mean 0, its
 standard deviation 1; constant columns 0) unless a set says otherwise: the paper does not say how it
@@ -39,7 +39,7 @@ class Rows:
     about: str = ""
 
     def first(self, rows: int | None) -> Rows:
-        """At most so many rows, drawn at random but always the same."""
+        """At most this many rows, drawn at random but always the same."""
         if rows is None or rows >= len(self.y):
             return self
         pick = np.sort(np.random.default_rng(0).permutation(len(self.y))[:rows])

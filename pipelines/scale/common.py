@@ -198,7 +198,7 @@ def physics(
     holdout: float,
     rule: tuple[float, float],
 ) -> None:
-    """Two labels of dense rows, the label first: a Nystrom-kernel machine beside a linear one."""
+    """Two labels of dense rows, the label first: a Nystrom-kernel machine and a linear one."""
     parser = arguments(description)
     parser.add_argument("--landmarks", type=int, default=1000, metavar="M", help="[1000]")
     parser.add_argument("--gamma", type=float, default=1 / 32, help="[1/32]")

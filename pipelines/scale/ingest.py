@@ -1,4 +1,4 @@
-"""How fast sources are ingested, beside `pyarrow.csv` alone: MB of the file a second.
+"""How fast sources are ingested, compared with `pyarrow.csv` alone: MB of the file a second.
 
     python -m pipelines.scale.ingest [--rows 300000] [--times 3] [--out FOLDER]
 
@@ -102,7 +102,7 @@ def cost(way: Callable[[], Any]) -> tuple[float, float]:
 
 
 def write(work: Path, n: int) -> None:
-    """The same rows in every format."""
+    """Write one set of rows in every format."""
     table = np.concatenate([np.column_stack([y, X]) for X, y in susy_like(n)])
     np.savetxt(work / "rows.csv", table, delimiter=",", fmt="%.8e")
     with open(work / "rows.csv", "rb") as text, gzip.open(work / "rows.csv.gz", "wb", 6) as packed:

@@ -1,13 +1,13 @@
-"""What `bigscreen plan` says of each process of a fit on workers, beside what each takes.
+"""What `bigscreen plan` says of each process of a fit on workers, compared with what each takes.
 
     python -m pipelines.scale.processes
     python -m pipelines.scale.processes --kill 1 --only "1,000,000 rows, m=300, stored, 1200 MiB"
 
 Six fits on two worker processes of this machine, each in the memory that it is allowed, most of
-them in less than their rows or features take. Every row is made up. The plan is asked for first,
+them in less than their rows or features take. Every row is made up. The plan is made first,
 then the same options are fitted, and the memory (PSS) of every process is looked at five times a
-second. Asked: no process holds more than the plan says, and every fit ends. With ``--kill`` so many
-workers are killed, one after the other, from the moment that the solve has begun. The case
+second. Asked: no process holds more than the plan says, and every fit ends. With ``--kill``
+this many workers are killed, one after the other, once the solve has begun. The case
 "5,000,000 rows" needs 20 GB of disk, and runs only where it is named.
 """
 

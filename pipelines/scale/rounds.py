@@ -1,4 +1,4 @@
-"""A round by a fleet's hosts (Dask actors, called directly) beside a round of Dask futures.
+"""A round by a fleet's hosts (Dask actors, called directly) compared with a round of Dask futures.
 
     python -m pipelines.scale.rounds [--workers 1 2 4 8] [--rounds 40] [--out FOLDER]
 
@@ -47,7 +47,7 @@ class Idle:
 
 
 def idle(w: np.ndarray, wide: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    """The same as a task."""
+    """Do a round's work as a task."""
     return w[:2], np.ones(WIDE, np.int64) if wide else None
 
 

@@ -97,7 +97,7 @@ def workers_of_their_own(n: int, work: Path) -> Iterator[Cluster]:
 
 @contextmanager
 def sharing(machines: int) -> Iterator[None]:
-    """Let hosts share from so many machines on."""
+    """Let hosts share from this many machines on."""
     before, cluster.SHARING_MACHINES = cluster.SHARING_MACHINES, machines
     try:
         yield

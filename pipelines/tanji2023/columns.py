@@ -168,7 +168,7 @@ def published_snacks(one: Split, seed: int, bound: float) -> dict[str, float]:
 
 
 def pegasos(one: Split, seed: int, bound: float, epochs: float) -> dict[str, float]:
-    """Pegasos for so many epochs at most."""
+    """Pegasos for this many epochs at most."""
     steps = int(epochs * len(one.y))
     return stopped(one, published.pegasos(one.phi, one.y, one.task.lam, steps, seed), bound)
 

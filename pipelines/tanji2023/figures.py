@@ -5,7 +5,7 @@
 
 Figure 1: ijcnn1, the accuracy on test rows after every tenth of four epochs, Pegasos and Snacks as
 published (its ten stages share the epochs), Snacks as bigscreen has it at the end of every stage,
-beside the certified machine's. Figure 2: a9a, the
+compared with the certified machine's. Figure 2: a9a, the
 error on test rows for some m and lambda; by a solver of bigscreen's that ends at a proved gap, so
 that what is seen is the problem's own robustness; the paper's is that of its Snacks.
 """
@@ -110,7 +110,7 @@ def learned(task: sets.Task, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def ours(one: columns.Split, rows: int) -> list[tuple[int, float]]:
-    """Rows that bigscreen's Snacks has drawn, and the accuracy, up to about so many rows."""
+    """Rows that bigscreen's Snacks has drawn, and the accuracy, up to about this many rows."""
     data = MemoryDataset(one.phi, (one.y > 0).astype(np.int32), [-1, 1])
     clock = Clock(lambda point: one.judged(point.w, 0.0), rows=rows)
     with Inline() as fleet, threadpool_limits(1, "blas"):

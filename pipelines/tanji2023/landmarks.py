@@ -6,7 +6,7 @@
 Every way to choose them, on the same rows: what the kernel's approximation misses (of the trace,
 and of the Frobenius norm), the error of the machine that is
 fitted to them (certified to 1e-3), the seconds that choosing takes (one thread), and the effective
-dimension of the kernel beside the number of landmarks. The means over the seeds.
+dimension of the kernel compared with the number of landmarks. The means over the seeds.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def compared(task: sets.Task, counts: Sequence[int], seeds: int) -> dict[str, An
 
 
 def some(rows: MemoryDataset, count: int) -> Operand:
-    """At most so many rows, drawn at random: files have an order."""
+    """At most this many rows, drawn at random: files have an order."""
     picked = np.random.default_rng(0).permutation(rows.n_rows)[:count]
     return Operand(rows.rows(np.sort(picked)))
 

@@ -16,7 +16,7 @@ from bigscreen.numerics.rows import njit
 
 @dataclass(frozen=True)
 class Defaults:
-    """Those of the authors' code; omega, which the paper does not give, is 2."""
+    """Settings of the authors' code; omega, which the paper does not give, is 2."""
 
     step: float = 1.5
     radius: float = 1100.0
@@ -79,7 +79,7 @@ def _stage(
 def pegasos(
     X: np.ndarray, y: np.ndarray, lam: float, steps: int, seed: int, looks: int = 10
 ) -> Iterator[np.ndarray]:
-    """Shalev-Shwartz et al. 2011: step ``1 / (2 lam t)``, projected; yields w at so many looks.
+    """Shalev-Shwartz et al. 2011: step ``1 / (2 lam t)``, projected; yields w at this many looks.
 
     The objective's ``lam`` is half of theirs; the ball that holds the optimum has the radius
     ``1 / sqrt(2 lam)`` then.

@@ -38,7 +38,7 @@ class Task:
     gamma, lam : float
         ``exp(-gamma ||x - z||^2)``; the objective is ``mean hinge + lam ||w||^2``.
     landmarks : int
-        Those of the paper's table.
+        Number of landmarks in the paper's table.
     about : str
         Where it is not the paper's set; empty: it is.
     """
@@ -62,11 +62,11 @@ class Task:
         return f"{self.name} (STAND-IN)" if self.standin else self.name
 
     def C(self, rows: int) -> float:
-        """What C is for so many rows: ``1 / (2 n lam)``."""
+        """What C is for this many rows: ``1 / (2 n lam)``."""
         return 1.0 / (2.0 * rows * self.lam)
 
     def first(self, rows: int | None) -> Task:
-        """At most so many rows, drawn at random but always the same."""
+        """At most this many rows, drawn at random but always the same."""
         n = len(self.y)
         if rows is None or rows >= n:
             return self
@@ -173,7 +173,7 @@ def files(parser: argparse.ArgumentParser) -> None:
 
 
 def loaded(given: argparse.Namespace, most: int | None = None) -> list[Task]:
-    """The sets asked for, of at most so many rows."""
+    """The sets asked for, of at most this many rows."""
     most = given.rows or most
     given = argparse.Namespace(**{**vars(given), "rows": most})
     makers = {**SETS, "kdd99": kdd99}

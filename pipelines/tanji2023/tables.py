@@ -6,7 +6,7 @@
 
 The paper's protocol: an RBF kernel, uniform landmarks, five-fold splits, the mean of the runs; the
 seconds of the features apart from those of the solve; errors on training and test rows, for mnist
-the F1 score; beside them what the paper leaves out, the objective and how far it is above the
+the F1 score; next to them what the paper leaves out, the objective and how far it is above the
 proved bound. Pegasos and Snacks stop at a primal accuracy of 1e-6, or at their last step. By
 default fewer rows and landmarks, one split, one run; ``--paper`` takes all that is there, its
 landmarks, five splits and ten runs, as far as this machine's memory has the features; it first says
@@ -186,7 +186,7 @@ def probed(one: columns.Split) -> dict[str, dict[str, float]]:
 def solved(one: columns.Split, seed: int, epochs: float) -> dict[str, dict[str, float]]:
     """Every column of one split."""
     found = {name: run(one, seed) for name, run in columns.OURS.items()}
-    # What nobody can be below: of the solvers that prove something, the best.
+    # The best proved lower bound: no solver can be below it.
     bound = max(run["bound"] for run in found.values())
     ways: dict[str, Callable[[], dict[str, float]]] = {
         "LIBLINEAR": lambda: columns.liblinear(one, seed),

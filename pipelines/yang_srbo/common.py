@@ -57,7 +57,7 @@ WAYS = {
 
 
 PARTS = 10
-"""On the paper's own grid cold solves are of one value in so many."""
+"""On the paper's own grid cold solves are of one value in this many."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def compared(
     """Every way along the grid of nu for every sigma: seconds and shares averaged, best scores.
 
     Of a cold walk every ``stride``-th value; its score is that of the warm one then, which has the
-    same optima. A C-SVM stands beside them if asked for, and the machine has two classes.
+    same optima. A C-SVM stands next to them if asked for, and the machine has two classes.
     """
     compiled()
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}

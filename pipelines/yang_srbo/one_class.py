@@ -3,7 +3,7 @@
     python -m pipelines.yang_srbo.one_class [--only Sonar ...] [--rows N] [--step .01] [--powers 8]
 
 Trained on the positive rows of 4/5 of a set, measured on all rows of the other fifth, linear and
-RBF, beside a kernel density (KDE). The numbers that the paper calls AUC are whole numbers of right
+RBF, and a kernel density (KDE). The numbers that the paper calls AUC are whole numbers of right
 test rows (Sonar's 52.38 % is 22 of 42): an accuracy, which stands here in a column of its own.
 """
 

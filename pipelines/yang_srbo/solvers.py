@@ -31,7 +31,7 @@ SETS = {
     "Abalone": data_sets.abalone,
 }
 PAPER = {("Adult", "linear"): 92.75, ("Adult", "RBF"): 76.92}
-"""Accuracy of DCDM, the same with SRBO; the paper's other sets are not at hand."""
+"""Accuracy of DCDM, the same with SRBO; the paper's other sets are not available."""
 
 EPS = 1e-8
 """The threshold of DCDM as printed, whose value the paper does not give."""

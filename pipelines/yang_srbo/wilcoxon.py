@@ -1,4 +1,4 @@
-"""Is SRBO faster than no screening, over the experiments at hand? (Yang, table XII).
+"""Is SRBO faster than no screening, over the experiments available? (Yang, table XII).
 
     python -m pipelines.yang_srbo.wilcoxon --out FOLDER
 

@@ -7,7 +7,7 @@ Table 1 (MNIST digits 0 and 7): the duality gap at which a rule has removed a ha
 stopping rule holds over all rows; figure 1 (digits 3 and 5): the gap against kernel evaluations.
 C = 1, sigma = 6 (gamma = 1/72), no offset, working sets of size one; the paper does not say how
 pixels are scaled: pixels / 255 is assumed, nor how often its rules look: after every step here.
-The paper's numbers stand beside ours. Its headline, that f-safe shrinking spares evaluations, is
+The paper's numbers stand next to ours. Its headline, that f-safe shrinking spares evaluations, is
 not reproduced: bringing rows back at the end costs what leaving them out has saved.
 """
 
@@ -173,7 +173,7 @@ def show(title: str, runs: dict[str, dict[str, Any]], paper: dict[str, tuple[Any
 
 
 def missed(title: str, runs: dict[str, dict[str, Any]]) -> list[str]:
-    """The paper's headline beside what these runs took, where no rule f-safe takes much less."""
+    """The paper's headline and what these runs took, if no f-safe rule takes much less."""
     plain, joachims = (runs[rule]["kernel_entries"] for rule in ("unscreened", "Joachims"))
     safe = {rule: run["kernel_entries"] for rule, run in runs.items() if rule.startswith("f = ")}
     if min(safe.values()) < SPARED * min(plain, joachims):

@@ -4,7 +4,7 @@
 
 On made-up rows of the shape of SUSY (no real data), every selection (by the gain in the dual, or
 the worst violation) with every working set (one variable, two), without an offset and with
-LIBSVM's; all stop by LIBSVM's rule, so scikit-learn's SVC stands beside the last.
+LIBSVM's; all stop by LIBSVM's rule, so scikit-learn's SVC stands next to the last.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def one(
     # Entries are counted: those that steps ask for, not the matrix at once.
     solver = Pairs(selection, size, whole=0, eps=given.eps)
     with Inline(1) as fleet:
-        # No gap is asked for: LIBSVM's rule ends it.
+        # No gap is requested: LIBSVM's rule ends it.
         found = fit(Run(design, problem, fleet), solver, Limits(0.0, 1_000_000))
     last = found.history[-1]
     return {

@@ -1,1 +1,1 @@
-"""The exact kernel machine beside scikit-learn, scikit-learn-intelex and LIBSVM."""
+"""The exact kernel machine compared with scikit-learn, scikit-learn-intelex and LIBSVM."""

@@ -1,10 +1,10 @@
-"""Race of the exact kernel machine: bigscreen's SVC beside scikit-learn's and oneDAL's.
+"""Race of the exact kernel machine: bigscreen's SVC compared with scikit-learn's and oneDAL's.
 
     python -m pipelines.bench.exact.race [--only mnist-3-5 covtype] [--repeat 5] [--out FOLDER]
     python -m pipelines.bench.exact.race --far [--only mnist-3-5 covtype]
 
 Every fit is a process of its own, in turns, with the same threads and the same rows. Peers stop at
-their tol of 1e-3; ours is asked for the relative gap of the fastest scikit-learn-intelex. All gaps
+their tol of 1e-3; ours has the relative gap of the fastest intelex to reach. All gaps
 are computed here, in float64 over all rows, from each solver's dual coefficients.
 --far: ours and LIBSVM at 1e-6, dual objectives and test predictions side by side.
 """
@@ -151,7 +151,7 @@ def medians(fits: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def compared(results: dict[str, Any]) -> dict[str, Any]:
-    """Ours beside the fastest scikit-learn-intelex of every task, and the ratios' mean."""
+    """Ours compared with the fastest scikit-learn-intelex of every task, and the ratios' mean."""
     tasks = {}
     for name, result in results.items():
         rivals = {peer: part for peer, part in result.items() if peer.startswith("intelex")}

@@ -1,1 +1,1 @@
-"""Paths of C beside as many cold fits of others."""
+"""Paths of C compared with as many cold fits of others."""

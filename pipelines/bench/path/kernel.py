@@ -1,4 +1,4 @@
-"""A path of 20 values of C with an RBF kernel beside 20 cold fits of scikit-learn-intelex.
+"""A path of 20 values of C with an RBF kernel compared with 20 cold fits of scikit-learn-intelex.
 
     python -m pipelines.bench.path.kernel [--repeat 3] [--threads 2] [--out FOLDER] [--quick]
 

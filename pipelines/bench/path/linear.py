@@ -1,4 +1,4 @@
-"""A path of 100 values of C of a linear machine, beside as many cold fits of scikit-learn.
+"""A path of 100 values of C of a linear machine, compared with as many cold fits of scikit-learn.
 
     python -m pipelines.bench.path.linear [--only ijcnn1 covtype] [--repeat 3] [--quick] [--out DIR]
 
