@@ -93,7 +93,7 @@ def test_scores_are_within_the_factor_of_the_theory(seed, sparse_rows):
     )
 
 
-def test_leverage_ends_where_entries_carry_no_more():
+def test_leverage_ends_at_the_resolution_of_entries():
     """A kernel of rank 3 has an effective dimension of 3 at most: it is not waited for more."""
     data = contracts.rows(0, n=200, d=3)
     pool = Operand(data.X(0, 200))
@@ -220,7 +220,7 @@ def test_kernels_that_are_not_definite_are_refused(way):
         assert len(nystrom.choose_landmarks(data, make_kernel("sigmoid", 0.2), 5, other, 0)[1]) == 5
 
 
-def test_what_cannot_be_computed_is_a_sentence():
+def test_overflow_is_reported_in_a_sentence():
     X = np.full((50, 2), 1e30) * np.arange(1, 51)[:, None]
     data = MemoryDataset(X.astype(np.float32), np.arange(50) % 2, [0, 1])
     with pytest.raises(InputError, match="scale the data"):

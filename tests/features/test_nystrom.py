@@ -37,7 +37,7 @@ def design_of(data, kernel="rbf", count=40, gamma=0.2, sampling="uniform"):
 
 @pytest.mark.parametrize("name", [*KERNELS, "sigmoid"])
 @pytest.mark.parametrize("sparse_rows", [False, True])
-def test_kernels_keep_the_law(name, sparse_rows):
+def test_every_kernel_keeps_the_law_of_kernels(name, sparse_rows):
     X = contracts.rows(0, n=70, d=9, sparse_rows=sparse_rows).X(0, 70)
     contracts.kernel_law(make_kernel(name, 0.3, 3, 0.5), X)
 
@@ -73,7 +73,7 @@ def test_rpcholesky_of_a_kernel_of_low_rank():
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
-def test_pivots_end_where_float32_has_more_left_than_there_is(scale):
+def test_pivots_end_even_if_float32_residuals_are_too_large(scale):
     """Rows far from 0 whose entries are tiny, twice each, would be drawn forever and rejected."""
     rng = np.random.default_rng(0)
     X = scale * (1.0 + 1e-4 * rng.normal(size=(34, 3)))
@@ -105,7 +105,7 @@ def test_rpcholesky_beats_uniform_on_clusters():
 @pytest.mark.parametrize(
     ("count", "sampling", "message"), [(61, "uniform", "61 landmarks"), (5, "grid", "sampling")]
 )
-def test_bad_landmarks(count, sampling, message):
+def test_bad_requests_for_landmarks_are_refused(count, sampling, message):
     with pytest.raises(InputError, match=message):
         nystrom.choose_landmarks(
             contracts.rows(0, n=60), make_kernel("rbf", 0.2), count, sampling, 0
@@ -130,7 +130,7 @@ def test_repeated_landmarks_are_truncated():
     assert design.rank <= 5
 
 
-def test_a_kernel_of_zeros():
+def test_a_kernel_of_zeros_is_refused():
     data = MemoryDataset(np.zeros((10, 3), np.float32), np.arange(10) % 2, [0, 1])
     with pytest.raises(InputError, match="zero everywhere"):
         design_of(data, "linear", count=5)
@@ -222,7 +222,7 @@ def test_features_on_disk_are_reused_only_for_the_same_problem(fleet, tmp_path):
         assert kept.data.path != first.data.path
 
 
-def test_features_are_float64_where_that_is_asked_for(fleet, tmp_path):
+def test_features_are_float64_if_requested(fleet, tmp_path):
     data = contracts.rows(1, n=200)
     design, _ = design_of(data)
     phi = design.features_of(design.columns(data.X(0, 200), np.float64))

@@ -26,7 +26,7 @@ def rows(n=900):
     return X, ((X**2).sum(axis=1) + 0.1 * rng.normal(size=n) > 1.2).astype(int)
 
 
-def test_stored_features_keep_what_float64_carries():
+def test_stored_features_keep_all_directions_that_float64_resolves():
     X, y = rows()
     full = NystroemSVC(tuning=Tuning(features="stored"), tol=1e-6, **HOW).fit(X, y)
     less = NystroemSVC(tuning=Tuning(features="stored", truncation=1e-6), tol=1e-6, **HOW).fit(X, y)
@@ -92,7 +92,7 @@ def test_repeated_landmarks_beside_a_ridge_are_carried_by_float32(gamma):
     )
 
 
-def test_recomputed_features_say_what_they_cannot_carry():
+def test_a_truncation_too_small_for_recomputed_features_is_refused():
     X, y = rows()
     machine = NystroemSVC(tuning=Tuning(features="recomputed"), **HOW).fit(X, y)
     (record,) = machine.certificate_
@@ -106,7 +106,7 @@ def test_recomputed_features_say_what_they_cannot_carry():
         SVC(tuning=Tuning(truncation=1e-9)).fit(X, y)
 
 
-def test_paths_keep_as_much():
+def test_paths_keep_all_directions_that_float64_resolves():
     X, y = rows(400)
     path = svm_path(X, y, [1.0, 100.0], kernel="rbf", gamma=0.3, n_components=120)
     known = path.record["provenance"]["nystrom"]

@@ -91,7 +91,7 @@ def test_a_stationary_point_as_libsvm_finds_one(kernel, solver):
 
 @pytest.mark.parametrize("solver", ["pairs", "block"])
 @pytest.mark.parametrize("machine", [NuSVC(nu=0.3), SVR(C=3.0), OneClassSVM(nu=0.4)])
-def test_every_machine(machine, solver):
+def test_every_estimator_ends_where_nothing_violates(machine, solver):
     X, y = rows(120)
     machine.set_params(solver=solver, **KERNELS["sigmoid"])
     machine.fit(X, X[:, 2] if isinstance(machine, SVR) else y)
@@ -132,7 +132,7 @@ def test_rules_that_rest_on_a_gap_are_refused():
 
 
 @pytest.mark.parametrize("start", ["divide", "nystrom"])
-def test_starts(start):
+def test_any_start_ends_where_nothing_violates(start):
     X, y = rows(300)
     tuning = Tuning(start=start, parts=3 if start == "divide" else None)
     machine = SVC(tuning=tuning, **KERNELS["sigmoid"])
@@ -193,7 +193,7 @@ def test_a_matrix_that_is_not_symmetric():
         SVC(kernel="precomputed").fit(K, y)
 
 
-def test_paths():
+def test_paths_end_where_nothing_violates():
     X, y = rows(100)
     grid = [0.1, 1.0, 10.0]
     path = svm_path(X, y, grid, kernel="sigmoid", gamma=1.0, coef0=0.5, folds=2)

@@ -105,7 +105,7 @@ def test_blocks_and_dots_match_the_formula(kernel, seed, a, b, d, csr_a, csr_b, 
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
-def test_second_judge(kernel):
+def test_entries_are_those_of_scikit_learn(kernel):
     A, B = random_rows(1, 30, 7).astype(np.float64), random_rows(2, 20, 7).astype(np.float64)
     parameters = {key: value for key, value in kernel.to_dict().items() if key != "name"}
     name = "poly" if kernel.name == "polynomial" else kernel.name
@@ -168,7 +168,7 @@ def test_out_is_used_and_checked(dtype):
         Rbf(0.1).dots(A, side, np.zeros(6))
 
 
-def test_features_must_agree():
+def test_rows_of_another_width_are_refused():
     with pytest.raises(InputError, match="4 features where 5"):
         Linear().block(random_rows(1, 2, 4), Operand(random_rows(1, 2, 5)))
 
@@ -207,7 +207,7 @@ def test_identical_rows_give_one(csr):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1e34, 3e38])
-def test_values_out_of_range_spoil_their_own_row_alone(value):
+def test_values_out_of_range_change_only_entries_of_their_row(value):
     A, B = random_rows(7, 5, 40), random_rows(8, 6, 40)
     normal = Rbf(0.1).block(A, Operand(B))
     B[2, 3] = value
@@ -282,7 +282,7 @@ def test_sparse_columns_are_split_by_frequency():
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: f"{k.name}")
-def test_records_come_back(kernel):
+def test_a_record_restores_its_kernel(kernel):
     assert kernel_from_dict(json.loads(json.dumps(kernel.to_dict()))) == kernel
     assert pickle.loads(pickle.dumps(kernel)) == kernel
 

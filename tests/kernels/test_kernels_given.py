@@ -29,7 +29,7 @@ def gram():
 
 @pytest.mark.parametrize("csr", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_precomputed_takes_columns(gram, csr, dtype):
+def test_precomputed_entries_are_columns_of_the_rows(gram, csr, dtype):
     kernel, ids = Precomputed(), np.array([7, 3, 59, 3])
     rows, side = as_form(gram[10:45], csr), Operand(as_form(gram[ids], csr), ids)
     block = kernel.block(rows, side, dtype=dtype)
@@ -70,7 +70,7 @@ def test_precomputed_comes_back_from_its_record():
 
 
 @pytest.mark.parametrize("csr", [False, True])
-def test_custom_is_the_function(csr):
+def test_custom_entries_are_those_of_the_function(csr):
     A, B = random_rows(1, 70, 6, 0.5), random_rows(2, 40, 6, 0.5)
     exact = cosine(A.astype(float), B.astype(float))
     kernel, rows, side = Custom(cosine), as_form(A, csr), Operand(as_form(B, csr))
@@ -113,12 +113,12 @@ def test_custom_says_what_is_wrong(function, said):
     assert "\n" not in str(caught.value)
 
 
-def test_custom_rows_must_agree():
+def test_custom_refuses_rows_of_another_width():
     with pytest.raises(InputError, match="3 features where 2"):
         Custom(cosine).block(random_rows(1, 3, 3), Operand(random_rows(2, 4, 2)))
 
 
-def test_custom_record_is_for_people():
+def test_a_custom_kernel_cannot_be_restored_from_its_record():
     assert Custom(cosine).to_dict() == {"name": "callable", "function": "cosine"}
     assert pickle.loads(pickle.dumps(Custom(cosine))) == Custom(cosine)
 

@@ -129,7 +129,7 @@ def test_float64_entries_of_other_numbers_go_through_blas(kind):
 @here
 @pytest.mark.parametrize("kernel", [Linear(), Rbf(0.01)], ids=lambda k: k.name)
 @pytest.mark.parametrize("kind", KINDS + MIXED)
-def test_bits_do_not_depend_on_the_company(kind, kernel):
+def test_bits_do_not_depend_on_the_other_rows(kind, kernel):
     """Nor do those of rows on the left that are no integers, which go through BLAS."""
     A, B = rows(kind, 150, 40, 0), rows(kind, 90, 40, 1)
     off = np.arange(3, 150, 7)
@@ -166,7 +166,7 @@ def test_sparse_rows_have_the_bits_of_dense_ones(kind):
 
 @here
 @pytest.mark.parametrize("odd", [200.0, 0.3])
-def test_columns_computed_again_are_those_that_were_kept(odd):
+def test_recomputed_columns_have_the_bits_of_cached_ones(odd):
     """Whether all rows were bytes says how products with some of them are computed later on."""
     X = rows("bytes", 200, 30, 7) % 100
     X[5] = odd
@@ -204,7 +204,7 @@ def test_columns_computed_again_are_those_that_were_kept(odd):
         (np.zeros((2, vnni.MAX_BYTE_COLUMNS + 1)), None),
     ],
 )
-def test_what_stands_for_bytes(X, found):
+def test_numbers_that_represent_bytes_are_recognised(X, found):
     grid = vnni.find_grid(X.astype(np.float32))
     if found is None:
         assert grid is None
@@ -227,7 +227,7 @@ def test_what_stands_for_bytes(X, found):
         ((-np.inf, 1), [1]),
     ],
 )
-def test_which_columns_do(columns, small):
+def test_columns_of_bytes_are_recognised(columns, small):
     X = np.zeros((9, len(columns)), np.float32)
     X[7] = columns
     grid = vnni.find_grid(X)
@@ -241,7 +241,7 @@ def test_which_columns_do(columns, small):
 @here
 @pytest.mark.parametrize("kernel", [Linear(), Rbf(1e-9)], ids=lambda k: k.name)
 @pytest.mark.parametrize(("low", "high"), [(0, 255), (-128, 127)])
-def test_the_largest_sums_fit(kernel, low, high):
+def test_the_largest_sums_fit_32_bits(kernel, low, high):
     """Every product and every distance as large as it can be, in as many columns as there are."""
     X = np.array(
         [
@@ -264,7 +264,7 @@ def test_the_largest_sums_fit(kernel, low, high):
 
 @here
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
-def test_what_is_no_number_of_theirs_spoils_its_own_row_alone(value):
+def test_a_value_off_the_grid_changes_only_entries_of_its_row(value):
     A, B = rows("flags", 9, 40, 7), rows("flags", 6, 40, 8)
     normal = Rbf(0.1).block(A, Operand(B))
     A[2, 3] = value

@@ -35,12 +35,12 @@ def test_bits_are_those_of_scipy(n, lower, dtype):
     np.testing.assert_allclose(whole @ solved, v, atol=1e-3 if dtype == np.float32 else 1e-10)
 
 
-def test_what_is_not_definite_has_no_factor():
+def test_a_matrix_that_is_not_definite_has_no_factor():
     assert factorise(-np.eye(3)) is None
     assert factorise(np.array([[1.0, 2.0], [2.0, 1.0]])) is None
 
 
-def test_threads_at_once():
+def test_threads_at_once_give_the_same_bits():
     with blas_threads(1), ThreadPoolExecutor(4) as pool:
         alone = [factorise(matrix(120, np.float64, seed)).matrix for seed in range(8)]
         at_once = pool.map(lambda seed: factorise(matrix(120, np.float64, seed)).matrix, range(8))

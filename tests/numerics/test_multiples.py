@@ -28,7 +28,7 @@ def test_most_rows_tell_it_where_the_largest_moved():
     assert factor == pytest.approx(0.3, rel=1e-15) and moved.tolist() == [49]
 
 
-def test_what_is_no_multiple():
+def test_rows_that_are_no_multiple_are_reported():
     nothing, one = np.zeros(4), np.array([0.0, 1.0, 0.0, -2.0])
     assert find_multiple(nothing, one)[1].tolist() == [1, 3]
     assert find_multiple(one, nothing)[1].tolist() == []

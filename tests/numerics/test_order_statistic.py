@@ -28,7 +28,7 @@ def sorted_statistic(values, weights, threshold):
     light=st.booleans(),
 )
 @settings(deadline=None, max_examples=60)
-def test_the_same_as_sorting(n, seed, order, digits, light):
+def test_the_statistic_is_that_of_sorted_values(n, seed, order, digits, light):
     rng = np.random.default_rng(seed)
     values = rng.normal(size=n)
     if order == "waves":  # a sample of every k-th value may see nothing of it
@@ -46,7 +46,7 @@ def test_the_same_as_sorting(n, seed, order, digits, light):
         assert found == sorted_statistic(values, weights, threshold)
 
 
-def test_values_without_end():
+def test_infinite_values_are_allowed():
     values = np.concatenate([np.full(3000, -np.inf), np.arange(3000.0), np.full(3000, np.inf)])
     weights = np.ones(9000)
     for threshold, wanted in ((1, -np.inf), (3001, 0.0), (5999.5, 2999.0), (6001, np.inf)):

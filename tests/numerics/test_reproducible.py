@@ -54,7 +54,7 @@ def test_sums_at_the_bound_do_not_wrap():
         assert exact.read(sums, str(sign), 7.4)[0] == pytest.approx(sign * 7.4, rel=1e-15)
 
 
-def test_adding_nothing():
+def test_a_sum_of_zeros_is_0():
     assert exact.quantum(0.0) == 1.0
     sums: exact.Totals = {}
     exact.add(sums, "x", np.zeros(2), 0.0)
@@ -71,6 +71,6 @@ def test_totals_of_a_message_are_not_shared():
 
 
 @pytest.mark.parametrize("bound", [np.inf, np.nan])
-def test_overflow_is_named(bound):
+def test_overflow_is_reported(bound):
     with pytest.raises(InputError, match="so large"):
         exact.quantum(bound)

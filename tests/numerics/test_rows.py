@@ -113,7 +113,7 @@ def test_exponential_error_over_a_dense_grid():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_exponential_at_its_ends(dtype):
+def test_the_exponential_is_exact_at_its_ends(dtype):
     t = np.array([0, 3, 1e30, np.inf, -2000, -np.inf, -1, np.nan], dtype=dtype)
     value = exp2_all(t)
     assert value.dtype == dtype
@@ -122,7 +122,7 @@ def test_exponential_at_its_ends(dtype):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 2e-7), (np.float64, 1e-15)])
-def test_tanh(dtype, tolerance):
+def test_tanh_is_accurate(dtype, tolerance):
     x = np.concatenate([np.linspace(-30, 30, 100_001), [np.inf, -np.inf, 0]]).astype(dtype)
     assert np.abs(tanh_all(x) - np.tanh(x.astype(np.float64))).max() < tolerance
     assert np.isnan(tanh_all(np.array([np.nan], dtype=dtype)))[0]

@@ -33,7 +33,7 @@ def fleet():
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("n", "size", "shard_rows"), [(90, 2048, 128), (200, 16, 64)])
-def test_the_oracles_optimum(n, size, shard_rows, kernel, intercept, sparse_rows, fleet):
+def test_the_optimum_is_that_of_the_reference(n, size, shard_rows, kernel, intercept, sparse_rows, fleet):
     data = contracts.rows(n, n, sparse_rows=sparse_rows, shard_rows=shard_rows, chunk_rows=16)
     w = world(data, kernel, 2.0, intercept)
     ends_right(w, solved(w, fleet, Block(size=size)))
@@ -66,7 +66,7 @@ def test_any_block_cache_cut_and_rule(
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
-def test_alpha_itself(intercept, fleet):
+def test_alpha_is_that_of_the_reference(intercept, fleet):
     """A kernel matrix of full rank has one optimum."""
     w = world(contracts.rows(3, 150, **GRID), "rbf", 2.0, intercept, gamma=1.0)
     found = solved(w, fleet, tol=1e-6)
@@ -191,7 +191,7 @@ def test_a_start_is_taken_over(intercept, rule, fleet):
     assert half.history[0]["dual"] == pytest.approx(w.value(0.5 * whole.point.alpha), rel=1e-6)
 
 
-def test_a_start_of_nothing(fleet):
+def test_a_start_at_0_is_taken(fleet):
     """What a subsample's alpha may come to."""
     w = world(contracts.rows(4, 200, **GRID), "rbf", 3.0, "true")
     ends_right(w, solved(w, fleet, tol=1e-5, start=np.zeros(200)))
@@ -220,7 +220,7 @@ def test_alpha_read_off_a_subsample_is_a_feasible_start(intercept, sparse_rows, 
     assert abs(one.dual - other.dual) <= one.gap + other.gap + one.rounding_bound
 
 
-def test_designs_it_does_not_solve(fleet):
+def test_designs_with_columns_are_refused(fleet):
     data = contracts.rows(0, 30)
     for design in (Design(data), contracts.world(data, "rbf").design):
         with pytest.raises(InputError, match="newton or cd"):

@@ -63,7 +63,7 @@ def test_nothing_is_computed_twice_while_there_is_room(fleet):
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("d", [2, 9, 33, 300])
-def test_a_column_has_the_same_bits_in_any_company(d, dtype, sparse_rows, kernel):
+def test_the_bits_of_a_column_do_not_depend_on_the_other_rows(d, dtype, sparse_rows, kernel):
     """Alone, among others, from a store, and after most of the rows have gone."""
     rng = np.random.default_rng(d)
     X = (rng.normal(size=(700, d)) + 2).astype(np.float32)
@@ -157,7 +157,7 @@ def test_slots_hold_the_rows_used_last(seed, capacity):
 
 # -- rows and numbers on their way -------------------------------------------------------------
 @pytest.mark.parametrize("sparse_rows", [False, True])
-def test_rows_arrive_in_the_order_they_were_asked_for(sparse_rows, fleet):
+def test_rows_arrive_in_the_requested_order(sparse_rows, fleet):
     data = contracts.rows(3, 300, sparse_rows=sparse_rows, **GRID)
     design = Design(data, make_kernel("rbf", 0.1))
     fleet.start(BlockProgram(design, CSvc(1.0, 1), 5, 10), data.n_shards)

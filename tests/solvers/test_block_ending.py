@@ -73,7 +73,7 @@ def test_blocks_alone_go_to_a_gap_that_they_soon_meet(fleet, ended):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_any_problem(name, fleet, ended):
+def test_the_ending_reaches_the_optimum_of_any_problem(name, fleet, ended):
     w = any_world(name, n=150, **GRID)
     found = solved(w, fleet, watched(Ends, size=64), tol=TOL)
     assert any(ended)
@@ -86,7 +86,7 @@ def test_any_problem(name, fleet, ended):
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
-def test_repeated_rows(intercept, fleet):
+def test_the_ending_reaches_the_optimum_with_repeated_rows(intercept, fleet):
     """Free rows are more than the rank of their kernel entries: the optimum all the same."""
     data = contracts.rows(2, 240, 3, 0.5, False, **GRID)
     X = np.repeat(data.X(0, 80), 3, axis=0)
@@ -96,7 +96,7 @@ def test_repeated_rows(intercept, fleet):
     ends_right(w, solved(w, fleet, Block(size=64), tol=1e-9), 1e-9)
 
 
-def test_beside_libsvm(fleet, ended):
+def test_the_ending_reaches_the_scores_of_libsvm(fleet, ended):
     data = contracts.rows(4, 250, 5, 0.5, weights=False, **GRID)
     w = world(data, "rbf", 10.0, "true", gamma=0.4)
     found = solved(w, fleet, watched(Ends, size=64), tol=1e-12)

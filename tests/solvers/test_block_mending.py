@@ -45,7 +45,7 @@ def test_gaps_that_float32_columns_cannot_show(intercept, sparse_rows, fleet):
 
 
 @pytest.mark.parametrize("name", ["svr-true", "one-class", "nu"])
-def test_other_problems(name, fleet):
+def test_repairs_reach_the_gap_of_other_problems(name, fleet):
     w = any_world(name, n=200, **GRID)
     found = solved(w, fleet, watched(Mends, size=256), tol=1e-10)
     assert found.certificate.relative_gap <= 1e-10

@@ -41,7 +41,7 @@ def law(w, found, tol):
 @pytest.mark.parametrize(("n", "size"), [(70, 2048), (200, 16)])
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_oracles_optimum(name, sparse_rows, n, size, fleet):
+def test_the_optimum_is_that_of_the_reference(name, sparse_rows, n, size, fleet):
     w = any_world(name, n=n, sparse_rows=sparse_rows, **GRID)
     for rule in (None, make_rule("gap")):
         law(w, solved(w, fleet, Block(size=size), rule, 1e-6), 1e-6)
@@ -72,7 +72,7 @@ def test_any_block_cache_and_rule(name, seed, n, level, kernel, size, columns, r
         law(w, solved(w, fleet, solver, make_rule(rule), 1e-4), 1e-4)
 
 
-def test_a_box_that_does_not_hold_0(fleet):
+def test_a_box_that_excludes_0(fleet):
     data = problem_rows("sublinear", n=100, **GRID)
     rng = np.random.default_rng(0)
     for lower, upper in ((0.2, 1.0), (-1.0, -0.3), (0.5, 0.5)):

@@ -59,7 +59,7 @@ class Case:
     st.booleans(),
     st.sampled_from([1e-4, 1e-2, 1.0]),
 )
-def test_any_problem(seed, kernel, coupling, tube, repeated, far):
+def test_any_small_dual_is_solved_exactly(seed, kernel, coupling, tube, repeated, far):
     case = Case(seed, kernel, coupling, tube, repeated, far)
     dual, before = case.dual, case.value(case.alpha)
     done, alpha, G = case.solve()
@@ -78,7 +78,7 @@ def test_any_problem(seed, kernel, coupling, tube, repeated, far):
 
 @pytest.mark.parametrize("coupling", ["none", "signs", "ones"])
 @pytest.mark.parametrize("tube", [False, True])
-def test_it_ends_at_the_optimum_where_rows_differ(coupling, tube):
+def test_solve_reports_the_optimum_if_rows_differ(coupling, tube):
     for seed in range(20):
         case = Case(seed, "rbf", coupling, tube, False, 1e-2, d=6)
         done, alpha, _ = case.solve()

@@ -64,7 +64,7 @@ def is_right(w, found, tol):
     sparse_rows=st.booleans(),
     whole=st.sampled_from([0, Pairs.whole]),
 )
-def test_the_oracles_optimum(
+def test_the_optimum_is_that_of_the_reference(
     seed, n, kernel, C, intercept, selection, working_set, rule, sparse_rows, whole
 ):
     data = contracts.rows(seed, n, sparse_rows=sparse_rows and n > 10)
@@ -263,7 +263,7 @@ def test_rows_without_weight_never_move():
 @pytest.mark.parametrize(
     "name", ["equal", "contradictions", "one class", "zeros", "two", "one of a class"]
 )
-def test_odd_data_end(name, C, intercept):
+def test_degenerate_data_end_with_a_true_certificate(name, C, intercept):
     rng = np.random.default_rng(0)
     X = rng.standard_normal((40, 3)).astype(np.float32)
     y = (np.arange(40) % 2).astype(np.int32)
@@ -327,12 +327,12 @@ def test_duplicated_rows_are_weights():
         ({"working_set": 3}, "1 or 2"),
     ],
 )
-def test_options_that_mean_nothing(options, words):
+def test_options_out_of_range_are_refused(options, words):
     with pytest.raises(InputError, match=words):
         Pairs(**options)
 
 
-def test_designs_and_problems_it_does_not_solve():
+def test_unsupported_designs_and_problems_are_refused():
     data = contracts.rows(0, 30)
     landmarks = contracts.world(data, "rbf")
     with pytest.raises(InputError, match="use newton"):

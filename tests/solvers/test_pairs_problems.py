@@ -29,7 +29,7 @@ from bigscreen.solvers.smo.state import SmoState
     size=st.sampled_from([0.1, 1.0]),
     linear=st.booleans(),
 )
-def test_the_oracles_optimum(seed, n, kind, intercept, selection, rule, size, linear):
+def test_the_optimum_is_that_of_the_reference(seed, n, kind, intercept, selection, rule, size, linear):
     kernel = None if linear and kind in ("lad", "svr", "quantile", "sublinear") else "rbf"
     w = any_world(seed, n, kind, intercept, kernel=kernel, size=size)
     found = solved(w, Pairs(selection, every=20), make_rule(rule), 1e-4)
@@ -39,7 +39,7 @@ def test_the_oracles_optimum(seed, n, kind, intercept, selection, rule, size, li
 
 @pytest.mark.parametrize("kind", ["lad", "svr", "quantile", "sublinear"])
 @pytest.mark.parametrize("working_set", [1, 2])
-def test_single_variables(kind, working_set):
+def test_steps_on_single_variables_reach_the_optimum(kind, working_set):
     w = any_world(1, 50, kind, "none")
     is_right(w, solved(w, Pairs(working_set=working_set), make_rule("gap"), 1e-7), 1e-7)
 
@@ -128,7 +128,7 @@ def test_a_start_keeps_the_total_and_moves_few_rows():
         np.testing.assert_allclose(state.alpha, w.dual.feasible(state.alpha), atol=1e-15)
 
 
-def test_a_total_that_nothing_has():
+def test_a_total_that_no_alpha_has_is_refused():
     w = any_world(5, 40, "nu-svc")
     data = w.design.data
     codes = (np.arange(40) < 2).astype(np.int32)

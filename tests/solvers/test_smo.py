@@ -79,7 +79,7 @@ def value(K, s, p, alpha):
     second=st.booleans(),
     pairs=st.booleans(),
 )
-def test_alpha_of_the_oracle(seed, n, coupling, dtype, second, pairs):
+def test_alpha_is_that_of_the_reference(seed, n, coupling, dtype, second, pairs):
     """A unique optimum: the slides' listings find the same alpha."""
     K, s, t, lo, hi, start, p = made(seed, n, coupling)
     K = K.astype(dtype).astype(np.float64)
@@ -100,7 +100,7 @@ def test_alpha_of_the_oracle(seed, n, coupling, dtype, second, pairs):
     second=st.booleans(),
     pairs=st.booleans(),
 )
-def test_objective_of_the_oracle_where_alpha_is_not_unique(seed, n, rank, coupling, second, pairs):
+def test_the_objective_is_that_of_the_reference_if_alpha_is_not_unique(seed, n, rank, coupling, second, pairs):
     """Duplicated rows and low rank: many optima of one value."""
     K, s, t, lo, hi, start, p = made(seed, n, coupling, rank, True, 0.0)
     found, _, violation = run(K, s, t, lo, hi, start, p, 1e-7, second_order=second, pairs=pairs)
@@ -117,7 +117,7 @@ def test_objective_of_the_oracle_where_alpha_is_not_unique(seed, n, rank, coupli
     second=st.booleans(),
     pairs=st.booleans(),
 )
-def test_kernels_that_are_not_psd(seed, n, coupling, second, pairs):
+def test_indefinite_kernels_end_where_nothing_violates(seed, n, coupling, second, pairs):
     """Every step gains; what is left violates nothing."""
     K, s, t, lo, hi, start, p = made(seed, n, coupling, ridge=0.0)
     K = K - 0.8 * np.eye(n) * np.diag(K)
@@ -128,7 +128,7 @@ def test_kernels_that_are_not_psd(seed, n, coupling, second, pairs):
 
 @pytest.mark.parametrize("coupling", COUPLINGS[1:])
 @pytest.mark.parametrize("n", [63, 64, 65, 200])
-def test_as_many_steps_as_the_oracle_takes(n, coupling):
+def test_steps_are_as_many_as_the_reference_takes(n, coupling):
     # Gains are compared in float32, so near ties can take another way: of seeds 1 to 20 one case in
     # 16 does. This seed has none, and on this grid the first gradient has the same bits anywhere.
     K, s, t, lo, hi, start, p = made(2, n, coupling)
@@ -165,7 +165,7 @@ def test_a_step_on_two_is_the_optimum_of_the_two(q, curves, share, boxes):
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
 @pytest.mark.parametrize("second", [False, True])
-def test_a_limit_on_steps(coupling, second):
+def test_at_most_max_steps_are_taken(coupling, second):
     problem = made(3, 50, coupling)
     for most in (0, 1, 5):
         _, steps, violation = run(*problem, 1e-12, most, second_order=second)
@@ -187,7 +187,7 @@ def test_no_tolerance_ends_all_the_same(coupling, second, pairs):
 @pytest.mark.parametrize("coupling", ["none", "sign"])
 @pytest.mark.parametrize("C", [1e-60, 1e-12, 1e12])
 @pytest.mark.parametrize("scale", [1e-14, 1.0, 1e14])
-def test_scales_far_from_one(C, scale, coupling):
+def test_boxes_and_entries_of_any_scale_are_solved(C, scale, coupling):
     """Boxes and kernels of any size: the objective of a problem that is scaled back."""
     rng = np.random.default_rng(5)
     n = 40
@@ -202,7 +202,7 @@ def test_scales_far_from_one(C, scale, coupling):
 
 
 @pytest.mark.parametrize("t", [np.zeros(3), np.ones(3)])
-def test_nothing_to_move(t):
+def test_a_problem_without_movable_rows_ends_at_once(t):
     """Boxes without room, and no rows at all."""
     one = np.ones(3)
     _x, steps, violation = run(np.eye(3), one, t, one, one, one, -one)

@@ -136,7 +136,7 @@ def test_a_violation_is_the_worst_of_any_group():
 
 
 @pytest.mark.parametrize("groups", [1, 2])
-def test_some_rows_of_a_matrix_are_a_matrix(groups):
+def test_steps_on_a_reordered_part_of_a_matrix(groups):
     """Rows picked out, in the order of their groups, with memory lent or not."""
     K, p, start, q = made(3, 60, True, groups, True)
     rng = np.random.default_rng(0)
