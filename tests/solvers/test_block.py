@@ -33,7 +33,9 @@ def fleet():
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("n", "size", "shard_rows"), [(90, 2048, 128), (200, 16, 64)])
-def test_the_optimum_is_that_of_the_reference(n, size, shard_rows, kernel, intercept, sparse_rows, fleet):
+def test_the_optimum_is_that_of_the_reference(
+    n, size, shard_rows, kernel, intercept, sparse_rows, fleet
+):
     data = contracts.rows(n, n, sparse_rows=sparse_rows, shard_rows=shard_rows, chunk_rows=16)
     w = world(data, kernel, 2.0, intercept)
     ends_right(w, solved(w, fleet, Block(size=size)))

@@ -29,7 +29,9 @@ from bigscreen.solvers.smo.state import SmoState
     size=st.sampled_from([0.1, 1.0]),
     linear=st.booleans(),
 )
-def test_the_optimum_is_that_of_the_reference(seed, n, kind, intercept, selection, rule, size, linear):
+def test_the_optimum_is_that_of_the_reference(
+    seed, n, kind, intercept, selection, rule, size, linear
+):
     kernel = None if linear and kind in ("lad", "svr", "quantile", "sublinear") else "rbf"
     w = any_world(seed, n, kind, intercept, kernel=kernel, size=size)
     found = solved(w, Pairs(selection, every=20), make_rule(rule), 1e-4)

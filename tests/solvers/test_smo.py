@@ -100,7 +100,9 @@ def test_alpha_is_that_of_the_reference(seed, n, coupling, dtype, second, pairs)
     second=st.booleans(),
     pairs=st.booleans(),
 )
-def test_the_objective_is_that_of_the_reference_if_alpha_is_not_unique(seed, n, rank, coupling, second, pairs):
+def test_the_objective_is_that_of_the_reference_if_alpha_is_not_unique(
+    seed, n, rank, coupling, second, pairs
+):
     """Duplicated rows and low rank: many optima of one value."""
     K, s, t, lo, hi, start, p = made(seed, n, coupling, rank, True, 0.0)
     found, _, violation = run(K, s, t, lo, hi, start, p, 1e-7, second_order=second, pairs=pairs)
