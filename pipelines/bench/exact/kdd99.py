@@ -3,7 +3,7 @@
     python -m pipelines.bench.exact.kdd99 [--only inline "2 workers" "worker killed"] [--out FOLDER]
 
 Each run is a `bigscreen fit --exact` of its own from the ingested store; memory is the peak PSS of
-all its processes. Errors are of the held-out rows, and of the held-out rows whose features are of no
+all its processes. Errors are of the held-out rows, and of those whose features are of no
 training row (72 % of this table's rows are copies). "worker killed" is 2 workers, one of which gets
 a SIGKILL halfway: not a bit of the objectives may change.
 """
