@@ -23,7 +23,7 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
 from bigscreen.plan.plan import plan_on
 from bigscreen.problems.recipes import CSvc
-from bigscreen.solvers.newton.near import Nearby, Standing, first_rows, rows_within
+from bigscreen.solvers.newton.near import Nearby, StartingPoint, max_rows_in, pick_first_rows
 from bigscreen.solvers.protocol import Near
 from bigscreen.train.exact import ExactJob
 from bigscreen.train.features import FeaturesJob
@@ -138,8 +138,8 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         assert book.dual is not None
         dual = binary.problem.dual(data.y(0, n), data.weights(0, n))
         room, size = self.plan.nearby_bytes, source.rank + bool(found.machine.constant)
-        near = first_rows(begun.far, found.relative_gap, dual, size)
-        most = rows_within(room, size, np.float64)
+        near = pick_first_rows(begun.far, found.relative_gap, dual, size)
+        most = max_rows_in(room, size, np.float64)
         if near is None or np.count_nonzero(near) > most:
             return None
         (rows, coef), side = found.change, source.side
@@ -168,7 +168,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         known = KnownDualPoint(alpha, w_alpha, largest, astray, proof["certified_in"])
         incremental = IncrementalCertifier(source, binary.problem, self.fleet, known)
         old = Near(self._old(binary), begun.dual)
-        standing = Standing(alpha, w_alpha, old, found.primal)
+        standing = StartingPoint(alpha, w_alpha, old, found.primal)
         return Nearby(standing, near, source, room, incremental)
 
     def _start(self, design: Design, binary: Binary) -> Start:

@@ -71,10 +71,10 @@ from bigscreen.solvers.interior import (
     factor_terms,
     interior_bytes,
     interior_fits,
+    interior_terms,
     pair_terms,
-    terms,
 )
-from bigscreen.solvers.newton.near import machine_at, near_sides
+from bigscreen.solvers.newton.near import make_float64_solver, w_with_constant
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.newton.tuning import FLOAT32_TOL, NEARBY
 from bigscreen.solvers.protocol import Check, Near, Run, Save, Solver, Verdict
@@ -87,7 +87,7 @@ ROUNDING_ENDINGS = ("stalled", "rounded")
 class LadderTuning:
     """When an interior point takes over from a slow solver.
 
-    Costs are in "terms", the unit of `solvers.interior.terms`, about a nanosecond each.
+    Costs are in "terms", the unit of `solvers.interior.interior_terms`, about a nanosecond each.
 
     Parameters
     ----------
@@ -211,7 +211,7 @@ class FewRows(Rung):
     def begin(self, run: Run, point: Point, call: CheckCall) -> tuple[Solver, Run] | None:
         """See ``Rung``."""
         reach = call.stats.get("reach", 0.0)
-        nearby = near_sides(run, point, reach, self.source, self.room)
+        nearby = make_float64_solver(run, point, reach, self.source, self.room)
         return None if nearby is None else (nearby, run)
 
 
@@ -227,7 +227,7 @@ class AllRows(Rung):
 
     def begin(self, run: Run, point: Point, call: CheckCall) -> tuple[Solver, Run]:
         """See ``Rung``."""
-        near = Near(machine_at(run, point), point.dual)
+        near = Near(w_with_constant(run, point), point.dual)
         return self.newton, replace(run, near=near, start=None, resume=False)
 
 
@@ -302,7 +302,7 @@ class ExactInterior(_InteriorRung):
             rounds = stats["full_passes"] + stats["partial_passes"]
             entries = stats["kernel_entries"] * LADDER.entry_terms
             spent = entries + rounds * LADDER.round_terms + stats["terms"]
-        return self.features.are_worth(spent, n)
+        return self.features.should_use(spent, n)
 
     def over_features(self, run: Run) -> Design:
         """The rows with features whose inner products are the kernel's entries."""
@@ -366,7 +366,7 @@ def max_checks(n: int, m: int) -> float:
     """
     features = LADDER.check_terms_per_feature * n * m
     cost = LADDER.check_terms + features + m**3 / LADDER.cubes_per_term
-    return max(LADDER.min_checks, LADDER.max_cost_fraction * terms(n, m) / cost)
+    return max(LADDER.min_checks, LADDER.max_cost_fraction * interior_terms(n, m) / cost)
 
 
 def next_rung(rung: Rung, call: CheckCall) -> Rung | None:
@@ -484,7 +484,7 @@ class LadderCheck:
     def _passes_so_far(self, stats: dict[str, Any]) -> dict[str, int]:
         """The ``full_passes`` and ``partial_passes`` of all rungs, if the solver counts them.
 
-        (`newton.many.Begun` does not: its passes serve many problems.)
+        (`newton.many.PresolvedPoint` does not: its passes serve many problems.)
         """
         names = "full_passes", "partial_passes"
         full, partial = (n + stats.get(name, 0) for name, n in zip(names, self.before, strict=True))
@@ -528,7 +528,7 @@ def _kernel_features(design: Design) -> KernelFeatures:
         return cholesky_features(kernel.block(X, Operand(X, np.arange(n)), dtype=np.float64))
 
     if _are_features(design):
-        return KernelFeatures(rows, terms(0, 0))
+        return KernelFeatures(rows, interior_terms(0, 0))
     return KernelFeatures(factor, factor_terms(n))
 
 

@@ -50,7 +50,7 @@ class GramInterior:
 
     def worth(self, steps: int, rows: int) -> bool:
         """Whether so many pair steps over some rows have taken longer than it would."""
-        return self.usable and self.features.are_worth(pair_terms(steps, rows), rows)
+        return self.usable and self.features.should_use(pair_terms(steps, rows), rows)
 
     def alpha(
         self, dual: Dual, rows: NDArray[np.int64], tol: float, late: Callable[[], bool]

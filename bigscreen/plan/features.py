@@ -12,9 +12,8 @@ from bigscreen.features.nystrom import MAX_EIGH_LANDMARKS
 from bigscreen.options.train import PROBLEMS, STOCHASTIC, coupled
 from bigscreen.plan.memory import Held, Plan, Request
 from bigscreen.solvers.interior import interior_bytes, interior_is_quick
-from bigscreen.solvers.newton.sampled import TILE_ROWS, TOGETHER
 from bigscreen.solvers.newton.tuning import NEWTON
-from bigscreen.solvers.snacks.draws import HELD_BYTES
+from bigscreen.solvers.snacks.draws import CHUNK_BUFFER_BYTES
 
 ALONE = ("cd", "pairs", "interior")
 """Solvers that run in the coordinating process only, and leave workers idle."""
@@ -139,7 +138,8 @@ class _Fit:
             return request.once(0)
         if self.has_many:
             # T in float64, in every process; a Hessian in float32, and tiles of its row sample.
-            sampled = int(square * TOGETHER**2 / 2) + 3 * 4 * TILE_ROWS * self.m
+            sampled = int(square * NEWTON.joint_fraction_wide**2 / 2)
+            sampled += 3 * 4 * NEWTON.sample_tile_rows * self.m
             closing = self.tuning.closing_feature_bytes * SAMPLE.rows * self.m
             work = request.once(square + sampled + closing)
             return work + request.everywhere(square if request.cluster else 0)
@@ -238,7 +238,7 @@ def _kept_rows(fit: _Fit, passed_over: int, room: float) -> tuple[float, Held]:
     kept = max(0.0, room - blocks) if fit.solver == "newton" else 0.0
     resident = kept / passed_over
     if fit.solver in STOCHASTIC:
-        kept = min(passed_over, max(blocks, HELD_BYTES)) - blocks
+        kept = min(passed_over, max(blocks, CHUNK_BUFFER_BYTES)) - blocks
     each = request.everywhere(fit.tuning.block_bytes)
     return resident, each + request.over_shards(kept, reserve=False)
 

@@ -18,30 +18,30 @@ from bigscreen.problems.recipes import constant_array
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.protocol import Check, Run
 
-PLACE = "descent"
-"""Where in the folder of a problem the checkpoints are."""
+CHECKPOINT_NAME = "descent"
+"""Folder of the solver's checkpoints within the folder of a problem."""
 
 
 @dataclass(frozen=True)
 class CoordinateDescent:
     """Dual coordinate descent on explicit features, shard by shard.
 
-    Every epoch visits the free rows once: shards in a fresh random order, rows in a fresh random
-    order within each. One process works through the shards, so data larger than memory is read
-    once an epoch; the closing pass and the features are the fleet's.
+    Every epoch visits the free rows once: shards in a fresh random order, and rows in a fresh
+    random order within each shard. One process works through the shards, so data larger than memory
+    is read once in an epoch. The fleet computes features and the closing pass.
 
     Parameters
     ----------
     seed : int
-        Of the orders: the same seed gives the same model bit for bit.
+        Seed of the orders: the same seed gives the same model bit for bit.
     """
 
     seed: int = 0
 
     def solve(self, run: Run, check: Check) -> Point:
-        """Solve to whatever ``check`` asks for; returns the last point.
+        """Solve until ``check`` returns None; returns the last point.
 
-        A start need not be feasible: what of it is within the box counts.
+        A start need not be feasible: it is clipped to the box.
 
         Raises
         ------
@@ -53,14 +53,14 @@ class CoordinateDescent:
                 "coordinate descent needs explicit features; use the newton, block or pairs solver"
             )
         descent = _Descent(run)
-        found = load_alone(run.checkpoint, PLACE)
+        found = load_alone(run.checkpoint, CHECKPOINT_NAME)
         if found is not None:
             descent.restore(*found)
             check.restored(found[0])
         elif run.start is not None:
             descent.begin(run.start)
         while True:
-            # Scores for a check cost about an epoch: check more rarely as epochs go by.
+            # Scores for a check cost about an epoch: check less often as epochs go by.
             if not descent.restored:
                 for _ in range(min(50, max(1, descent.epochs // 4))):
                     descent.epoch(self.seed)
@@ -76,7 +76,7 @@ class CoordinateDescent:
 
 
 class _Descent:
-    """alpha, w and the free rows of one descent."""
+    """The state of one descent: alpha, w and the free rows."""
 
     def __init__(self, run: Run) -> None:
         problem, data = run.problem, run.design.data
@@ -92,15 +92,15 @@ class _Descent:
         self.sqnorms = [data.sqnorms(a, b) + self.constant**2 for a, b in self.shards]
         self.X = [data.X(a, b) for a, b in self.shards] if run.resident >= 1 else None
         self.curved = any(dual.curve is not None for dual in self.duals)
-        # Rows that cannot move cost nothing after this.
+        # Rows whose box is a single point are never visited.
         self.still = np.concatenate([dual.hi <= dual.lo for dual in self.duals])
         self.fixed = self.still.copy()
         self.streak = np.zeros(data.n_rows, np.int32)
-        """Checks running that have decided about a row."""
+        """Consecutive checks in which the region decided a row (n,)."""
         self.active = ~self.fixed
         self.epochs = 0
         self.passes = np.zeros(2, np.int64)
-        """Passes over all rows that can move, and over some of them."""
+        """Passes over all rows that can move, and passes over some of them."""
         self.violation = np.inf
         self.counts = (0, 0)
         self.scores = np.zeros(data.n_rows)
@@ -108,7 +108,7 @@ class _Descent:
         self.begin(np.zeros(data.n_rows))
 
     def begin(self, alpha: FloatArray) -> None:
-        """Start at this alpha, or what of it is within the box: one pass for its w."""
+        """Start at this alpha, clipped to the box; one pass computes its w."""
         self.alpha = np.array(alpha, dtype=np.float64)
         self.w = np.zeros(self.design.data.n_features + (self.constant != 0))
         for s, (a, b) in enumerate(self.shards):
@@ -120,11 +120,11 @@ class _Descent:
                 row_add(as_rows(self._rows(s)), used, coef, self.constant, self.w)
 
     def epoch(self, seed: int) -> None:
-        """Visit every free row once, but those at a bound that the last epochs left there.
+        """Visit every active row once: free rows, without those firmly at a bound.
 
-        Rows that their gradient holds at a bound by more than the largest violation of the epoch
-        before are left out until the next check (Hsieh et al. 2008, sec. 3.2): a matter of speed
-        alone, for every check looks at all free rows.
+        A row whose gradient presses it to a bound by more than the largest violation of the last
+        epoch is left out until the next check (Hsieh et al. 2008, sec. 3.2). This only saves time:
+        every check scores all free rows.
         """
         rng = np.random.default_rng([seed, self.epochs])
         threshold, self.violation = self.violation, 0.0
@@ -149,7 +149,7 @@ class _Descent:
         self.epochs += 1
 
     def point(self) -> Point:
-        """The point with its Frank-Wolfe gap over the free rows (fixed rows have none)."""
+        """Compute the point and its Frank-Wolfe gap over the free rows (fixed rows have no gap)."""
         gap = value = 0.0
         error = self.design.score_error(self.w[: self.design.data.n_features])
         box = self.box * error if self.curved else self.box
@@ -164,7 +164,7 @@ class _Descent:
                 self.scores[a + free] = scores
                 gap += dual[free].frank_wolfe_gap(self.alpha[a + free], scores)
                 if dual.curve is not None:
-                    # How far alpha reaches: of it as it is, and as the scores want it.
+                    # The larger sum |alpha|: of alpha itself, or of the best alpha at these scores.
                     own = dual[free]
                     wanted = np.abs(own.best(own.gradient(scores))).sum()
                     box += max(wanted, np.abs(self.alpha[a + free]).sum())
@@ -183,9 +183,9 @@ class _Descent:
         )
 
     def stats(self) -> dict[str, Any]:
-        """Rows alive (all of which an epoch visits), and what the last screening fixed.
+        """Report rows alive (an epoch visits all of them), and rows that the last screening fixed.
 
-        A row fixed at 0 in a tube counts as one at its lower end.
+        A row fixed at 0 in a tube counts as fixed at its lower end.
         """
         alive = len(self.fixed) - int(np.count_nonzero(self.fixed))
         high, low = self.counts
@@ -200,13 +200,13 @@ class _Descent:
         }
 
     def _count(self, rows: NDArray[np.bool_]) -> None:
-        """Count a pass over these rows."""
+        """Count a pass over the rows of a mask (n,)."""
         visited = np.count_nonzero(rows)
-        if visited and not self.restored:  # the check after a checkpoint repeats the one before
+        if visited and not self.restored:  # (a resumed run repeats its last check)
             self.passes[int(visited < np.count_nonzero(~self.still))] += 1
 
     def screen(self, region: Ball) -> None:
-        """Fix rows that are where the region proves the optimum's to be."""
+        """Fix rows whose alpha is where the region proves the optimum's alpha to be."""
         slack = self.design.score_error(self.w[: self.design.data.n_features])
         high = low = 0
         for s, (a, b) in enumerate(self.shards):
@@ -223,14 +223,14 @@ class _Descent:
         self.counts = (high, low)
 
     def take_back(self) -> None:
-        """Free every row again."""
+        """Free every screened row."""
         self.fixed[:] = self.still
         self.active[:] = ~self.still
         self.streak[:] = 0
         self.counts = (0, 0)
 
     def save(self, folder: Path, meta: dict[str, Any]) -> None:
-        """Write a checkpoint: whole or not at all."""
+        """Write a checkpoint atomically."""
         arrays = {
             "alpha": self.alpha,
             "w": self.w,
@@ -240,10 +240,10 @@ class _Descent:
             "passes": self.passes,
         }
         record = {"epochs": self.epochs, "violation": float(self.violation)}
-        save_alone(folder / PLACE, {**meta, "descent": record}, arrays)
+        save_alone(folder / CHECKPOINT_NAME, {**meta, "descent": record}, arrays)
 
     def restore(self, meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Go on from what ``save`` wrote; ``meta`` is then what it was given."""
+        """Continue from what ``save`` wrote, and remove its record from ``meta``."""
         own = meta.pop("descent")
         self.alpha, self.w, self.fixed = arrays["alpha"], arrays["w"], arrays["fixed"]
         self.active, self.streak = ~self.fixed, arrays["streak"]
@@ -263,9 +263,16 @@ class _Descent:
 class EpochRows(NamedTuple):
     """Rows and their part of a dual without a coupling, for compiled loops.
 
-    ``X``: ndarray (n, d) or CSR triple (`rows.as_rows`), float32 or float64; ``sqnorms``:
-    ``||phi_i||^2``, with the constant's 1 if there is one; then s, p, the box, e and q of the dual
-    (n,), all float64. No curve: all 0.
+    Parameters
+    ----------
+    X : ndarray (n, d) or CSR triple (`rows.as_rows`)
+        float32 or float64.
+    sqnorms : float64 (n,)
+        ``||phi_i||^2``, with the square of the constant if there is one.
+    sign, lin, lo, hi, tube : float64 (n,)
+        s, p, the box and e of the dual.
+    curve : float64 (n,) or None
+        q of the dual; None: all 0.
     """
 
     X: Any
@@ -288,13 +295,12 @@ def epoch(
     threshold: float,
     active: NDArray[np.bool_],
 ) -> tuple[int, float]:
-    """One exact step on every row of `order`, of a dual without a coupling.
+    """Take one exact step on every row of `order`, for a dual without a coupling.
 
     Hsieh et al. 2008, algorithm 1, for any box, sign and tube: with the reduced gradient
     ``G_i = p_i - q_i alpha_i - s_i <w, phi_i>`` and ``k_i = ||phi_i||^2 + q_i``,
     ``alpha_i <- clip(soft(alpha_i + G_i / k_i, e_i / k_i), lo_i, hi_i)`` and ``w`` follows; soft
-    takes e_i / k_i off its argument's size, as far as 0. A fresh random `order` for every epoch is
-    the caller's.
+    is soft thresholding by e_i / k_i. The caller draws a fresh random `order` for every epoch.
 
     Parameters
     ----------
@@ -305,16 +311,16 @@ def epoch(
     constant : bool or float
         phi is the row with this appended, unless it is 0; the last component of w belongs to it.
     threshold : float
-        A row that its gradient holds at a bound, or at the tube's 0, by more than this becomes
+        A row whose gradient presses it to a bound, or to the tube's 0, by more than this becomes
         inactive.
     active : bool (n,)
-        Rows worth a visit; updated.
+        Rows to visit in the next epoch; updated.
 
     Returns
     -------
     visited : int
     violation : float
-        Largest |projected gradient| met (before the step of its row), 0 for no rows.
+        Largest |projected gradient| of any visited row, before its step; 0 for no rows.
     """
     X, sqnorms, sign, lin, lo, hi, tube, curve = rows
     violation = 0.0
@@ -324,8 +330,8 @@ def epoch(
         if constant:
             score += constant * w[last]
         old, width, square = alpha[i], tube[i], sqnorms[i]
-        square, gradient = bent(square, lin[i] - sign[i] * score, curve, i, old)
-        # The slope of the objective on the side of 0 that the row is on, or is drawn to.
+        square, gradient = add_curve(square, lin[i] - sign[i] * score, curve, i, old)
+        # The slope of the objective on the side of 0 that alpha is on, or moves to.
         if old > 0.0 or (old == 0.0 and gradient > width):
             slope = gradient - width
         elif old < 0.0 or gradient < -width:
@@ -337,7 +343,7 @@ def epoch(
             if old >= hi[i]:
                 active[i] = slope <= threshold
                 continue
-            # A row of zeros has a linear objective: its optimum is at the bound, or at the tube.
+            # The objective is linear for a row of zeros: its optimum is a bound, or the tube's 0.
             new = hi[i] if square <= 0.0 else min(hi[i], old + slope / square)
         else:
             if old <= lo[i] or slope == 0.0:
@@ -345,7 +351,7 @@ def epoch(
                 continue
             new = lo[i] if square <= 0.0 else max(lo[i], old + slope / square)
         if width > 0.0 and old * new < 0.0:
-            # Past 0 the slope is another, by twice the tube.
+            # Beyond 0 the slope differs by twice the tube.
             other = gradient - width if old < 0.0 else gradient + width
             if slope * other <= 0.0:
                 new = 0.0
@@ -362,10 +368,10 @@ def epoch(
 
 
 @njit(nogil=True, cache=True)
-def bent(
+def add_curve(
     square: float, gradient: float, curve: FloatArray | None, i: int, alpha: float
 ) -> tuple[float, float]:
-    """The curvature and the gradient of a row with what the curve adds to them."""
+    """Add a squared loss to the second derivative and the gradient of row i."""
     if curve is None:
         return square, gradient
     return square + curve[i], gradient - curve[i] * alpha
@@ -375,7 +381,7 @@ def bent(
 def row_scores(
     X: Any, w: FloatArray, rows: NDArray[np.int64], constant: float, out: FloatArray
 ) -> None:
-    """Scores of some rows, ``<w, phi_i>`` in float64."""
+    """Compute the scores ``<w, phi_i>`` of some rows in float64."""
     for k in range(len(rows)):
         out[k] = row_dot(X, rows[k], w)
         if constant:
@@ -386,7 +392,7 @@ def row_scores(
 def row_add(
     X: Any, rows: NDArray[np.int64], coef: FloatArray, constant: float, w: FloatArray
 ) -> None:
-    """``w += sum coef_i phi_i`` over some rows."""
+    """Add ``sum coef_i phi_i`` over some rows to w."""
     for i in rows:
         row_axpy(X, i, coef[i], w)
         if constant:

@@ -20,8 +20,8 @@ from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point, relative_gap
 from bigscreen.solvers.protocol import Check, Run
 
-PLACE = "interior"
-"""Where in the folder of a problem the checkpoints are."""
+CHECKPOINT_NAME = "interior"
+"""Folder of the solver's checkpoints within the folder of a problem."""
 
 
 @dataclass(frozen=True)
@@ -30,118 +30,119 @@ class InteriorTuning:
 
     Parameters
     ----------
-    step : float
-        Part of the way to the nearest bound that a step goes at most.
-    shortest : float
-        Part of that way below which a step is made no shorter.
-    inside : float
-        Part of its box that a variable is from its ends at first.
-    apart : float
-        Part of the mean product that the smallest may be, or a step is made anew.
-    refined : int
-        Times that a direction is mended by what its system leaves.
+    max_step, min_step : float
+        A step goes at most this fraction of the way to the nearest bound, and is not shortened
+        below the smaller fraction.
+    start_distance : float
+        Fraction of its box that a variable is at least from both ends at first.
+    min_product_ratio : float
+        Recompute a step with a weaker correction if the smallest complementarity product falls
+        below this fraction of the mean.
+    refinements : int
+        Steps of iterative refinement of a direction.
     patience : int
-        Steps without a tenth off the gap or the products after which rounding lets none come.
-    further : int
-        Steps that go on at most, where the gap is met, until all but few rows are at a bound.
-    near, near_gap : float
-        From this multiple of the requested gap on, or from this relative gap on, it is tried which
-        rows are at a bound.
-    face : float
-        Curvature that rows off their bounds are given beside their own, as a part of the largest.
+        Give up after this many steps that reduce neither the gap nor the mean product by a tenth.
+    max_face_steps : int
+        Once the gap is met, take at most this many steps more to bring rows to their bounds.
+    face_gap_factor, face_gap : float
+        Try the nearest face once the gap is within this factor of the requested one, or below
+        this relative gap.
+    face_curvature : float
+        Curvature added to rows off their bounds, as a fraction of the largest squared norm.
     """
 
-    step: float = 0.995
-    shortest: float = 1e-3
-    inside: float = 1e-2
-    apart: float = 1e-3
-    refined: int = 2
+    max_step: float = 0.995
+    min_step: float = 1e-3
+    start_distance: float = 1e-2
+    min_product_ratio: float = 1e-3
+    refinements: int = 2
     patience: int = 15
-    further: int = 5
-    near: float = 1e3
-    near_gap: float = 1e-4
-    face: float = 1e-12
+    max_face_steps: int = 5
+    face_gap_factor: float = 1e3
+    face_gap: float = 1e-4
+    face_curvature: float = 1e-12
 
 
 @dataclass(frozen=True)
 class InteriorCosts:
-    """What a solve takes, in terms that pair steps add up: each about a nanosecond.
+    """Costs of a solve, in "terms": a pair step over n rows takes n terms, each about 1 ns.
 
     Parameters
     ----------
     setup : float
-        Terms that a solve takes whatever there is to solve.
+        Terms of any solve, however small.
     steps : float
-        Its steps (measured: 8 to 35).
-    products : float
-        Products of a step's system that take as long as a term.
-    sums : float
-        Terms that the rest of a step takes for a feature of a row.
-    entry : float
-        Terms that a float64 kernel entry takes.
-    factored : float
-        Products of the matrix' factor that take as long as a term.
-    pair : float
-        Terms that a step on a pair takes beside its sums over rows.
+        Steps of a solve (measured: 8 to 35).
+    products_per_term : float
+        Multiplications of a step's linear system that take as long as a term.
+    terms_per_feature : float
+        Terms of the rest of a step, for each feature of a row.
+    terms_per_entry : float
+        Terms of a float64 kernel entry.
+    factor_products_per_term : float
+        Multiplications of a Cholesky factorisation that take as long as a term.
+    terms_per_pair : float
+        Terms of a pair step in addition to its sums over rows.
     max_step_products : float
-        Products of a step at most, for a plan or another solver's successor.
+        Use an interior point only if a step takes at most this many multiplications.
     """
 
     setup: float = 1e8
     steps: float = 30.0
-    products: float = 20.0
-    sums: float = 40.0
-    entry: float = 10.0
-    factored: float = 40.0
-    pair: float = 200.0
+    products_per_term: float = 20.0
+    terms_per_feature: float = 40.0
+    terms_per_entry: float = 10.0
+    factor_products_per_term: float = 40.0
+    terms_per_pair: float = 200.0
     max_step_products: float = 5e9
 
 
 INTERIOR, COSTS = InteriorTuning(), InteriorCosts()
 
 Solve = Callable[[FloatArray], FloatArray]
-"""What solves a system for a right side, each with an entry a variable."""
+"""Function that solves a linear system for a right-hand side, with an entry for each variable."""
 
 
-def terms(n: int, m: int) -> float:
-    """What a solve of n rows of m features takes, in terms of pair steps' sums."""
-    return COSTS.setup + COSTS.steps * n * m * (min(n, m) / COSTS.products + COSTS.sums)
+def interior_terms(n: int, m: int) -> float:
+    """Estimate the cost of solving n rows of m features, in terms (see `InteriorCosts`)."""
+    a_row = min(n, m) / COSTS.products_per_term + COSTS.terms_per_feature
+    return COSTS.setup + COSTS.steps * n * m * a_row
 
 
 def factor_terms(n: int) -> float:
-    """What it takes to begin with, and to make features of a kernel matrix of n rows, at most."""
-    return COSTS.setup + n**2 * (COSTS.entry + n / COSTS.factored)
+    """Estimate the cost of features of a kernel matrix of n rows, in terms, and of the setup."""
+    return COSTS.setup + n**2 * (COSTS.terms_per_entry + n / COSTS.factor_products_per_term)
 
 
 def pair_terms(steps: int, n: int) -> float:
-    """What so many pair steps over n rows have taken."""
-    return steps * (n + COSTS.pair)
+    """Return the cost of pair steps over n rows, in terms (see `InteriorCosts`)."""
+    return steps * (n + COSTS.terms_per_pair)
 
 
 def interior_fits(n: int, m: int, room: float) -> bool:
-    """Whether an interior point could solve n rows of m columns soon, in so many bytes."""
+    """Whether an interior point is quick on n rows of m columns, and fits into ``room`` bytes."""
     return interior_is_quick(n, m) and interior_bytes(n, m) <= room
 
 
 def interior_is_quick(n: int, m: int) -> bool:
-    """Whether a step on n rows of m columns takes no more products than `InteriorCosts` allow."""
+    """Whether an interior step on n rows of m columns takes few enough multiplications."""
     return float(n) * m * min(n, m) <= COSTS.max_step_products
 
 
 def interior_bytes(n: int, m: int) -> int:
-    """Bytes of an interior point: 3 float64 copies of n rows of m columns, and of its matrix."""
+    """Return bytes of an interior point: 3 float64 copies of n rows of m columns and its matrix."""
     return 8 * (3 * n * m + 3 * min(n, m) ** 2)
 
 
 class KernelFeatures:
-    """Features whose products are the entries of a kernel, made once steps on alpha cost as much.
+    """Features whose dot products are the entries of a kernel, computed only if they are used.
 
     Parameters
     ----------
     make : callable
-        Makes the features (n, rank).
+        Computes the features (n, rank).
     least : float
-        Terms below which steps have cost less than this takes.
+        Cost of that, in terms (see `InteriorCosts`).
     """
 
     def __init__(self, make: Callable[[], Any], least: float) -> None:
@@ -150,41 +151,47 @@ class KernelFeatures:
 
     @property
     def made(self) -> Any:
-        """The features, made by the first thread that asks."""
+        """The features (n, rank), which the first thread that reads them computes."""
         with self._making:
             if self._made is None:
                 self._made = self._make()
             return self._made
 
-    def are_worth(self, spent: float, rows: int) -> bool:
-        """Whether steps that have cost so many terms cost more than an interior point over rows."""
+    def should_use(self, spent: float, rows: int) -> bool:
+        """Whether other steps have spent more terms than an interior point over rows would take."""
         if spent < self._least:
             return False
         rank = self.made.shape[1]
-        return rank > 0 and spent > terms(rows, rank)  # (no feature: all entries are 0)
+        return rank > 0 and spent > interior_terms(rows, rank)  # (rank 0: all entries are 0)
 
 
 @dataclass(frozen=True)
 class InteriorPoint:
-    """Mehrotra's predictor and corrector on the dual, all rows dense in float64 in one process.
+    """Mehrotra's predictor-corrector method on the dual; all rows are dense float64 in one process.
 
-    Every step solves one system of as many unknowns as there are rows or features, whichever are
-    fewer: some 15 to 35 steps come to any gap, however ill-conditioned the features are and however
-    large C is, where steps on single rows, or over a smoothed loss, would take for ever.
+    Every step solves one linear system with as many unknowns as rows or features, whichever are
+    fewer. Some 15 to 35 steps reach any gap, also for ill-conditioned features and large C, with
+    which coordinate steps or smoothed losses would take far too long.
+
+    Parameters
+    ----------
+    tuning : InteriorTuning
     """
 
-    def solve(self, run: Run, check: Check) -> Point:
-        """Solve to whatever ``check`` asks for; returns the last point.
+    tuning: InteriorTuning = INTERIOR
 
-        A start that is given is moved inside its box.
+    def solve(self, run: Run, check: Check) -> Point:
+        """Solve until ``check`` returns None; returns the last point.
+
+        A start is moved to the inside of its box.
 
         Raises
         ------
         InputError
             For columns that are not explicit features, or squared losses.
         """
-        path = _Path(run)
-        found = load_alone(run.checkpoint, PLACE)
+        path = _CentralPath(run, self.tuning)
+        found = load_alone(run.checkpoint, CHECKPOINT_NAME)
         if found is not None:
             path.restore(*found)
             check.restored(found[0])
@@ -193,10 +200,10 @@ class InteriorPoint:
             if going:
                 path.advance()
             point = path.point(check.target)
-            if going:  # what a checkpoint was written after has been counted
+            if going:  # (a resumed run has counted its last point already)
                 path.count(point)
                 if not path.on_face and point.relative_gap <= check.target:
-                    point = path.further(point)
+                    point = path.move_to_face(point)
             verdict = check(point, path.stats(), path.save)
             if verdict is None:
                 return point
@@ -204,9 +211,10 @@ class InteriorPoint:
 
 
 class _Halves(NamedTuple):
-    """The variables: one a row, or with a tube two, whose difference alpha is (n or 2 n,).
+    """The variables of the dual (n,); a tube splits alpha into two variables >= 0 (2 n,).
 
-    ``sign`` is that of a variable's features, ``way`` what it adds to the coupling.
+    ``sign`` multiplies a variable's features; ``way`` is its coefficient in the coupling of its
+    ``group``.
     """
 
     sign: FloatArray
@@ -218,6 +226,7 @@ class _Halves(NamedTuple):
 
     @classmethod
     def of(cls, dual: Dual) -> _Halves:
+        """Split the variables of a dual."""
         n = len(dual)
         way = np.zeros(n) if dual.coupling is None else dual.coupling
         group = np.zeros(n, np.int64) if dual.group is None else dual.group.astype(np.int64)
@@ -230,14 +239,15 @@ class _Halves(NamedTuple):
         return cls(sign, lin, np.zeros(2 * n), hi, way, np.tile(group, 2))
 
 
-class _Path:
-    """x strictly within its box, multipliers of both ends, and how far they have come.
+class _CentralPath:
+    """The state of one solve: variables x strictly within their box, and multipliers of both ends.
 
-    ``x`` are the variables that can move, ``low`` and ``high`` the multipliers of their ends; they
-    keep to ``x - lo``, ``hi - x`` in a step by step smaller product.
+    ``x`` has the variables that can move; ``low`` and ``high`` are the multipliers of their ends.
+    Each step reduces the complementarity products ``low (x - lo)`` and ``high (hi - x)``.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, tuning: InteriorTuning) -> None:
+        self.tuning = tuning
         data, problem = run.design.data, run.problem
         if run.design.kernel is not None:
             raise InputError(
@@ -260,22 +270,22 @@ class _Path:
         self.moving = np.flatnonzero(all_of.hi > all_of.lo)
         self.of = _Halves(*(part[self.moving] for part in all_of))
         self.fixed = np.where(all_of.hi > all_of.lo, 0.0, all_of.lo)
-        self.place = self.moving % n
-        """Of every variable its row."""
+        self.row = self.moving % n
+        """The row of every variable."""
         used = range(len(self.total)) if self.dual.coupling is not None else range(0)
         self.borders = np.array([np.where(self.of.group == g, self.of.way, 0.0) for g in used])
         self.borders = self.borders.reshape(len(used), len(self.moving))
         self.gram: FloatArray | None = None
         self.steps = self.idle = 0
         self.least = np.array([np.inf, np.inf])
-        """The smallest gap and the smallest mean product so far."""
+        """The smallest gap, and the smallest mean product, so far."""
         self.product = np.inf
         self.on_face = False
         self.begin(run.start)
 
-    # -- where it stands --------------------------------------------------------------------------
+    # -- starts -----------------------------------------------------------------------------------
     def begin(self, alpha: FloatArray | None) -> None:
-        """Start where D is largest on the way from 0 to the middle of the box; or near an alpha."""
+        """Start near alpha; without one where D is largest between 0 and the middle of the box."""
         of = self.of
         middle = 0.5 * (of.lo + of.hi)
         if alpha is not None:
@@ -285,41 +295,42 @@ class _Path:
             w = self._sum(middle)
             steep, square = float(of.lin @ middle), float(w @ w)
             t = steep / square if 0.0 < steep < square else 1.0
-            room = INTERIOR.inside * (of.hi - of.lo)
+            room = self.tuning.start_distance * (of.hi - of.lo)
             self.x = np.clip(t * middle, of.lo + room, of.hi - room)
         self.mu = np.zeros(len(self.borders))
         slope = self._slope(self._sum(self.x))
-        # None far below the others: a step goes no farther than to the first that vanishes.
+        # Multipliers have similar sizes: a step ends where the first of them vanishes.
         least = max(1.0, float(np.mean(np.abs(slope)))) if len(slope) else 1.0
         self.low, self.high = (np.maximum(part, 0.0) + least for part in (slope, -slope))
 
     def _sum(self, x: FloatArray) -> FloatArray:
-        """``sum sign_i x_i phi_i`` (m,), of the variables that move."""
+        """Sum ``sign_i x_i phi_i`` over the variables that can move: (m,)."""
         n = len(self.rows)
-        coef = np.bincount(self.place, self.of.sign * x, n) if len(x) else np.zeros(n)
+        coef = np.bincount(self.row, self.of.sign * x, n) if len(x) else np.zeros(n)
         found: FloatArray = coef @ self.rows
         return found
 
     def _along(self, w: FloatArray) -> FloatArray:
-        """``sign_i <w, phi_i>`` of every variable."""
-        found: FloatArray = self.of.sign * (self.rows @ w)[self.place]
+        """Compute ``sign_i <w, phi_i>`` of every variable."""
+        found: FloatArray = self.of.sign * (self.rows @ w)[self.row]
         return found
 
     def _slope(self, w: FloatArray) -> FloatArray:
-        """The gradient of what is minimised, the coupling's part included."""
+        """Compute the gradient of the Lagrangian, -D plus the coupling's part."""
         slope: FloatArray = self._along(w) - self.of.lin + self.mu @ self.borders
         return slope
 
     # -- steps ------------------------------------------------------------------------------------
-    @np.errstate(over="ignore", invalid="ignore")  # a step that is no number is not taken
+    @np.errstate(over="ignore", invalid="ignore")  # (a step that is not finite is rejected)
     def advance(self) -> None:
-        """One step, of ``(Q + theta) dx + borders' dmu = r``, ``borders dx = lacks``.
+        """Take one predictor-corrector step (Mehrotra).
 
-        Where all products would vanish first, and from that what is aimed at, and how far products
-        are from what their sums promise. Mended by that a step can turn in circles: where products
-        fall too little, or some run ahead of the others, by less of it, and at last not at all. Nor
-        does a whole step lower their mean for certain, as the square of what it moves w by adds to
-        that; a short one does.
+        Both directions solve ``(Q + theta) dx + borders' dmu = r``, ``borders dx = lacks``. The
+        predictor aims at products of 0; its progress chooses the target of the products, and its
+        second-order error is the correction. A fully corrected step can cycle: if products fall
+        too little, or become too unequal, the correction is scaled down, and at last left out. A
+        long step may still raise the mean product, by the square of what it moves w by: then it is
+        shortened.
         """
         self.steps += 1
         try:
@@ -327,13 +338,13 @@ class _Path:
         except LinAlgError:
             moved = None
         if moved is None:
-            self.idle = INTERIOR.patience
+            self.idle = self.tuning.patience
         else:
             self.x, self.low, self.high, self.mu = moved
 
     def _step(self) -> tuple[FloatArray, ...] | None:
-        """x and the multipliers after it; None where rounding lets there be none."""
-        of, x = self.of, self.x
+        """Compute x and the multipliers after a step; None if rounding spoils it."""
+        of, x, tuning = self.of, self.x, self.tuning
         below, above = x - of.lo, of.hi - x
         slope = self._slope(self._sum(x))
         lacks = self.total[: len(self.borders)] - self.borders @ x
@@ -341,35 +352,37 @@ class _Path:
         self.product = mean = float(np.mean(np.append(low, high))) if len(x) else 0.0
         solve = self._system(1.0 / (self.low / below + self.high / above))
 
-        def direction(to_low: FloatArray, to_high: FloatArray) -> tuple[FloatArray, ...]:
+        def find_direction(to_low: FloatArray, to_high: FloatArray) -> tuple[FloatArray, ...]:
             rest = -(slope - self.low + self.high) + to_low / below - to_high / above
             dx, dmu = solve(rest, lacks)
             dlow, dhigh = (to_low - self.low * dx) / below, (to_high + self.high * dx) / above
             return dx, dlow, dhigh, dmu
 
-        def after(step: tuple[FloatArray, ...], part: float) -> tuple[float, FloatArray]:
+        def products_after(step: tuple[FloatArray, ...], part: float) -> tuple[float, FloatArray]:
             dx, dlow, dhigh, _ = step
-            t = part * _reach(((below, dx), (above, -dx), (self.low, dlow), (self.high, dhigh)))
+            t = part * _longest_step(
+                ((below, dx), (above, -dx), (self.low, dlow), (self.high, dhigh))
+            )
             lows = (self.low + t * dlow) * (below + t * dx)
             return t, np.append(lows, (self.high + t * dhigh) * (above - t * dx))
 
-        dx, dlow, dhigh, _ = straight = direction(-low, -high)
-        t, products = after(straight, 1.0)
+        dx, dlow, dhigh, _ = predictor = find_direction(-low, -high)
+        t, products = products_after(predictor, 1.0)
         aim = mean * (float(np.mean(products)) / mean) ** 3 if mean > 0 else 0.0
-        for bent, aimed in ((1.0, aim), (t**2, max(aim, 0.1 * mean)), (0.0, 0.5 * mean)):
-            step = direction(aimed - low - bent * dx * dlow, aimed - high + bent * dx * dhigh)
-            length, products = after(step, INTERIOR.step)
-            most = float(np.mean(products))
-            if (
-                most <= 0.9 * mean
-                and float(np.min(products, initial=most)) >= INTERIOR.apart * most
-            ):
+        for correction, target in ((1.0, aim), (t**2, max(aim, 0.1 * mean)), (0.0, 0.5 * mean)):
+            step = find_direction(
+                target - low - correction * dx * dlow, target - high + correction * dx * dhigh
+            )
+            length, products = products_after(step, tuning.max_step)
+            new = float(np.mean(products))
+            smallest = float(np.min(products, initial=new))
+            if new <= 0.9 * mean and smallest >= tuning.min_product_ratio * new:
                 break
-        part = INTERIOR.step
-        while most > (1.0 - 0.1 * length) * mean and part > INTERIOR.shortest:
+        part = tuning.max_step
+        while new > (1.0 - 0.1 * length) * mean and part > tuning.min_step:
             part *= 0.5
-            length, products = after(step, part)
-            most = float(np.mean(products))
+            length, products = products_after(step, part)
+            new = float(np.mean(products))
         dx, dlow, dhigh, dmu = step
         moved = (
             x + length * dx,
@@ -383,14 +396,15 @@ class _Path:
     def _system(
         self, weight: FloatArray
     ) -> Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]:
-        """What solves ``(Q + 1 / weight) dx + borders' dmu = r``, ``borders dx = lacks``.
+        """Factor the system ``(Q + 1 / weight) dx + borders' dmu = r``, ``borders dx = lacks``.
 
-        Of as many unknowns as rows or features, the fewer. Variables of weight 0 stay. (Two of one
-        row have the same features: their weights add up.)
+        Returns the function that solves it for ``r`` and ``lacks``. The system has as many unknowns
+        as rows or features, whichever are fewer. Variables of weight 0 do not move. (Two variables
+        of one row have the same features: their weights add up.)
         """
         n, m = self.rows.shape
         theta = np.divide(1.0, weight, out=np.zeros(len(weight)), where=weight > 0)
-        of_rows = np.bincount(self.place, weight, n).astype(np.float64)
+        of_rows = np.bincount(self.row, weight, n).astype(np.float64)
         used = np.flatnonzero(of_rows)
         inner = (
             self._over_rows(weight, of_rows[used], used)
@@ -398,18 +412,18 @@ class _Path:
             else self._over_features(weight, of_rows)
         )
 
-        def solved(r: FloatArray) -> FloatArray:
+        def solve_refined(r: FloatArray) -> FloatArray:
             dx = inner(r)
-            for _ in range(INTERIOR.refined):
+            for _ in range(self.tuning.refinements):
                 dx = dx + inner(r - self._along(self._sum(dx)) - theta * dx)
             return dx
 
-        of_borders = np.array([solved(border) for border in self.borders])
+        of_borders = np.array([solve_refined(border) for border in self.borders])
         of_borders = of_borders.reshape(self.borders.shape)
         schur = self.borders @ of_borders.T
 
         def solve(r: FloatArray, lacks: FloatArray) -> tuple[FloatArray, FloatArray]:
-            dx = solved(r)
+            dx = solve_refined(r)
             if not len(schur):
                 return dx, np.empty(0)
             dmu = np.linalg.solve(schur, self.borders @ dx - lacks)
@@ -418,7 +432,7 @@ class _Path:
         return solve
 
     def _over_features(self, weight: FloatArray, of_rows: FloatArray) -> Solve:
-        """``(Q + 1 / weight)^-1``, of as many unknowns as features."""
+        """Factor ``Q + 1 / weight`` as a system with as many unknowns as features."""
         matrix = dsyrk(1.0, (self.rows * np.sqrt(of_rows)[:, None]).T, lower=1)
         matrix[np.diag_indices(len(matrix))] += 1.0
         factor = cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
@@ -431,56 +445,57 @@ class _Path:
         return solve
 
     def _over_rows(self, weight: FloatArray, of_rows: FloatArray, used: NDArray[np.int64]) -> Solve:
-        """The same, of as many unknowns as rows of which a variable has a weight."""
+        """Factor ``Q + 1 / weight`` as a system with an unknown for each row of positive weight."""
         if len(used) < len(self.rows):
             gram = self.rows[used] @ self.rows[used].T
-        else:  # the same in every step
+        else:  # (equal in every step)
             self.gram = self.rows @ self.rows.T if self.gram is None else self.gram
             gram = self.gram
         root = np.sqrt(of_rows)
         matrix = gram * root * root[:, None]
         matrix[np.diag_indices(len(matrix))] += 1.0
         factor = cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
-        those = np.flatnonzero(weight)
-        sign, at = self.of.sign[those], np.searchsorted(used, self.place[those])
-        single = len(those) == len(used)
+        positive = np.flatnonzero(weight)
+        sign, at = self.of.sign[positive], np.searchsorted(used, self.row[positive])
+        single = len(positive) == len(used)
 
         def solve(r: FloatArray) -> FloatArray:
             found = np.zeros(len(r))
-            # (Without a difference of two large numbers where every row has one variable.)
-            part = sign * r[those] * (1.0 if single else weight[those])
+            # (If every row has one variable, this avoids the difference of two large numbers.)
+            part = sign * r[positive] * (1.0 if single else weight[positive])
             seen: FloatArray = np.bincount(at, part, len(used)).astype(np.float64)
             seen = root * seen if single else root * (gram @ seen)
             v = cho_solve((factor, True), seen, check_finite=False)
             if single:
-                found[those] = sign * (root * v)[at]
+                found[positive] = sign * (root * v)[at]
             else:
-                found[those] = weight[those] * (r[those] - sign * (v / root)[at])
+                found[positive] = weight[positive] * (r[positive] - sign * (v / root)[at])
             return found
 
         return solve
 
-    # -- what it hands out ------------------------------------------------------------------------
+    # -- points -----------------------------------------------------------------------------------
     def point(self, target: float) -> Point:
-        """The point of alpha; or of the vertex or face that it is next to, where that is better."""
+        """Compute the point of alpha, or of the nearest face of the box if its gap is smaller."""
         found = self._point(self._alpha(self.x))
         least = min(float(self.least[0]), found.gap)
         self.on_face = False
-        if relative_gap(least, found.primal) <= max(INTERIOR.near * target, INTERIOR.near_gap):
+        near = max(self.tuning.face_gap_factor * target, self.tuning.face_gap)
+        if relative_gap(least, found.primal) <= near:
             face = self._point(self._alpha(self._on_face()))
             self.on_face = face.gap <= found.gap
             found = face if self.on_face else found
         return found
 
     def count(self, point: Point) -> None:
-        """Note whether a step has come closer."""
+        """Record whether a step has reduced the gap or the mean product by a tenth."""
         reached = np.array([point.gap, self.product])
         self.idle = 0 if np.any(reached < 0.9 * self.least) else self.idle + 1
         self.least = np.minimum(self.least, reached)
 
-    def further(self, point: Point) -> Point:
-        """A point on its face, a few steps on; or this one, of which every row has some alpha."""
-        for _ in range(INTERIOR.further):
+    def move_to_face(self, point: Point) -> Point:
+        """Take a few more steps to bring rows to their bounds; returns this point if none helps."""
+        for _ in range(self.tuning.max_face_steps):
             self.advance()
             other = self.point(point.relative_gap)
             self.count(other)
@@ -491,23 +506,24 @@ class _Path:
         return point
 
     def _on_face(self) -> FloatArray:
-        """x with what is next to a bound at it, and the others where their gradient vanishes."""
+        """Move variables near a bound to it, and the others to where their gradient vanishes."""
         of, size = self.of, self.of.hi - self.of.lo
         unit = float(np.median(np.abs(of.lin))) if len(self.x) else 1.0
         to_low = (self.x - of.lo) * unit < self.low * size
         to_high = (of.hi - self.x) * unit < self.high * size
         x = np.where(to_low & ~to_high, of.lo, np.where(to_high & ~to_low, of.hi, self.x))
         free = (x > of.lo) & (x < of.hi)
-        if self.dual.tube is not None:  # of two halves of a row one is 0
+        if self.dual.tube is not None:  # (one of a row's two variables is 0)
             larger = np.zeros(len(self.rows))
-            np.maximum.at(larger, self.place, x)
-            free &= x == larger[self.place]
+            np.maximum.at(larger, self.row, x)
+            free &= x == larger[self.row]
             x = np.where(free | (x == of.hi), x, of.lo)
         if not np.any(free):
             return x
         largest = max(self.design.data.max_sqnorm + self.constant**2, 1e-300)
         try:
-            solve = self._system(np.where(free, 1.0 / (INTERIOR.face * largest), 0.0))
+            weight = 1.0 / (self.tuning.face_curvature * largest)
+            solve = self._system(np.where(free, weight, 0.0))
             lacks = self.total[: len(self.borders)] - self.borders @ x
             dx, _ = solve(-self._slope(self._sum(x)), lacks)
         except LinAlgError:
@@ -515,7 +531,7 @@ class _Path:
         return np.clip(x + dx, of.lo, of.hi) if np.isfinite(dx).all() else x
 
     def _alpha(self, x: FloatArray) -> FloatArray:
-        """Of all rows; one of the two halves of a row with a tube is 0."""
+        """Return feasible alpha of all rows (n,) from the variables that can move."""
         n = len(self.rows)
         whole = self.fixed.copy()
         whole[self.moving] = x
@@ -525,10 +541,11 @@ class _Path:
             ends |= alpha == 0.0
         try:
             return self.dual.feasible(alpha, ends)
-        except ValueError:  # a vertex: what rounding left of the total is taken from all
+        except ValueError:  # all rows are at an end: all of them absorb the rounding of the total
             return self.dual.feasible(alpha)
 
     def _point(self, alpha: FloatArray) -> Point:
+        """Compute the point of a feasible alpha (n,), with its Frank-Wolfe gap."""
         dual = self.dual
         w = (dual.sign * alpha) @ self.rows
         scores = self.rows @ w
@@ -551,19 +568,19 @@ class _Path:
         )
 
     def stats(self) -> dict[str, Any]:
-        """Every step goes over all rows."""
+        """Report counts of rows and passes: every step is a pass over all rows."""
         return {
             "rows_visited": len(self.rows),
             "rows_alive": len(self.rows),
             "fixed_hi": 0,
             "fixed_lo": 0,
-            "stalled": self.idle >= INTERIOR.patience,
+            "stalled": self.idle >= self.tuning.patience,
             "full_passes": self.steps,
             "partial_passes": 0,
         }
 
     def save(self, folder: Path, meta: dict[str, Any]) -> None:
-        """Write a checkpoint: whole or not at all."""
+        """Write a checkpoint atomically."""
         arrays = {"x": self.x, "low": self.low, "high": self.high, "mu": self.mu}
         record = {
             "steps": self.steps,
@@ -571,18 +588,18 @@ class _Path:
             "least": self.least.tolist(),
             "product": float(self.product),
         }
-        save_alone(folder / PLACE, {**meta, "interior": record}, arrays)
+        save_alone(folder / CHECKPOINT_NAME, {**meta, "interior": record}, arrays)
 
     def restore(self, meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Go on from what ``save`` wrote; ``meta`` is then what it was given."""
+        """Continue from what ``save`` wrote, and remove its record from ``meta``."""
         own = meta.pop("interior")
         self.x, self.low, self.high, self.mu = (arrays[k] for k in ("x", "low", "high", "mu"))
         self.steps, self.idle = own["steps"], own["idle"]
         self.least, self.product = np.array(own["least"]), own["product"]
 
 
-def _reach(pairs: tuple[tuple[FloatArray, FloatArray], ...]) -> float:
-    """How far all these go along their directions before one of them is 0, at most 1."""
+def _longest_step(pairs: tuple[tuple[FloatArray, FloatArray], ...]) -> float:
+    """Find the longest step, at most 1, that keeps all values >= 0 along their directions."""
     t = 1.0
     for value, step in pairs:
         down = step < 0

@@ -1,4 +1,4 @@
-"""Rows that shards keep in memory between rounds, and give up where memory runs short."""
+"""Rows that shards keep in memory between rounds, and drop if memory runs short."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from bigscreen.features.design import Design
 
 
 class KeptRows:
-    """The part of ``fleet.shards.Yielding`` that all programs share whose states hold rows as X.
+    """Base of programs whose shards keep their rows in memory (see ``fleet.shards.Yielding``).
 
-    A program is a frozen dataclass with these fields, its states have an ``X``: the shard's rows,
-    None if they are read again in every pass.
+    A program is a frozen dataclass with these fields. Its states have an ``X``: the shard's rows,
+    or None if they are read again in every pass.
 
     Parameters
     ----------
     design : Design
     resident : float
-        Part of the rows that is kept in memory between passes: whole shards, spread evenly.
+        Fraction of the rows that is kept in memory between passes: whole shards, spread evenly.
     stride : int
-        A state holds every ``stride``-th row of its shard.
+        A state has every ``stride``-th row of its shard.
     """
 
     design: Design

@@ -1,4 +1,4 @@
-"""A solver, the run that it is handed, and the check that it calls at its pass boundaries."""
+"""Interfaces of solvers: `Solver`, the `Run` that it solves, and the `Check` that it calls."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from bigscreen.screening.regions import Ball
 
 
 class Reach(NamedTuple):
-    """How far alpha can be from 0: the sum of the rows' reach, and the bounds' extremes.
+    """How far alpha can be from 0: the sum of the rows' reach, the smallest and the largest bound.
 
-    A variable's bound is the row's reach or, of squared losses, half of it.
+    A variable's bound is the row's reach or, for squared losses, half of it.
     """
 
     total: float
@@ -30,7 +30,7 @@ class Reach(NamedTuple):
 
 
 class Near(NamedTuple):
-    """A machine near the optimum: w and the constant's coefficient (r, or r + 1), and some D."""
+    """A w near the optimum (r,) or, with the constant's coefficient, (r + 1,); and a bound D."""
 
     x: FloatArray
     dual: float
@@ -38,7 +38,7 @@ class Near(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """One solve: a problem on the rows of a design, where its shards run, and what it begins from.
+    """One solve: a problem on the rows of a design, the fleet that runs shards, and a start.
 
     Parameters
     ----------
@@ -46,20 +46,20 @@ class Run:
     problem : Problem
     fleet : Fleet
     start : float64 (n,) or None
-        A feasible alpha to begin from where no checkpoint is gone on with.
+        A feasible alpha to start from, unless the run resumes a checkpoint.
     near : Near or None
-        A machine to begin from, for solvers that hold w, of a problem without a coupling.
+        A w to start from, for solvers in the primal and problems without a coupling.
     resident : float
-        Part of the rows that may be kept in memory between passes; what is less than all is of use
-        to some solvers.
+        Fraction of the rows that may be kept in memory between passes. (Some solvers can use only
+        1.)
     spare : int
-        Bytes, of all processes together, that what is worth it may take while a step lasts.
+        Bytes of all processes together that a solver may use for caches while a step lasts.
     folder : Path or None
         Where checkpoints go (about every 30 s, and at Ctrl-C); None: no checkpoints.
     of : str
-        Which problem checkpoints are of: those of another one are refused.
+        Identifies the problem: checkpoints of another problem are refused.
     resume : bool
-        Go on from the newest checkpoint in ``folder``.
+        Continue from the newest checkpoint in ``folder``.
     """
 
     design: Design
@@ -75,12 +75,12 @@ class Run:
 
     @property
     def checkpoint(self) -> Path | None:
-        """The folder of a checkpoint to go on from."""
+        """The folder of the checkpoint to resume, or None."""
         return self.folder if self.resume else None
 
     @cached_property
     def reach(self) -> Reach:
-        """That of the rows, summed shard by shard."""
+        """The reach of all rows, summed shard by shard."""
         data = self.design.data
         total, least, most = 0.0, np.inf, 0.0
         for s in range(data.n_shards):
@@ -92,19 +92,25 @@ class Run:
             reach = dual.reach
             bound = reach if dual.curve is None else 0.5 * reach
             least = float(np.minimum(least, np.min(bound, initial=np.inf)))
-            most = float(np.maximum(most, np.max(bound, initial=0.0)))  # a nan stays one
+            most = float(np.maximum(most, np.max(bound, initial=0.0)))  # (keeps NaN)
             total += float(reach.sum())
         return Reach(total, least, most)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What ``check`` answers a solver that has to go on.
+    """The answer of ``check`` to a solver that has to continue.
 
-    ``region`` holds w* around the point's w, None where nothing can be screened;
-    ``restart`` asks to take back every row that was screened; ``doubted`` says that the closing
-    pass found a gap much wider than the point's own: rounding has come to tell. ``ahead``: once few
-    rows are near their kink another solver takes over, which looks at all of them anyway.
+    Parameters
+    ----------
+    region : Ball or None
+        A ball around the point's w that contains w*; None if nothing can be screened.
+    restart : bool
+        Take back every row that was screened.
+    doubted : bool
+        The closing pass found a gap much wider than the point's own: rounding dominates.
+    ahead : bool
+        Another solver, which scores all rows, takes over once few rows are near their hinge point.
     """
 
     region: Ball | None = None
@@ -118,35 +124,41 @@ Save = Callable[[Path, dict[str, Any]], None]
 
 
 class Check(Protocol):
-    """The hinge between a solver and ``fit``: every solver calls it at its pass boundaries.
-
-    ``target`` is the relative gap at which it would look closer; it may fall with every call.
-    """
+    """What every solver calls after each pass: it records progress, and decides when to stop."""
 
     @property
-    def target(self) -> float: ...
+    def target(self) -> float:
+        """Relative gap at which the closing pass runs; it may fall with every call."""
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
-        """None: stop here."""
+        """Record a point and its counts; returns None if the solver should stop."""
 
     def expired(self) -> bool:
-        """Whether there is no time left for anything but the next call."""
+        """Whether the time budget is used up: the solver should call ``check`` next."""
 
     def pause(self, save: Save | None = None) -> None:
-        """Where Ctrl-C was pressed, stop within a pass; who goes on comes to the same bits.
+        """Stop within a pass if Ctrl-C was pressed; a resumed run has the same bits.
 
-        ``save`` keeps what the pass has done; without it the pass is begun anew. Raises Paused.
+        ``save`` writes what the pass has done; without it a resumed run repeats the pass.
+
+        Raises
+        ------
+        Paused
+            If Ctrl-C was pressed.
         """
 
     def restored(self, meta: dict[str, Any]) -> None:
-        """Receives the ``meta`` of the checkpoint that the solver goes on from."""
+        """Receive the ``meta`` of the checkpoint that the solver resumes."""
 
 
 class Solver(Protocol):
-    """A solver: moves from point to point until ``check`` answers None."""
+    """A solver of one problem: moves from point to point until ``check`` returns None."""
 
     def solve(self, run: Run, check: Check) -> Point:
-        """Solve until ``check`` answers None; returns the last point.
+        """Solve until ``check`` returns None; returns the last point.
 
-        Raises InputError for a problem or a design that the solver is not made for.
+        Raises
+        ------
+        InputError
+            For a problem or a design that the solver does not support.
         """

@@ -20,7 +20,13 @@ from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
 from bigscreen.plan.memory import Plan
 from bigscreen.problems.point import Point
-from bigscreen.solvers.newton.many import ROW_BYTES, Begun, Case, solve_many, suits
+from bigscreen.solvers.newton.many import (
+    ROW_BYTES,
+    Case,
+    PresolvedPoint,
+    can_solve_together,
+    solve_many,
+)
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.job import Attempt, Start
@@ -88,7 +94,7 @@ class ManyJob(FeaturesJob):
             one.folder: Case(one.problem, self._recast(self.design, one).data)
             for one in self.problems
         }
-        if self.plan.solver == "newton" and suits(self.design, list(cases.values())):
+        if self.plan.solver == "newton" and can_solve_together(self.design, list(cases.values())):
             room = min(HELD_BYTES, HELD_SHARE * allowed_memory(self.options.memory))
             some = max(1, min(MOST, int(room // (ROW_BYTES * self.data.n_rows))))
             total = len(self.problems)
@@ -135,7 +141,7 @@ class ManyJob(FeaturesJob):
         if source is not None:  # recomputed features are their own source
             source = design if source is attempt.design else self._recast(source, binary)
         if binary.folder in self.points and isinstance(solver, Newton):
-            solver = Begun(self.points[binary.folder], solver)
+            solver = PresolvedPoint(self.points[binary.folder], solver)
         return attempt._replace(design=design, solver=solver, source=source)
 
     def models(self) -> list[Model]:

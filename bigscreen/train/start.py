@@ -22,7 +22,7 @@ from bigscreen.problems.recipes import Problem
 from bigscreen.screening.dynamic import GapBall, make_rule
 from bigscreen.solvers.block.solver import Block
 from bigscreen.solvers.coordinate import CoordinateDescent
-from bigscreen.solvers.newton.sampled import large
+from bigscreen.solvers.newton.sampled import is_wide
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Near, Run, Solver
 from bigscreen.solvers.smo.solver import Pairs
@@ -72,7 +72,7 @@ def begins_at_fewer(job: Job, design: Design, binary: Binary) -> bool:
     asked = (
         job.options.tuning.start == "auto" and job.plan.solver == "newton" and binary.fold is None
     )
-    return asked and large(design) and not SumLayout.of(binary.problem, design.data).curved
+    return asked and is_wide(design) and not SumLayout.of(binary.problem, design.data).curved
 
 
 def from_fewer(job: Job, design: Design, binary: Binary) -> Start:

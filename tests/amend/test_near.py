@@ -111,7 +111,7 @@ def test_an_edit_computes_features_of_few_rows_and_is_proved_over_all(
     assert proof["rows"] == n
     assert abs(objective(after, 0.5) - proof["primal"]) <= 1e-6 * proof["primal"]
     # The fit of all rows' features ends at the same objective.
-    monkeypatch.setattr(refit, "first_rows", lambda far, gap, dual, size: None)
+    monkeypatch.setattr(refit, "pick_first_rows", lambda far, gap, dual, size: None)
     before = len(rounds)
     other = proof_of(amended(EDITS[kind], options))
     assert len(rounds) == before
@@ -146,7 +146,7 @@ def test_features_of_all_rows_are_stored_if_too_many_rows_cross(rounds, stored, 
 
 
 def test_features_of_all_rows_are_stored_without_room_for_rows_nearby(rounds, monkeypatch):
-    monkeypatch.setattr(refit, "rows_within", lambda room, width, dtype: 0)
+    monkeypatch.setattr(refit, "max_rows_in", lambda room, width, dtype: 0)
     proof = proof_of(amended(EDITS["remove"]))
     assert not rounds
     assert proof["gap"] + proof["rounding_bound"] <= 1e-6 * proof["primal"]

@@ -110,7 +110,7 @@ def test_features_are_made_once_and_steps_together(monkeypatch):
     monkeypatch.setattr(nystrom, "store_features", lambda *all: made.append(1) or stored(*all))
 
     def counted(self, state, message, totals):
-        steps.append(len(state.runs))
+        steps.append(len(state.problems))
         return take(self, state, message, totals)
 
     monkeypatch.setattr(many.ManyProgram, "_take", counted)
@@ -149,9 +149,8 @@ def test_threads_and_workers_change_no_bit(tmp_path):
 
 
 @pytest.mark.parametrize("offset", ["none", "constant"])
-def test_rows_that_do_not_fit_are_read_in_every_pass(offset, monkeypatch):
+def test_rows_that_do_not_fit_are_read_in_every_pass(offset):
     """In parts, and to the same bits as those that are kept."""
-    monkeypatch.setattr(many, "MANY", many.ManyTuning(tile=100))
     read: list[int] = []
 
     class Counted(MemoryDataset):
@@ -165,7 +164,8 @@ def test_rows_that_do_not_fit_are_read_in_every_pass(offset, monkeypatch):
     with Inline(2) as fleet:
         for resident in (1.0, 0.5, 0.0):
             read.clear()
-            points.append(many.solve_many(Design(data), cases, fleet, 1e-4, resident=resident))
+            how = {"resident": resident, "tuning": many.ManyTuning(tile=100)}
+            points.append(many.solve_many(Design(data), cases, fleet, 1e-4, **how))
             counts.append(sum(read))
     assert max(read) <= 128 and len(read) > 50
     assert counts[0] < 0.1 * counts[2] and 0.4 < counts[1] / counts[2] < 0.7
@@ -178,12 +178,12 @@ def test_rows_that_do_not_fit_are_read_in_every_pass(offset, monkeypatch):
 def test_a_curvature_that_rounding_leaves_indefinite_is_damped(ridge, monkeypatch):
     """Repeated columns, and C so large that float32 rounds C + 1 to C."""
     made, factored = [], many.factored
-    monkeypatch.setattr(many, "MANY", many.ManyTuning(ridge=ridge))
     monkeypatch.setattr(many, "factored", lambda H: made.append(factored(H)) or made[-1])
     data = MemoryDataset(np.repeat(X, 20, axis=1), (Y == "yes").astype(np.int32), ["no", "yes"])
     cases = [many.Case(CSvc(C, 1, (), "none"), data) for C in (1e8, 2e8)]
     with Inline(1) as fleet:
-        points = many.solve_many(Design(data), cases, fleet, 1e-3)
+        tuning = many.ManyTuning(ridge=ridge)
+        points = many.solve_many(Design(data), cases, fleet, 1e-3, tuning=tuning)
     assert all(point.relative_gap <= 1e-3 for point in points)
     assert any(factor is None for factor in made) == (ridge == 1e-12)
 
@@ -202,7 +202,7 @@ def test_a_shard_moves_to_another_worker():
     for state in (here, there):
         state.found = program.step(state, take, {})
     np.testing.assert_array_equal(here.found, there.found)
-    for name in ("runs", *many._Shard.OF_RUNS):
+    for name in ("problems", *many._Shard.BY_PROBLEM):
         np.testing.assert_array_equal(getattr(here, name), getattr(there, name))
 
 

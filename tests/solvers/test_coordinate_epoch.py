@@ -59,7 +59,7 @@ def run(X, sign, lin, lo, hi, constant, epochs, tolerance=1e-9, alpha=None):
     st.booleans(),
     st.sampled_from([0.4, 1.0]),
 )
-def test_reaches_the_optimum_of_an_independent_solver(seed, n, d, constant, density):
+def test_epochs_reach_the_optimum_of_an_independent_solver(seed, n, d, constant, density):
     X, sign, lin, lo, hi = problem(seed, n, d, density)
     alpha, w, phi, values, _violation = run(X, sign, lin, lo, hi, constant, 3000)
     Z = sign[:, None] * phi
@@ -104,7 +104,7 @@ def test_csr_takes_the_same_steps_as_dense():
     assert results[0][2] == pytest.approx(results[1][2])
 
 
-def test_only_ordered_rows_move():
+def test_only_rows_of_the_order_move():
     X, sign, lin, lo, hi = problem(4, 20, 5)
     hi = lo + 1.0
     alpha, w = lo + 0.5, np.zeros(5)

@@ -78,7 +78,7 @@ def run(design, problem, check, **how):
 @pytest.mark.parametrize("rule", ["none", "gap"])
 @pytest.mark.parametrize("intercept", ["none", "constant"])
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_the_oracles_optimum(name, intercept, rule):
+def test_the_optimum_is_the_oracles(name, intercept, rule):
     design, problem, dual, q = world(name, intercept)
     check = Until(1e-7, make_rule(rule))
     point = run(design, problem, check)
@@ -98,7 +98,7 @@ def test_the_oracles_optimum(name, intercept, rule):
         assert sum(s["fixed_lo"] for s in check.stats) > np.sum(best.alpha < dual.lo + 1e-6)
 
 
-def test_patience_counts_checks_running():
+def test_patience_counts_consecutive_checks():
     for patience in (1, 3):
         design, problem, _, _ = world("c-svc", weights=np.ones(90))
         check = Until(1e-7, make_rule("joachims", patience=patience), most=patience + 1)
@@ -107,7 +107,7 @@ def test_patience_counts_checks_running():
         assert not any(fixed[:patience]) and fixed[patience] > 0
 
 
-def test_a_checkpoint_goes_on_as_if_nothing_had_been(tmp_path):
+def test_a_resumed_descent_ends_in_the_same_bits(tmp_path):
     design, problem, _, _ = world("svr", "constant")
     rule = make_rule("joachims", patience=2)
     whole = Until(1e-9, rule, most=9)

@@ -15,14 +15,16 @@ from sklearn.svm import LinearSVC
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.features import nystrom
+from bigscreen.features.design import Design
 from bigscreen.fit import monitor as fit_monitor
+from bigscreen.fit.loop import fit
+from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
 from bigscreen.plan.plan import plan
-from bigscreen.problems.recipes import SquaredSvc
-from bigscreen.solvers import interior
-from bigscreen.solvers.interior import InteriorPoint
+from bigscreen.problems.recipes import CSvc, SquaredSvc
+from bigscreen.solvers.interior import INTERIOR, InteriorPoint, InteriorTuning
 from bigscreen.solvers.protocol import Run
 from bigscreen.train.run import train
 
@@ -41,8 +43,8 @@ SOLVED = tuple(kind for kind in KINDS if kind != "bounded nu")
     intercept=st.sampled_from(INTERCEPTS),
     size=st.sampled_from([0.1, 1.0, 100.0]),
 )
-def test_the_oracles_optimum(seed, n, d, kind, intercept, size):
-    """Of more rows than features and of fewer; rows of weight 0 among them."""
+def test_the_optimum_is_the_oracles(seed, n, d, kind, intercept, size):
+    """With more rows than features and with fewer; rows of weight 0 among them."""
     w = any_world(seed, n, kind, intercept, kernel=None, size=size, d=d)
     found = solved(w, InteriorPoint(), None, 1e-6)
     if kind not in ("nu-svc", "one-class") or found.certificate.primal > 1e-9:
@@ -52,7 +54,7 @@ def test_the_oracles_optimum(seed, n, d, kind, intercept, size):
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("sparse", [False, True])
 def test_rows_off_their_bounds_are_few(intercept, sparse):
-    """As many as an optimum has: the last step is onto the face that it is next to."""
+    """As few as at an optimum: the last step moves to the nearest face of the box."""
     world = contracts.world(contracts.rows(3, n=120, sparse_rows=sparse), "linear", 10.0, intercept)
     with Inline(1) as fleet:
         found = solved_by(world, fleet)
@@ -145,32 +147,29 @@ def test_the_optimum_of_liblinear():
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize(("tol", "patience"), [(1e-7, 15), (1e-15, 2)])
-def test_an_interrupted_one_ends_in_the_same_model(
-    tol, patience, tmp_path, checkpoint_every, monkeypatch
-):
-    """Also where rounding ends it, which steps without progress are counted for."""
-    monkeypatch.setattr(interior, "INTERIOR", interior.InteriorTuning(patience=patience))
+def test_an_interrupted_fit_ends_in_the_same_model(tol, patience, tmp_path, checkpoint_every):
+    """Also if rounding ends it, for which steps without progress are counted."""
     checkpoint_every(-1.0)
-    options = TrainOptions(kernel="linear", C=1e3, tol=tol)
+    solver, data = InteriorPoint(InteriorTuning(patience=patience)), hard()
 
-    def stopping(at):
+    def fitted(folder, stop=0, **how):
         def report(event):
-            if event["event"] == "pass" and event["pass"] == at:
+            if event.get("pass") == stop:
                 raise KeyboardInterrupt
 
-        return report
+        with Inline(1) as fleet:
+            problem = CSvc(1e3, 1, (), "constant")
+            run = Run(Design(data), problem, fleet, folder=folder, **how)
+            return fit(run, solver, Limits(tol, 100), report=report)
 
-    with Inline(1) as fleet:
-        whole = train(hard(), options, fleet)
-        count = len(whole.provenance["history"])
-        for at in (2, count - 2, count - 1):
-            work = replace(options, work=tmp_path / str(at))
-            with pytest.raises(KeyboardInterrupt):
-                train(hard(), work, fleet, stopping(at))
-            again = train(hard(), replace(work, resume=True), fleet)
-            np.testing.assert_array_equal(again.coef, whole.coef)
-            assert again.provenance["certificates"] == whole.provenance["certificates"]
-            assert len(again.provenance["history"]) == count
+    whole = fitted(tmp_path / "whole")
+    count = len(whole.history)
+    for stop in (2, count - 2, count - 1):
+        with pytest.raises(KeyboardInterrupt):
+            fitted(tmp_path / str(stop), stop)
+        again = fitted(tmp_path / str(stop), resume=True)
+        np.testing.assert_array_equal(again.point.coef, whole.point.coef)
+        assert again.certificate == whole.certificate and len(again.history) == count
 
 
 def test_budgets_end_at_the_best_point_so_far():
@@ -191,15 +190,15 @@ def test_a_start_is_moved_inside_its_box():
     is_right(w, found, 1e-8)
 
 
-def test_rounding_ends_it_instead_of_going_on(monkeypatch):
+def test_a_gap_below_rounding_ends_the_fit():
     """A gap that no float64 sum can prove: it stops, and says why."""
     with Inline(1) as fleet, pytest.warns(UserWarning, match="rounding|no more than"):
         model = train(hard(), TrainOptions(kernel="linear", C=1e6, tol=1e-15), fleet)
-    assert len(model.provenance["history"]) <= 60 + interior.INTERIOR.patience
+    assert len(model.provenance["history"]) <= 60 + INTERIOR.patience
     assert model.provenance["certificates"][0]["relative_gap"] < 1e-5
 
 
-def test_landmarks_and_refusals():
+def test_landmarks_are_solved_and_other_designs_refused():
     data = contracts.rows(0, n=120)
     asked = TrainOptions(landmarks=50, gamma=0.2, solver="interior", tol=1e-7)
     with Inline(1) as fleet:
@@ -223,7 +222,7 @@ def test_landmarks_and_refusals():
             TrainOptions.from_record({"solver": "interior", **wrong})
 
 
-def test_who_gets_it_by_itself():
+def test_the_planner_chooses_it_for_few_rows_or_close_gaps():
     def taken(n, d, landmarks=None, **more):
         of = {"kernel": "linear"} if landmarks is None else {"landmarks": landmarks}
         X = np.broadcast_to(np.zeros((1, d), np.float32), (n, d))

@@ -8,7 +8,7 @@ import pytest
 from contracts import INTERCEPTS
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from newton_world import Probe
+from newton_world import Probe, Spied, tuned
 
 from bigscreen.certify.explicit import close_explicit
 from bigscreen.data.writer import DatasetWriter
@@ -19,7 +19,6 @@ from bigscreen.numerics import reproducible as exact
 from bigscreen.problems.dual import AT_HI, AT_LO, FREE
 from bigscreen.problems.point import Point, Reading
 from bigscreen.screening.dynamic import make_rule
-from bigscreen.solvers.newton import solver as newton
 from bigscreen.solvers.newton.shard import NewtonProgram
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Run
@@ -41,7 +40,7 @@ def solved(world, fleet, tol, lazy=True, rule="none", passes=300, **options):
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 @pytest.mark.parametrize("sparse_rows", [False, True])
-def test_from_small_to_large_penalties(kernel, sparse_rows, intercept, fleet):
+def test_small_and_large_penalties_are_solved(kernel, sparse_rows, intercept, fleet):
     """C from 1e-4 to 1e4. In float32 columns 1e-6 is beyond what large C leaves digits for."""
     for k, C in enumerate((1e-4, 1e-2, 1.0, 1e2, 1e4)):
         data = contracts.rows(k, n=150, sparse_rows=sparse_rows)
@@ -66,9 +65,9 @@ def test_from_small_to_large_penalties(kernel, sparse_rows, intercept, fleet):
     weights=st.booleans(),
     rule=st.sampled_from(["none", "gap", "f-safe"]),
 )
-# The same ones every time: what a longer search finds now and then is that steps alternate.
+# (Derandomised: a longer search finds now and then that steps alternate.)
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_assorted_problems(
+def test_random_problems_are_solved(
     seed, n, d, noise, C, tol, intercept, kernel, sparse_rows, weights, rule
 ):
     if kernel != "linear":
@@ -78,7 +77,7 @@ def test_assorted_problems(
     world = contracts.world(data, kernel, 10.0**C, intercept)
     with Inline(1) as fleet:
         fitted = solved(world, fleet, 10.0**tol, rule=rule, passes=1000)
-    # Many equal rows at their kink that hold the offset alone: steps can become too
+    # Many equal rows at their hinge point can determine the offset: steps can become too
     # small to see before the gap is reached. The certificate then says so, and is true.
     tied = sparse_rows and intercept != "none"
     # Large penalties can leave steps alternating short of a tight gap, which is said just so.
@@ -88,7 +87,7 @@ def test_assorted_problems(
 
 
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
-def test_float64_certificates(kernel, fleet):
+def test_certificates_can_be_float64(kernel, fleet):
     world = contracts.world(contracts.rows(3), kernel, 1.0, "constant")
     fitted = solved(world, fleet, 1e-3, certify="float64")
     assert fitted.certificate.certified_in == "float64"
@@ -96,7 +95,7 @@ def test_float64_certificates(kernel, fleet):
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
-def test_the_closing_pass_of_any_point(intercept, fleet):
+def test_the_closing_pass_is_right_about_any_point(intercept, fleet):
     """Not only of solved ones: a certificate is right about a bad w too."""
     world = contracts.world(contracts.rows(1, n=90, sparse_rows=True), "rbf", 2.0, intercept)
     rng = np.random.default_rng(0)
@@ -152,7 +151,7 @@ def test_kept_sums_are_those_of_a_fresh_pass(sparse_rows, intercept, fleet):
 
 
 def test_a_row_without_entries_is_scored_too(fleet):
-    """Norm 0 times the infinite travel of a row never scored is NaN, which compares as 'skip'."""
+    """Norm 0 times the infinite move of a row never scored is NaN, which compares as 'skip'."""
     data = contracts.rows(0, n=40, sparse_rows=True)
     assert np.any(data.sqnorms(0, 40) == 0)
     world = contracts.world(data, "linear", 1.0, "none")
@@ -160,7 +159,8 @@ def test_a_row_without_entries_is_scored_too(fleet):
     fleet.start(program, data.n_shards)
     message = {
         "kind": "trial", "h": 1.0, "steps": np.zeros(1), "coefs": np.zeros((5, 2)),
-        "extras": np.zeros((0, 2)), "slack": 0.0, "travel": np.zeros(1), "shift": np.zeros(1),
+        "extras": np.zeros((0, 2)), "slack": 0.0, "w_moves": np.zeros(1),
+        "score_moves": np.zeros(1),
     }  # fmt: skip
     stack, _ = fleet.round(message)
     assert stack[:, 0].sum() == 40
@@ -168,7 +168,7 @@ def test_a_row_without_entries_is_scored_too(fleet):
 
 
 # -- the subsample and its bounds ----------------------------------------------------------------
-def test_subsamples_of_uneven_weights(fleet):
+def test_a_subsample_may_pick_nearly_all_the_weight(fleet):
     """The rows that a subsample picks can carry all the weight: sums must not overflow."""
     data = contracts.rows(0, n=4096, d=3)
     weight = np.full(4096, 1e-3)
@@ -177,16 +177,13 @@ def test_subsamples_of_uneven_weights(fleet):
     world = contracts.world(data, "linear", 1.0, "constant")
     assert 64 * world.box[::64].sum() > 4 * world.box.sum(), "the sample outweighs the whole"
 
-    class Coarse(Newton):
-        def _strides(self, design):
-            return [64, 8, 1]
-
+    coarse = tuned(1e-4, min_subsample_rows=64, subsample_rows_per_column=0)
     with np.errstate(all="raise", under="ignore"):
-        fitted = fit(Run(world.design, world.problem, fleet), Coarse(1e-4), Limits(1e-4, 100))
+        fitted = fit(Run(world.design, world.problem, fleet), coarse, Limits(1e-4, 100))
     assert fitted.certificate.relative_gap <= 1e-4
 
 
-def test_subsample_sums_stay_within_the_bound(fleet):
+def test_subsample_sums_stay_within_the_bound():
     """exact.read of a subsample's V is the plain sum: nothing wrapped around in int64."""
     data = contracts.rows(0, n=256, d=2, weights=False, shard_rows=64, chunk_rows=32)
     weight = np.full(256, 1e-9)
@@ -204,21 +201,17 @@ def test_subsample_sums_stay_within_the_bound(fleet):
                 bounds.append(self.weight_bound / float(state.dual.hi.sum()))
             return answer
 
-    class Coarse(Newton):
-        def _strides(self, design):
-            return [8, 1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(newton, "NewtonProgram", Spy)
-        fit(Run(world.design, world.problem, fleet), Coarse(1e-3), Limits(1e-3, 50))
+    coarse = tuned(1e-3, min_subsample_rows=32, subsample_rows_per_column=0)
+    with Spied(Spy) as fleet:
+        fit(Run(world.design, world.problem, fleet), coarse, Limits(1e-3, 50))
     assert bounds, "no subsample was solved"
     # The picked rows of ALL shards together: at most the bound.
     assert min(bounds) >= data.n_shards - 1e-9
 
 
 # -- rows and sides ------------------------------------------------------------------------------
-def test_sides_of_a_shard(fleet):
-    """After a pass: hi above the zone, lo below it, free within."""
+def test_rows_are_at_the_side_of_the_band_that_their_margin_is_on(fleet):
+    """After a pass: hi above the band, lo below it, free within."""
     world = contracts.world(contracts.rows(6, n=120), "linear", 1.0)
     program = NewtonProgram(world.design, world.problem, weight_bound=float(world.box.sum()))
     state = program.open(0)
@@ -227,7 +220,8 @@ def test_sides_of_a_shard(fleet):
     h = 0.25
     message = {
         "kind": "trial", "h": h, "steps": np.zeros(1), "coefs": np.stack([w, w], axis=1),
-        "extras": np.zeros((0, 2)), "slack": 0.0, "travel": np.zeros(1), "shift": np.zeros(1),
+        "extras": np.zeros((0, 2)), "slack": 0.0, "w_moves": np.zeros(1),
+        "score_moves": np.zeros(1),
     }  # fmt: skip
     program.step(state, message, totals)
     message = {"kind": "accept", "h": h, "wide": h, "stride": 1, "turn": 0, "t": 0.0, "ref": 0}
@@ -242,7 +236,7 @@ def test_sides_of_a_shard(fleet):
     for other in (w, 0.4 * w):
         coefs = np.stack([other, other], axis=1)
         still = {**message, "kind": "trial", "steps": np.zeros(1), "coefs": coefs, "slack": 0.0}
-        more = {"extras": np.zeros((0, 2)), "travel": np.zeros(2), "shift": np.full(2, 9.0)}
+        more = {"extras": np.zeros((0, 2)), "w_moves": np.zeros(2), "score_moves": np.full(2, 9.0)}
         program.step(state, {**still, **more}, totals)
         program.step(state, {**message, "ref": 1}, totals)
         alpha = state.dual.hi * (1 - state.dual.sign * (world.phi[:n] @ other) > h)
@@ -253,8 +247,8 @@ def test_sides_of_a_shard(fleet):
 
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
-def test_rows_that_are_kept_in_part(kernel, sparse_rows, tmp_path):
-    """The same bits whatever part of the rows stays in memory, on a subsample and on all rows."""
+def test_rows_kept_in_memory_in_part_change_no_bit(kernel, sparse_rows, tmp_path):
+    """Whatever part of the rows stays in memory, on a subsample and on all rows."""
     memory = contracts.rows(3, n=9000, sparse_rows=sparse_rows, shard_rows=1024, chunk_rows=256)
     writer = DatasetWriter(tmp_path / "rows", memory.layout, None)
     for k in range(writer.n_chunks):
@@ -265,7 +259,7 @@ def test_rows_that_are_kept_in_part(kernel, sparse_rows, tmp_path):
     with Inline(2) as fleet:
         for resident in (0.0, 0.3, 1.0):
             run = Run(world.design, world.problem, fleet, resident=resident)
-            fitted = fit(run, Newton(tol=1e-4, sample=1.0), Limits(1e-4, 100))
+            fitted = fit(run, tuned(1e-4, subsample_rows_per_column=1.0), Limits(1e-4, 100))
             found.append((fitted.point.w, fitted.certificate.primal, fitted.certificate.dual))
     for other in found[:-1]:
         np.testing.assert_array_equal(other[0], found[-1][0])

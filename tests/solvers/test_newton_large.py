@@ -16,10 +16,10 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear, Rbf
 from bigscreen.numerics import cholesky
 from bigscreen.problems.point import SumLayout
-from bigscreen.solvers.newton import sampled
 from bigscreen.solvers.newton.algebra import Algebra
 from bigscreen.solvers.newton.sampled import Sample, SampledHessian
 from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.newton.tuning import NEWTON
 from bigscreen.solvers.protocol import Run
 
 
@@ -27,10 +27,6 @@ from bigscreen.solvers.protocol import Run
 def many(monkeypatch):
     """A few dozen landmarks are many."""
     monkeypatch.setattr(nystrom, "MAX_EIGH_LANDMARKS", 20)
-    monkeypatch.setattr(cholesky, "BLOCK", 7)
-    monkeypatch.setattr(sampled, "TILE_ROWS", 50)
-    monkeypatch.setattr(sampled, "TILE_COLUMNS", 8)
-    monkeypatch.setattr(sampled, "BLOCK_ROWS", 9)
 
 
 def in_turn(function, items):
@@ -39,25 +35,24 @@ def in_turn(function, items):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n", [1, 7, 30])
-def test_blocks_factor_and_invert_as_lapack_does(n, dtype, monkeypatch):
-    monkeypatch.setattr(cholesky, "BLOCK", 7)
+def test_blocks_factor_and_invert_as_lapack_does(n, dtype):
     rng = np.random.default_rng(n)
     rows = rng.normal(size=(2 * n, n))
     given = (rows.T @ rows).astype(dtype)
     found = given.copy()
-    assert cholesky.factorise_in_parallel(found, in_turn)
+    assert cholesky.factorise_in_parallel(found, in_turn, 7)
     close = {"rtol": 1e-3, "atol": 1e-3} if dtype == np.float32 else {"rtol": 1e-9, "atol": 1e-9}
     upper = np.triu(found)
     np.testing.assert_allclose(upper.T @ upper, given, **close)
     np.testing.assert_array_equal(np.tril(found, -1), np.tril(given, -1))
-    cholesky.invert_in_parallel(found, in_turn)
+    cholesky.invert_in_parallel(found, in_turn, 7)
     np.testing.assert_allclose(found @ upper, np.eye(n), **close)
     assert not np.tril(found, -1).any()
     given[n // 2, n // 2] = -1.0
-    assert not cholesky.factorise_in_parallel(given, in_turn)
+    assert not cholesky.factorise_in_parallel(given, in_turn, 7)
 
 
-def test_a_ridge_stands_beside_the_kernel_of_many_landmarks(many):
+def test_the_kernel_of_many_landmarks_has_a_ridge(many):
     side = Operand(np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32))
     found = nystrom.factor_landmarks(Rbf(0.05), side)
     K = Rbf(0.05).block(side, side, dtype=np.float64)
@@ -75,7 +70,7 @@ def test_a_ridge_stands_beside_the_kernel_of_many_landmarks(many):
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("kernel", ["rbf", "rbf, eigenvectors", "linear"])
 @pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
-def test_a_sampled_hessian_is_that_of_its_rows(intercept, kernel, sparse_rows, many):
+def test_a_sampled_hessian_is_the_hessian_of_its_rows(intercept, kernel, sparse_rows, many):
     """Of landmarks in float32, of raw features in float64; of many, some features stand alone."""
     world = contracts.world(
         contracts.rows(1, n=400, sparse_rows=sparse_rows), kernel.split(",")[0], 0.5, intercept
@@ -84,10 +79,12 @@ def test_a_sampled_hessian_is_that_of_its_rows(intercept, kernel, sparse_rows, m
     if kernel == "rbf, eigenvectors":
         factor = nystrom.factor_by_eigenvectors(design.kernel, design.side)
         design = replace(design, factor=factor.matrix, ridge=0.0)
-        alone = slice(0, design.rank - int(sampled.TOGETHER * design.rank))
+        alone = slice(0, design.rank - int(NEWTON.joint_fraction_wide * design.rank))
     elif kernel == "rbf":
-        alone = slice(int(sampled.TOGETHER * design.rank), design.rank)
-    algebra = Algebra(design, SumLayout.of(world.problem, world.data))
+        alone = slice(int(NEWTON.joint_fraction_wide * design.rank), design.rank)
+    tuning = replace(NEWTON, sample_tile_rows=50)
+    algebra = Algebra(design, SumLayout.of(world.problem, world.data), tuning)
+    blocks = {"block_columns": 8, "block_rows": 9}
     rng = np.random.default_rng(3)
     rows = np.sort(rng.choice(400, 130, replace=False))
     border = rng.normal(size=(130, algebra.frame.extras))
@@ -102,10 +99,10 @@ def test_a_sampled_hessian_is_that_of_its_rows(intercept, kernel, sparse_rows, m
     hessian[np.diag_indices(algebra.size)] = own
     assert (alone.stop > alone.start) == (kernel != "linear")
     v = rng.normal(size=algebra.size)
-    found = SampledHessian(algebra, sample).solve(v)
+    found = SampledHessian(algebra, sample, **blocks).solve(v)
     np.testing.assert_allclose(found, np.linalg.solve(hessian, v), **close)
     again = Sample.unpacked(**sample.packed)
-    np.testing.assert_array_equal(SampledHessian(algebra, again).solve(v), found)
+    np.testing.assert_array_equal(SampledHessian(algebra, again, **blocks).solve(v), found)
 
 
 @pytest.mark.parametrize("intercept", contracts.INTERCEPTS)

@@ -1,8 +1,8 @@
-"""Newton steps over the rows nearby: any problem, the same answer, and passes saved."""
+"""Local Newton steps over gathered rows solve every problem, and save passes."""
 
 import numpy as np
 import pytest
-from newton_world import feature_world, tune, tuned
+from newton_world import feature_world, tuned
 from problem_cases import NAMES
 
 from bigscreen.data.memory import MemoryDataset
@@ -12,40 +12,35 @@ from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
 from bigscreen.problems.recipes import CSvc
 from bigscreen.screening.dynamic import make_rule
-from bigscreen.solvers.newton import coordinator as newton_phase
 from bigscreen.solvers.newton.algebra import Algebra
 from bigscreen.solvers.newton.coordinator import NewtonRun
-from bigscreen.solvers.newton.local import Local
-from bigscreen.solvers.newton.shard import NearbyRows
+from bigscreen.solvers.newton.local import LocalProblem
+from bigscreen.solvers.newton.shard import GatheredRows
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Run
 
-
-@pytest.fixture(autouse=True)
-def small_ones_too(monkeypatch):
-    """Textbook problems have few features, and most of their rows are near their kink."""
-    tune(monkeypatch, min_columns=1)
-    tune(monkeypatch, max_local_fraction=0.9)
+SMALL = {"min_columns": 1, "max_local_fraction": 0.9}
+"""Textbook problems have few features, and most of their rows are near their hinge point."""
 
 
 @pytest.fixture
 def phases(monkeypatch):
-    """Rows taken in, one entry every time."""
+    """Rows gathered, one entry every time."""
     seen = []
-    add = Local.add
+    add = LocalProblem.add
 
     def spy(self, rows, alpha):
         seen.append(len(rows.G))
         add(self, rows, alpha)
 
-    monkeypatch.setattr(Local, "add", spy)
+    monkeypatch.setattr(LocalProblem, "add", spy)
     return seen
 
 
 def solved(world, tol, threads=1, rule="none"):
     with Inline(threads) as fleet:
         run = Run(world.design, world.problem, fleet)
-        return fit(run, tuned(tol), Limits(tol, 300), rule=make_rule(rule))
+        return fit(run, tuned(tol, **SMALL), Limits(tol, 300), rule=make_rule(rule))
 
 
 @pytest.mark.parametrize("rule", ["none", "gap"])
@@ -59,22 +54,22 @@ def test_every_problem_is_solved(name, rule, phases):
         assert found.relative_gap <= 1e-3
         assert found.dual <= best.primal + room
         assert best.dual - room <= found.primal <= best.primal + found.gap + room
-    assert phases, "no step was taken over the rows nearby"
+    assert phases, "no local step was taken"
 
 
 def shards(rows=4000):
-    """Many shards, most rows far from their kink once w is about right."""
+    """Many shards, most rows far from their hinge point once w is about right."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(rows, 6)).astype(np.float32)
     y = (X @ rng.normal(size=6) + 0.3 * rng.normal(size=rows) > 0).astype(np.int32)
     return MemoryDataset(X, y, [0, 1], shard_rows=512, chunk_rows=256)
 
 
-def fitted_on(threads, report=lambda event: None, **options):
+def fitted_on(threads, report=lambda event: None, tuning=None, **options):
     data = shards()
     with Inline(threads) as fleet:
         run = Run(Design(data), CSvc(1.0, 1, (), "true"), fleet, **options)
-        return fit(run, tuned(1e-5), Limits(1e-5, 99), report=report)
+        return fit(run, tuned(1e-5, **SMALL | (tuning or {})), Limits(1e-5, 99), report=report)
 
 
 def test_any_number_of_threads_finds_the_same_bits(phases):
@@ -84,10 +79,9 @@ def test_any_number_of_threads_finds_the_same_bits(phases):
     assert one.certificate == three.certificate and one.history[-1]["dual"] == one.point.dual
 
 
-def test_passes_are_saved(monkeypatch):
+def test_local_steps_save_passes():
     near = fitted_on(1)
-    tune(monkeypatch, max_local_fraction=0.0)
-    far = fitted_on(1)
+    far = fitted_on(1, tuning={"max_local_fraction": 0.0})
     assert len(near.history) < 0.6 * len(far.history)
     room = near.certificate.gap + far.certificate.gap
     assert near.certificate.primal == pytest.approx(far.certificate.primal, abs=room)
@@ -96,8 +90,8 @@ def test_passes_are_saved(monkeypatch):
 def test_an_interrupted_fit_ends_in_the_same_point(tmp_path, checkpoint_every, monkeypatch, phases):
     checkpoint_every(-1.0)
     # Many short phases: one has to follow the checkpoint.
-    tune(monkeypatch, max_local_passes=1)
-    whole = fitted_on(1)
+    short = {"max_local_passes": 1}
+    whole = fitted_on(1, tuning=short)
     count = len(whole.history)
     assert count >= 4
 
@@ -106,20 +100,19 @@ def test_an_interrupted_fit_ends_in_the_same_point(tmp_path, checkpoint_every, m
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fitted_on(1, folder=tmp_path, report=stop)
+        fitted_on(1, folder=tmp_path, report=stop, tuning=short)
     before = len(phases)
-    resumed = fitted_on(2, folder=tmp_path, resume=True)
+    resumed = fitted_on(2, folder=tmp_path, resume=True, tuning=short)
     assert len(phases) > before
     np.testing.assert_array_equal(resumed.point.coef, whole.point.coef)
     assert resumed.certificate == whole.certificate
 
 
-def test_a_pass_takes_in_the_rows_that_moved(monkeypatch, phases):
-    """With hardly any reach, what leaves its side is found and the end is the same."""
+def test_a_pass_gathers_the_rows_that_crossed(phases):
+    """If few rows are gathered at first, rows that leave their side are found all the same."""
     wide = fitted_on(1)
     phases.clear()
-    monkeypatch.setattr(newton_phase, "REACHES", np.array([1.0]))
-    narrow = fitted_on(1)
+    narrow = fitted_on(1, tuning={"gather_distances": (1.0,)})
     assert any(0 < later < phases[0] for later in phases[1:])
     room = wide.certificate.gap + narrow.certificate.gap
     assert narrow.certificate.relative_gap <= 1e-5
@@ -127,7 +120,7 @@ def test_a_pass_takes_in_the_rows_that_moved(monkeypatch, phases):
 
 
 @pytest.mark.parametrize("tube", [0.0, 0.3])
-def test_all_rows_at_hand_are_the_problem_itself(tube):
+def test_if_all_rows_are_gathered_the_local_problem_is_the_problem(tube):
     """The gradient at the end is 0, that of the textbook's smoothed loss."""
     rng = np.random.default_rng(1)
     n, d, h = 60, 5, 0.2
@@ -136,12 +129,12 @@ def test_all_rows_at_hand_are_the_problem_itself(tube):
     with Inline(1) as fleet:
         data = MemoryDataset(A, np.zeros(n, np.int32), [0, 1])
         algebra: Algebra = NewtonRun(Newton(), Design(data), CSvc(1.0, 1), fleet).algebra
-    local = Local(algebra, np.zeros(d), -A.T @ slope(G, lo, hi, tube, h), h, n)
+    local = LocalProblem(algebra, np.zeros(d), -A.T @ slope(G, lo, hi, tube, h), h, n)
     for rows in (slice(40), slice(40, n)):
         taken = local.room[: len(A[rows])]
         taken[:] = A[rows]
         local.add(
-            NearbyRows(taken, G[rows], lo[rows], hi[rows], np.full(len(taken), tube)),
+            GatheredRows(taken, G[rows], lo[rows], hi[rows], np.full(len(taken), tube)),
             np.full(len(taken), np.nan),
         )
     np.testing.assert_array_equal(local.rows.feature, A)

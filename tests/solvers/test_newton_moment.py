@@ -1,8 +1,10 @@
-"""The second moment of the zone: what it is, in which precision, and how passes share it."""
+"""The second moment of the band: what it is, in which precision, and how passes share it."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from newton_world import feature_world
+from newton_world import feature_world, tuned
 from problem_cases import NAMES
 
 from bigscreen.data.memory import MemoryDataset
@@ -15,12 +17,11 @@ from bigscreen.kernels.standard import make_kernel
 from bigscreen.numerics import reproducible as exact
 from bigscreen.problems.dual import FREE
 from bigscreen.problems.recipes import CSvc
-from bigscreen.solvers.newton import algebra as newton_moment
-from bigscreen.solvers.newton import shard as newton_shard
 from bigscreen.solvers.newton.algebra import Algebra, averaged, second_moment
-from bigscreen.solvers.newton.local import Local
-from bigscreen.solvers.newton.shard import NearbyRows, NewtonProgram
+from bigscreen.solvers.newton.local import LocalProblem
+from bigscreen.solvers.newton.shard import GatheredRows, NewtonProgram
 from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.newton.tuning import NEWTON
 from bigscreen.solvers.protocol import Run
 
 
@@ -41,14 +42,14 @@ def test_moment_is_the_sum_over_features(m, curvature):
     border, weight = rng.standard_normal((50, 2)), np.sqrt(curvature * rng.random(50))
     found = second_moment(design, columns, border, weight)
     rows = np.hstack([design.features_of(columns).astype(np.float64), border]) * weight[:, None]
-    precise = len(found) < newton_moment.NARROW or curvature > 1
+    precise = len(found) < NEWTON.min_float32_columns or curvature > 1
     assert found.dtype == (np.float64 if precise else np.float32)
     diagonal = np.sqrt(np.diag(rows.T @ rows))
     error = np.abs(found - rows.T @ rows) / np.outer(diagonal, diagonal)
     assert error.max() <= (1e-13 if precise else 1e-5)
 
 
-def test_features_of_columns_in_either_precision():
+def test_features_have_the_precision_of_their_columns():
     design = design_of(300, 60)
     X = design.data.X(0, 300)
     fine = design.features_of(design.columns(X, np.float64))
@@ -63,7 +64,7 @@ def test_features_of_columns_in_either_precision():
 def test_rounding_leaves_a_moment_less_than_the_penalty_below_0(kind):
     """Rows nearly alike, or in a plane, or long: what float32 rounds off is more than 1."""
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(600, newton_moment.NARROW + 4))
+    X = rng.normal(size=(600, NEWTON.min_float32_columns + 4))
     match kind:
         case "far":
             X += 1000.0
@@ -74,13 +75,13 @@ def test_rounding_leaves_a_moment_less_than_the_penalty_below_0(kind):
     X = X.astype(np.float32)
     design = Design(MemoryDataset(X, np.zeros(600, np.int32), [0, 1]))
     border, weight = np.ones((600, 1)), np.full(600, 7.0)
-    moment = newton_moment.second_moment(design, X, border, weight)
+    moment = second_moment(design, X, border, weight)
     assert np.all(np.isfinite(moment))
     least = np.linalg.eigvalsh(moment.astype(np.float64))[0]
     assert least > -0.5 - 1e-12 * float(np.trace(moment))
 
 
-def test_columns_that_are_far_from_0_are_fitted():
+def test_columns_far_from_0_are_fitted():
     """256 of them and more: float32 would leave no Hessian."""
     rng = np.random.default_rng(4)
     X = (rng.standard_normal((1500, 260)) + 100).astype(np.float32)
@@ -90,15 +91,15 @@ def test_columns_that_are_far_from_0_are_fitted():
     assert found.certificate.relative_gap <= 1e-3
 
 
-@pytest.mark.parametrize("narrow", [0, 256])
+@pytest.mark.parametrize("min_columns", [0, 256])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_turns_of_a_zone_average_to_its_second_moment(name, narrow, monkeypatch):
+def test_the_turns_of_a_band_average_to_its_second_moment(name, min_columns):
     """Of any stride, over tiles that the stride does not divide, with the extras' border."""
-    monkeypatch.setattr(newton_moment, "NARROW", narrow)
-    monkeypatch.setattr(newton_shard, "COLUMN_ROWS", 7)
+    tuning = replace(NEWTON, min_float32_columns=min_columns, column_rows=7)
     world = feature_world(name, "rbf", 0, n=150, weights=True)
     design, h, stride = world.design, 1.2, 4
-    program = NewtonProgram(design, world.problem, weight_bound=float(2 * world.case.hi.sum()))
+    bound = float(2 * world.case.hi.sum())
+    program = NewtonProgram(design, world.problem, weight_bound=bound, tuning=tuning)
     coef = design.coef(np.random.default_rng(1).normal(size=design.rank) * 0.3)
     size = design.rank + program.frame.extras
     want, found = np.zeros((2, size, size))
@@ -106,8 +107,8 @@ def test_the_turns_of_a_zone_average_to_its_second_moment(name, narrow, monkeypa
         state = program.open(shard)
         still = {
             "kind": "trial", "h": h, "steps": np.zeros(1), "coefs": np.stack([coef, coef], axis=1),
-            "extras": np.zeros((program.frame.extras, 2)), "slack": 0.0, "travel": np.zeros(1),
-            "shift": np.zeros(1),
+            "extras": np.zeros((program.frame.extras, 2)), "slack": 0.0, "w_moves": np.zeros(1),
+            "score_moves": np.zeros(1),
         }  # fmt: skip
         program.step(state, still, {})
         message = {"h": h, "wide": h, "stride": stride, "t": 0.0, "ref": 0, "turn": 0}
@@ -129,7 +130,7 @@ def test_the_turns_of_a_zone_average_to_its_second_moment(name, narrow, monkeypa
     np.testing.assert_allclose(found, want, rtol=0, atol=2e-6 * np.abs(want).max())
 
 
-def test_the_mean_is_of_one_h_and_forgets():
+def test_the_mean_of_moments_is_of_one_h_and_fades():
     one, two = np.eye(2), 3 * np.eye(2)
     known = averaged(averaged(None, one, 1.0, 2), two, 1.0, 2)
     np.testing.assert_array_equal(known.moment, 2 * np.eye(2))
@@ -138,43 +139,44 @@ def test_the_mean_is_of_one_h_and_forgets():
 
 
 def local_of(feature):
-    """Local steps over 40 rows with these features, all of them in a zone of half-width 1."""
+    """A local problem of 40 rows with these features, all in a band of half-width 1."""
     world = feature_world("c-svc")
     algebra = Algebra(world.design, NewtonProgram(world.design, world.problem).frame)
     rng, zero, one = np.random.default_rng(3), np.zeros(40), np.ones(40)
-    local = Local(algebra, np.zeros(algebra.size), rng.standard_normal(algebra.size), 1.0, 40)
+    local = LocalProblem(
+        algebra, np.zeros(algebra.size), rng.standard_normal(algebra.size), 1.0, 40
+    )
     local.room[:] = feature(rng, algebra.size)
     local.add(
-        NearbyRows(local.room, rng.uniform(-0.5, 0.5, 40), zero, one, zero), np.full(40, np.nan)
+        GatheredRows(local.room, rng.uniform(-0.5, 0.5, 40), zero, one, zero), np.full(40, np.nan)
     )
     return local, rng.standard_normal(algebra.size)
 
 
-def test_rows_come_to_a_local_moment_and_go():
+def test_a_local_moment_follows_rows_that_enter_and_leave():
     local, _ = local_of(lambda rng, size: rng.integers(-9, 9, (40, size)).astype(np.float32))
     feature = local.rows.feature
-    for zone in (np.arange(40), np.arange(8, 40), np.arange(8, 36), np.arange(4, 39)):
-        local._update(zone, np.full(len(zone), 0.5))
-        whole = feature[zone].T @ feature[zone]
+    for band in (np.arange(40), np.arange(8, 40), np.arange(8, 36), np.arange(4, 39)):
+        local._update(band, np.full(len(band), 0.5))
+        whole = feature[band].T @ feature[band]
         np.testing.assert_array_equal(local._moment * local._scale, 0.5 * whole)
 
 
-def test_a_local_hessian_that_went_bad_is_made_anew():
+def test_an_indefinite_local_hessian_is_summed_again():
     """Rounding can leave too much behind where rows came and went: then a step is still found."""
     local, gradient = local_of(lambda rng, size: rng.standard_normal((40, size)).astype(np.float32))
-    zone, curve, size = np.arange(40), np.full(40, 0.5), len(gradient)
-    expected = local._direction(zone, curve, gradient)
+    band, curve, size = np.arange(40), np.full(40, 0.5), len(gradient)
+    expected = local._direction(band, curve, gradient)
     local._moment -= 100 * np.eye(size, dtype=np.float32)
     local._curved[:] = curve / local._scale
-    np.testing.assert_array_equal(local._direction(zone, curve, gradient), expected)
+    np.testing.assert_array_equal(local._direction(band, curve, gradient), expected)
 
 
 @pytest.mark.parametrize("at", [3, 6, 9])
 def test_a_mean_of_moments_is_resumed(at, tmp_path, checkpoint_every, monkeypatch):
-    """A zone of many times as many rows as a pass takes: the checkpoint holds the mean."""
+    """A band of many times as many rows as a pass takes: the checkpoint holds the mean."""
     checkpoint_every(-1.0)
     world, seen = feature_world("c-svc", "rbf", 0, n=300), []
-    averaged = newton_moment.averaged
 
     def spy(before, moment, h, stride):
         seen.append(before is not None and before.h == h)
@@ -184,7 +186,7 @@ def test_a_mean_of_moments_is_resumed(at, tmp_path, checkpoint_every, monkeypatc
 
     def solved(threads, report=lambda event: None, **options):
         with Inline(threads) as fleet:
-            solver = Newton(1e-4, zone_rows=0.3)
+            solver = tuned(1e-4, moment_rows_per_column=0.3)
             run = Run(world.design, world.problem, fleet, **options)
             return fit(run, solver, Limits(1e-4, 60), report=report)
 

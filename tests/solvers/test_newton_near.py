@@ -1,4 +1,4 @@
-"""The last steps to a closer gap than float32 features tell: few rows, float64 features."""
+"""The last steps to a gap that float32 features cannot prove: few rows, float64 features."""
 
 import warnings
 from dataclasses import replace
@@ -11,7 +11,6 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
 from bigscreen.solvers.newton import near
-from bigscreen.solvers.newton.coordinator import NewtonRun
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.train.run import train
 
@@ -45,39 +44,44 @@ def test_a_close_gap_is_proved_from_the_features_of_few_rows(intercept):
     assert -proof["gap"] - bound <= wide["primal"] - proof["primal"] <= bound + wide["gap"]
 
 
-def test_it_goes_on_over_all_rows_where_those_nearby_are_not_enough(monkeypatch):
+def test_steps_go_over_all_rows_again_if_near_rows_are_not_enough(monkeypatch):
     tune_near(monkeypatch, max_passes=1)
     tune_near(monkeypatch, aim=1e4)
     (proof,) = fitted(replace(OPTIONS, tol=1e-7)).provenance["certificates"]
     assert proof["relative_gap"] <= 1e-7
 
 
-def test_where_there_is_no_room_for_them_all_rows_are_stepped_over(monkeypatch):
-    monkeypatch.setattr(near, "rows_within", lambda room, width, dtype: 0)
-    monkeypatch.setattr(near, "_Rows", None)  # nobody asks for them
+def test_steps_go_over_all_rows_if_near_rows_have_no_room(monkeypatch):
+    tune_near(monkeypatch, max_float64_entries=0)
+    monkeypatch.setattr(near, "_NearRows", None)  # no features are computed
     model = fitted(replace(OPTIONS, tol=1e-7))
     assert model.provenance["certificates"][0]["relative_gap"] <= 1e-7
 
 
-def test_they_take_over_before_anybody_looks_at_all_rows(monkeypatch):
-    began, looks, solve = [], [], near.Nearby.solve
+def test_they_take_over_before_local_steps(monkeypatch):
+    began, kinds, solve = [], [], near.Nearby.solve
+
+    class Watched(Inline):
+        def round(self, message):
+            kinds.append(message["kind"])
+            return super().round(message)
 
     def noted(self, run, check):
-        began.append((self.standing.gap, int(np.sum(self.first))))
+        began.append((self.start.gap, int(np.sum(self.first))))
         return solve(self, run, check)
 
     tune_near(monkeypatch, far_gap=1.0)  # however far the optimum is
     monkeypatch.setattr(near.Nearby, "solve", noted)
-    monkeypatch.setattr(NewtonRun, "_look", lambda self, place: looks.append(place))
-    monkeypatch.setattr(NewtonRun, "approach", lambda self, place: looks.append(place))
-    (proof,) = fitted().provenance["certificates"]
+    with Watched(1) as fleet, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (proof,) = train(rows(), OPTIONS, fleet).provenance["certificates"]
     ((gap, rows_near),) = began
     assert gap > 1e-5 and rows_near < 0.4 * 2000
-    assert not looks
+    assert "trial" in kinds and "gather" not in kinds
     assert proof["relative_gap"] <= 1e-9
 
 
-def test_they_begin_where_nothing_is_known_of_the_optimum_but_p(monkeypatch):
+def test_they_start_from_any_dual_value(monkeypatch):
     """D can be 0 where they take over, as it is before smoothing suits the gap."""
     solve, began = Newton.solve, []
 
@@ -91,7 +95,7 @@ def test_they_begin_where_nothing_is_known_of_the_optimum_but_p(monkeypatch):
     assert proof["relative_gap"] <= 1e-9 and len(began) == 1
 
 
-def test_threads_do_not_tell():
+def test_threads_change_no_bit():
     one, two = fitted(), fitted(threads=2)
     assert np.array_equal(one.coef, two.coef)
     assert one.provenance["certificates"][0]["gap"] == two.provenance["certificates"][0]["gap"]
@@ -102,7 +106,7 @@ class Stopped(Exception):
 
 
 @pytest.mark.parametrize("rounds", [near.NEARBY.max_passes, 1])
-def test_a_run_that_goes_on_has_the_same_bits(rounds, tmp_path, checkpoint_every, monkeypatch):
+def test_a_resumed_run_has_the_same_bits(rounds, tmp_path, checkpoint_every, monkeypatch):
     checkpoint_every(-1.0)
     tune_near(monkeypatch, max_passes=rounds)
     if rounds == 1:  # then all rows are stepped over again

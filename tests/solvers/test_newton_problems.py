@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from newton_world import Probe, feature_world
+from newton_world import Probe, Spied, feature_world, tuned
 from problem_cases import NAMES
 from sklearn.svm import SVR, NuSVC, OneClassSVM
 
@@ -22,7 +22,6 @@ from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO
 from bigscreen.problems.point import Point, Reading, SumLayout
 from bigscreen.problems.recipes import Lad, NuSvc, OneClass, Svr
 from bigscreen.screening.dynamic import make_rule
-from bigscreen.solvers.newton import solver as newton
 from bigscreen.solvers.newton.shard import NewtonProgram
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Run
@@ -57,7 +56,7 @@ def solver_law(world, fitted, tol):
     room = 1e-8 * (abs(found.primal) + abs(found.dual))
     primal_law(world, point, found, room)
     a = world.mixed(point)
-    world.is_feasible(a)
+    world.assert_feasible(a)
     assert found.dual == pytest.approx(world.dual(a), abs=room)
     assert found.gap == found.primal - found.dual
     assert len(found.multiplier) == len(world.case.b)
@@ -89,7 +88,7 @@ def test_every_problem_is_solved(name, kernel, rule, fleet):
     rule=st.sampled_from(["none", "gap", "f-safe"]),
 )
 @settings(max_examples=100, deadline=None, derandomize=True)
-def test_assorted_problems(seed, n, d, name, weights, rule):
+def test_random_problems_are_solved(seed, n, d, name, weights, rule):
     world = feature_world(name, "rbf", seed, n=n, d=d, weights=weights)
     dual = world.problem.dual(world.case.data.y(0, n), world.case.data.weights(0, n))
     try:
@@ -152,7 +151,7 @@ def test_svr_objective_is_libsvms(fleet):
 
 # -- certificates of any point -----------------------------------------------------------------
 @pytest.mark.parametrize("name", NAMES)
-def test_the_closing_pass_of_any_point(name, fleet):
+def test_the_closing_pass_is_right_about_any_point(name, fleet):
     """Also of a bad w, and of an alpha that misses its total by far."""
     world = feature_world(name, "rbf", 3)
     rng = np.random.default_rng(0)
@@ -169,10 +168,10 @@ def test_the_closing_pass_of_any_point(name, fleet):
         )  # fmt: skip
         found = close_explicit(design, world.problem, point, fleet)
         size = abs(found.primal) + abs(found.dual)
-        # (A point without a gap of its own: rows near their kink have float64 columns.)
+        # (A point without a gap of its own: rows near their hinge point have float64 columns.)
         primal_law(world, point, found, 1e-8 * size + 2 * found.primal_rounding)
         a = world.mixed(point)
-        world.is_feasible(a)
+        world.assert_feasible(a)
         true = world.dual(a, np.float64)
         assert found.dual == pytest.approx(true, abs=1e-8 * size + found.dual_rounding)
         assert found.gap >= 0 and found.rounding_bound <= 1e-5 * size  # of float32 columns
@@ -183,8 +182,8 @@ def test_the_closing_pass_of_any_point(name, fleet):
 
 
 @pytest.mark.parametrize("name", ["one-class", "nu-svc none", "nu-svc true"])
-def test_a_zone_without_room(name, fleet):
-    """No row near the zone and none at hi: the middle of the box stands in."""
+def test_a_band_without_room_has_no_feasible_alpha(name, fleet):
+    """No row near the band and none at hi: the middle of the box stands in."""
     world = feature_world(name, "rbf", 4)
     groups = len(world.case.b)
     coef = np.zeros(world.design.width)
@@ -194,12 +193,12 @@ def test_a_zone_without_room(name, fleet):
     point = Point(coef, w, 0.0, 0.0, 0.0, False, (reading,), multiplier=mu)
     found = close_explicit(world.design, world.problem, point, fleet)
     alpha = world.balanced(0.5 * world.case.hi)
-    world.is_feasible(alpha)
+    world.assert_feasible(alpha)
     assert found.dual == pytest.approx(world.dual(alpha), rel=1e-9)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_alpha_that_is_held(name, fleet):
+def test_an_alpha_that_a_point_holds_is_certified(name, fleet):
     """As coordinate descent and pairs hand it in, and one that breaks the coupling a little."""
     world = feature_world(name, "rbf", 5)
     one = world.case
@@ -241,7 +240,7 @@ def test_scales_keep_the_coupling():
     total=st.one_of(st.just(0.0), st.floats(1e-3, 1e3)),
 )
 def test_scaled_sums_are_those_of_a_feasible_point(more, less, room, total):
-    """For any sums: terms shrink towards 0, those of the zone rise no further than their end."""
+    """For any sums: terms shrink towards 0, those of the band rise no further than their end."""
     frame = SumLayout(False, np.array([total]))
     v = np.array([[more], [-less], [room]])[: frame.terms]
     scales = frame.scales(v)
@@ -281,14 +280,14 @@ class RecordingProgram(NewtonProgram):
 
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 @pytest.mark.parametrize("name", NAMES)
-def test_screened_rows_are_where_they_belong(name, kernel, fleet, monkeypatch):
+def test_screened_rows_are_at_the_side_of_the_optimum(name, kernel):
     """Intervals of scores and multipliers, tubes and groups among them, decide nothing wrongly."""
-    monkeypatch.setattr(newton, "NewtonProgram", RecordingProgram)
     fixed = 0
     for seed in range(3):
         world = feature_world(name, kernel, seed, n=80)
         RECORD.clear()
-        solved(world, fleet, 1e-6 if kernel == "linear" else 1e-4, "gap", passes=60)
+        with Spied(RecordingProgram) as fleet:
+            solved(world, fleet, 1e-6 if kernel == "linear" else 1e-4, "gap", passes=60)
         best = world.case.alpha(world.optimum.alpha)
         hi = world.case.hi[: world.n]
         lo = np.minimum(world.case.lo[: world.n], -hi if len(world.case.row) > world.n else 0)
@@ -304,7 +303,7 @@ def test_screened_rows_are_where_they_belong(name, kernel, fleet, monkeypatch):
 
 # -- starts, checkpoints, refusals -----------------------------------------------------------------
 @pytest.mark.parametrize("name", ["one-class", "nu-svc constant", "nu-svc true", "svr true"])
-def test_a_start_from_a_good_alpha(name, fleet):
+def test_a_start_from_a_good_alpha_takes_no_more_passes(name, fleet):
     world = feature_world(name, "rbf", 6, n=150)
     cold = solved(world, fleet, 1e-3)
     data = world.case.data
@@ -335,36 +334,31 @@ def test_an_interrupted_fit_ends_in_the_same_point(name, fleet, tmp_path, checkp
     json.dumps(resumed.certificate.to_dict())
 
 
-def test_subsamples_of_a_one_class_machine(fleet):
+def test_a_subsample_that_cannot_meet_the_total_is_left_out():
     """64 rows in one, then 8, then all; a subsample that cannot meet the total is left out."""
     rng = np.random.default_rng(0)
     X = (rng.normal(size=(4096, 4)) + 3).astype(np.float32)
     weight = np.where(np.arange(4096) % 8 == 0, 1e-6, 1.0)
     strides = []
 
-    class Coarse(Newton):
-        def _strides(self, design):
-            return [64, 8, 1]
+    coarse = tuned(1e-4, min_subsample_rows=64, subsample_rows_per_column=0)
 
     class Spy(NewtonProgram):
         def _gradient(self, state, message, totals):
             strides.append(self.stride)
             return super()._gradient(state, message, totals)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(newton, "NewtonProgram", Spy)
+    with Spied(Spy) as fleet:
         for weights, used in ((None, {64, 8, 1}), (weight, {1})):
             data = MemoryDataset(X, np.zeros(4096, np.int32), ["all"], weights)
             mass = float(data.weights(0, 4096).sum())
             strides.clear()
-            fitted = fit(
-                Run(Design(data), OneClass(0.1, mass), fleet), Coarse(1e-4), Limits(1e-4, 100)
-            )
+            fitted = fit(Run(Design(data), OneClass(0.1, mass), fleet), coarse, Limits(1e-4, 100))
             assert fitted.certificate.relative_gap <= 1e-4
             assert set(strides) == used
 
 
-def test_a_total_that_cannot_be_met(fleet):
+def test_a_total_that_cannot_be_met_is_refused(fleet):
     X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     y = (np.arange(40) < 4).astype(np.int32)
     data = MemoryDataset(X, y, [0, 1])
@@ -373,7 +367,7 @@ def test_a_total_that_cannot_be_met(fleet):
         fit(Run(Design(data), problem, fleet), Newton(), Limits())
 
 
-def test_the_largest_nu(fleet):
+def test_the_largest_nu_is_solved(fleet):
     """Every alpha at its end: the box is as large as the total, and nothing can move."""
     world = feature_world("one-class", "rbf", 1, n=60, weights=False)
     problem = OneClass(1.0, 60.0)
@@ -392,8 +386,8 @@ def test_a_hull_that_holds_the_origin_ends(fleet):
 
 
 @pytest.mark.parametrize("make", [Lad, lambda C: Svr(C, 0.1)])
-def test_targets_of_any_size(make, fleet):
-    """The zone is measured in the targets' own unit."""
+def test_targets_of_any_size_take_as_many_steps(make, fleet):
+    """The band is measured in the unit of the targets."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 4)).astype(np.float32)
     y = X @ rng.normal(size=4) + 0.5 * rng.normal(size=300)

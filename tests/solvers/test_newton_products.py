@@ -1,17 +1,16 @@
-"""Products with the zone's second moment: kept columns, in 16 bits where that is as good."""
+"""Products with the band's second moment: kept columns, in 16 bits where that is as good."""
 
 from dataclasses import replace
 
 import contracts
 import numpy as np
 import pytest
-from newton_world import tune, tuned
+from newton_world import tuned
 
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
-from bigscreen.solvers.newton import products
-from bigscreen.solvers.newton.products import ROUGHLY, WHOLE, unit_of
+from bigscreen.solvers.newton.products import INT16_MAX, int16_unit
 from bigscreen.solvers.newton.shard import NewtonProgram
 from bigscreen.solvers.newton.state import UNSET
 from bigscreen.solvers.protocol import Run
@@ -20,7 +19,7 @@ INTERCEPTS = contracts.INTERCEPTS
 
 
 def scored(program, shard=0):
-    """The state of a shard after a pass at w = 0, with every row in a zone as wide as gradients."""
+    """The state of a shard after a pass at w = 0, with every row in a band as wide as gradients."""
     state, design = program.open(shard), program.design
     extras = program.frame.extras
     still = {
@@ -30,8 +29,8 @@ def scored(program, shard=0):
         "coefs": np.zeros((design.width, 2)),
         "extras": np.zeros((extras, 2)),
         "slack": 0.0,
-        "travel": np.zeros(1),
-        "shift": np.zeros(1),
+        "w_moves": np.zeros(1),
+        "score_moves": np.zeros(1),
     }
     program.step(state, still, {})
     accept = {"kind": "accept", "t": 0.0, "ref": 0, "h": 2.0, "wide": 2.0, "stride": 0, "turn": 0}
@@ -40,8 +39,16 @@ def scored(program, shard=0):
     return state
 
 
+class SmallTiles(NewtonProgram):
+    """A program that computes the columns of 16 rows at once."""
+
+    @property
+    def tile(self):
+        return 16
+
+
 def product(program, state, coef, extras, **how):
-    """A product with one in three rows of the zone."""
+    """A product with one in three rows of the band."""
     message = {"kind": "product", "h": 2.0, "stride": 3, "unit": 0.0, "first": True, **how}
     return program.step(state, {**message, "coef": coef, "extras": extras}, {})
 
@@ -64,7 +71,7 @@ def test_a_product_is_the_moment_times_a_vector(kernel, sparse_rows, intercept, 
     table = np.hstack([columns, border])
     bend = stride * world.box[rows] / (2 * 2.0)
     how = {"stride": stride}
-    unit = design.column_bound / WHOLE
+    unit = design.column_bound / INT16_MAX
     for _ in range(3):
         coef, extras = rng.normal(size=design.width), rng.normal(size=program.frame.extras)
         right = table.T @ (bend * (table @ np.append(coef, extras)))
@@ -82,8 +89,8 @@ def test_a_product_is_the_moment_times_a_vector(kernel, sparse_rows, intercept, 
             assert np.any(found != product(program, state, coef, extras, **how))
 
 
-def test_every_stride_stays_within_the_zone():
-    """Of a single shard, k times zone / rows can be rounded up to the row after the last."""
+def test_every_stride_stays_within_the_band():
+    """Of a single shard, k times band / rows can be rounded up to the row after the last."""
     world = contracts.world(contracts.rows(5, n=170, shard_rows=256), "rbf", 0.7)
     program = NewtonProgram(world.design, world.problem, weight_bound=float(world.box.sum()))
     state, coef = scored(program), np.ones(world.design.width)
@@ -99,19 +106,18 @@ def test_every_stride_stays_within_the_zone():
 @pytest.mark.parametrize("unit", [False, True])
 @pytest.mark.parametrize("resident", [0.0, 1.0])
 @pytest.mark.parametrize("kernel", ["rbf", "linear"])
-def test_what_is_kept_changes_no_bit(kernel, resident, unit, monkeypatch):
+def test_kept_columns_change_no_bit(kernel, resident, unit):
     """Nor does a state that has been made again between two products of a step."""
-    monkeypatch.setattr(NewtonProgram, "tile", 16)
     world = contracts.world(contracts.rows(5, n=400), kernel, 0.7, "true")
     design, rng = world.design, np.random.default_rng(1)
-    how = {"unit": design.column_bound / WHOLE if unit and design.kernel is not None else 0.0}
+    how = {"unit": design.column_bound / INT16_MAX if unit and design.kernel is not None else 0.0}
     size = 2 if how["unit"] else 4
     vectors = [(rng.normal(size=design.width), rng.normal(size=1)) for _ in range(3)]
     found = []
     # Room for none, for two tiles and a half, and for all.
     for room in (0, 40 * size * design.width, 1 << 20):
         bound = float(world.box.sum())
-        program = NewtonProgram(
+        program = SmallTiles(
             design, world.problem, resident=resident, weight_bound=bound, room=room
         )
         state = scored(program)
@@ -127,14 +133,15 @@ def test_what_is_kept_changes_no_bit(kernel, resident, unit, monkeypatch):
         np.testing.assert_array_equal(one, found[min(k % 4, 2)])
 
 
-def test_the_unit_is_one_that_the_penalty_outweighs():
+def test_the_penalty_outweighs_rounding_by_the_unit():
     design = contracts.world(contracts.rows(0), "rbf", 0.7).design
-    noise = (design.column_bound / WHOLE) ** 2 / 12 * design.longest**2
-    assert unit_of(design, 0.9 * ROUGHLY / noise) == design.column_bound / WHOLE
-    assert unit_of(design, 1.1 * ROUGHLY / noise) == 0.0
-    # Squared losses' zone has no width, and raw features are what they are.
-    assert unit_of(design, np.inf) == 0.0
-    assert unit_of(contracts.world(contracts.rows(0), "linear", 0.7).design, 1.0) == 0.0
+    most = 0.5
+    noise = (design.column_bound / INT16_MAX) ** 2 / 12 * design.longest**2
+    assert int16_unit(design, 0.9 * most / noise, most) == design.column_bound / INT16_MAX
+    assert int16_unit(design, 1.1 * most / noise, most) == 0.0
+    # Squared losses' band has no width, and raw features are what they are.
+    assert int16_unit(design, np.inf, most) == 0.0
+    assert int16_unit(contracts.world(contracts.rows(0), "linear", 0.7).design, 1.0, most) == 0.0
     # In no direction does rounding curve P by more.
     rng = np.random.default_rng(0)
     directions = rng.normal(size=(50, design.rank))
@@ -144,11 +151,11 @@ def test_the_unit_is_one_that_the_penalty_outweighs():
 
 
 @pytest.mark.parametrize("unit", [False, True])
-def test_fits_with_room_and_without_end_at_the_same_bits(unit, monkeypatch):
-    tune(monkeypatch, min_columns=0)
-    tune(monkeypatch, min_columns_refined=0)
-    tune(monkeypatch, max_local_entries=0)
-    monkeypatch.setattr(products, "ROUGHLY", 1e9 if unit else 0.0)
+def test_fits_with_room_and_without_end_at_the_same_bits(unit):
+    tuning = {
+        **{"min_columns": 0, "min_columns_cg": 0, "max_local_entries": 0},
+        "max_rounding_curvature": 1e9 if unit else 0.0,
+    }
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 0.5, "constant")
     units, found = set(), []
 
@@ -161,7 +168,7 @@ def test_fits_with_room_and_without_end_at_the_same_bits(unit, monkeypatch):
     for threads, spare in ((1, 0), (2, 1 << 24), (1, 1 << 15)):
         with Watched(threads) as fleet:
             run = replace(Run(world.design, world.problem, fleet), spare=spare)
-            found.append(fit(run, tuned(tol=1e-5), Limits(1e-5, 200)))
+            found.append(fit(run, tuned(1e-5, **tuning), Limits(1e-5, 200)))
     assert units == {unit}
     contracts.solver_law(world, found[0].point, found[0].certificate, 1e-5)
     for other in found[1:]:

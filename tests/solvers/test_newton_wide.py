@@ -1,4 +1,4 @@
-"""Wide zones, rows held to their side, and what rounding does to scores: true shortcuts."""
+"""Wide bands, rows held to their side, and what rounding does to scores: true shortcuts."""
 
 import json
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import contracts
 import numpy as np
 import pytest
-from newton_world import tune, tuned
+from newton_world import tuned
 
 from bigscreen.certify.explicit import close_explicit
 from bigscreen.fit import loop
@@ -16,7 +16,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.problems.point import Point, SumLayout, read_off
 from bigscreen.solvers.newton.algebra import Algebra
 from bigscreen.solvers.newton.coordinator import NewtonRun
-from bigscreen.solvers.newton.place import Bundle, Place, Zone, next_h
+from bigscreen.solvers.newton.iterate import Band, Bundle, Iterate, choose_h
 from bigscreen.solvers.newton.shard import NewtonProgram
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Run
@@ -35,12 +35,11 @@ class Watched(Inline):
         return super().round(message)
 
 
-@pytest.fixture
-def wide(monkeypatch):
-    """Any zone is a wide one, and no rows are at hand."""
-    tune(monkeypatch, min_columns=0)
-    tune(monkeypatch, min_columns_refined=0)
-    tune(monkeypatch, max_local_entries=0)
+WIDE = {"min_columns": 0, "min_columns_cg": 0, "max_local_entries": 0}
+"""Every step is by conjugate gradients, and no rows are gathered."""
+
+HELD = {**WIDE, "max_near_fraction": 1.0}
+"""Held steps are taken however many rows are near."""
 
 
 def test_a_step_by_products_is_the_newton_step_to_a_tenth():
@@ -62,16 +61,16 @@ def test_a_step_by_products_is_the_newton_step_to_a_tenth():
 
 @pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
 @pytest.mark.parametrize("hold", [False, True])
-def test_wide_zones_and_held_rows_end_at_the_optimum(intercept, hold, wide, monkeypatch):
+def test_cg_steps_and_held_rows_end_at_the_optimum(intercept, hold):
     """Their results are the same on any number of threads."""
-    tune(monkeypatch, max_near_fraction=1.0 if hold else -1.0)
-    tune(monkeypatch, hold_moves=0.5)  # so near that many cross
+    # (Rows are held so near to their hinge point that many cross.)
+    tuning = {**WIDE, "max_near_fraction": 1.0 if hold else -1.0, "hold_moves": 0.5}
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 0.5, intercept)
     found = []
     for threads in (1, 2):
         with Watched(threads) as fleet:
             run = Run(world.design, world.problem, fleet)
-            fitted = fit(run, tuned(tol=1e-5), Limits(1e-5, 200))
+            fitted = fit(run, tuned(1e-5, **tuning), Limits(1e-5, 200))
             found.append(fitted)
             assert "product" in fleet.kinds
             assert (fleet.held > 0) == hold
@@ -81,16 +80,14 @@ def test_wide_zones_and_held_rows_end_at_the_optimum(intercept, hold, wide, monk
 
 
 @pytest.mark.parametrize("held", [0.0, 1e9])
-def test_a_wide_gap_is_looked_at_by_the_closing_pass(held, wide, monkeypatch):
+def test_the_closing_pass_verifies_held_rows_of_a_wide_gap(held):
     """Where rows were held to the wrong side all are scored, and the run goes on."""
-    tune(monkeypatch, max_near_fraction=1.0)
-    tune(monkeypatch, hold_moves=held)
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 1.0)
     found = []
     for threads in (1, 2):
         with Watched(threads) as fleet:
             run = Run(world.design, world.problem, fleet)
-            found.append(fit(run, tuned(tol=2e-4), Limits(2e-4, 200)))
+            found.append(fit(run, tuned(2e-4, **HELD, hold_moves=held), Limits(2e-4, 200)))
             assert fleet.held > 0
     fitted, other = found
     # Rows that were held where they are not: a closing pass that was not enough, and then no more.
@@ -106,10 +103,8 @@ def test_a_wide_gap_is_looked_at_by_the_closing_pass(held, wide, monkeypatch):
     assert proof.gap == other.certificate.gap
 
 
-def test_d_of_held_rows_is_that_of_the_sides_they_were_held_to(wide, monkeypatch):
+def test_d_of_held_rows_is_that_of_the_sides_they_were_held_to(monkeypatch):
     """Read off anew, those that have left theirs make another alpha, and D of that is lower."""
-    tune(monkeypatch, max_near_fraction=1.0)
-    tune(monkeypatch, hold_moves=0.0)
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 1.0)
     points = []
 
@@ -121,7 +116,7 @@ def test_d_of_held_rows_is_that_of_the_sides_they_were_held_to(wide, monkeypatch
     monkeypatch.setattr(loop, "Monitor", Held)
     with Inline(1) as fleet:
         run = Run(world.design, world.problem, fleet)
-        fit(run, tuned(tol=2e-4), Limits(2e-4, 200))
+        fit(run, tuned(2e-4, **HELD, hold_moves=0.0), Limits(2e-4, 200))
         held, *_ = (point for point in points if point.held)
         again = Point.from_dict(json.loads(json.dumps(held.to_dict())))
         np.testing.assert_array_equal(held.sides, again.sides)
@@ -133,10 +128,9 @@ def test_d_of_held_rows_is_that_of_the_sides_they_were_held_to(wide, monkeypatch
 
 
 def test_a_fit_that_is_interrupted_where_rows_are_held_ends_in_the_same_bits(
-    tmp_path, wide, checkpoint_every, monkeypatch
+    tmp_path, checkpoint_every
 ):
-    tune(monkeypatch, max_near_fraction=1.0)
-    tune(monkeypatch, hold_moves=0.0)  # and so a closing pass is not enough
+    solver = tuned(2e-4, **HELD, hold_moves=0.0)  # and so a closing pass is not enough
     checkpoint_every(-1.0)
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 1.0)
 
@@ -147,7 +141,7 @@ def test_a_fit_that_is_interrupted_where_rows_are_held_ends_in_the_same_bits(
 
         with Inline(1) as fleet:
             run = Run(world.design, world.problem, fleet, folder=folder, **how)
-            return fit(run, tuned(tol=2e-4), Limits(2e-4, 200), report=report)
+            return fit(run, solver, Limits(2e-4, 200), report=report)
 
     whole = fitted(tmp_path / "whole")
     assert whole.passes["closing"] == 2
@@ -171,25 +165,24 @@ def test_no_score_is_farther_off_than_its_slack(kernel):
             coef = design.coef(np.random.default_rng(seed).normal(size=design.rank))
             ends = (design.dots(X, coef[:, None], dtype) for dtype in (np.float32, np.float64))
             off = float(np.max(np.abs(np.subtract(*ends))))
-            slack = solve._rounding([coef])
+            slack = solve._measure_rounding([coef])
             assert 0 < off <= slack <= design.score_error(coef)
 
 
-def test_rows_are_held_by_how_far_scores_have_moved_since_they_were_computed(wide, monkeypatch):
-    """What is near reaches farther for rows of earlier passes, by the steps made since."""
-    tune(monkeypatch, max_near_fraction=1.0)
+def test_rows_are_held_by_how_far_scores_have_moved_since_they_were_computed():
+    """Rows scored in earlier passes are near at larger distances, by the steps made since."""
     asked = []
 
     class Asked(Watched):
         def round(self, message):
             if message.get("near") is not None:
-                asked.append((message["near"], message["travel"]))
+                asked.append((message["near"], message["w_moves"]))
             return super().round(message)
 
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 1.0)
     with Asked() as fleet:
         run = Run(world.design, world.problem, fleet)
-        fit(run, tuned(tol=2e-4), Limits(2e-4, 200))
+        fit(run, tuned(2e-4, **HELD), Limits(2e-4, 200))
     assert len(asked) >= 3
     for near, travel in asked:
         # One for each past pass, falling to the last; rows that no pass has scored are looked at.
@@ -198,62 +191,57 @@ def test_rows_are_held_by_how_far_scores_have_moved_since_they_were_computed(wid
     assert any(near[0] > 1.01 * near[-2] for near, _ in asked)
 
 
-def test_a_look_at_all_rows_never_ends_higher_than_where_rows_were_held_first(wide, monkeypatch):
-    """Steps with rows held where they are not lead astray; P over all rows falls all the same."""
-    tune(monkeypatch, max_near_fraction=1.0)
-    tune(monkeypatch, hold_moves=0.0)
-    seen, look = [], NewtonRun._look
+def test_p_of_all_rows_falls_though_held_rows_have_left_their_side(monkeypatch):
+    """A pass over all rows after held steps never ends at a higher P than before them."""
+    seen, look = [], NewtonRun._verify_held_rows
 
-    def looked(self, place):
-        w = place.seen[: self.design.rank]
+    def looked(self, iterate):
+        w = iterate.full_pass_x[: self.design.rank]
         phi = world.design.features_of(world.design.columns(world.data.X(0, 1500), np.float64))
         margin = world.oracle.s * (phi @ w)
         before = 0.5 * float(w @ w) + float(world.box @ np.maximum(0.0, 1.0 - margin))
-        look(self, place)
-        seen.append((before, place.point.primal))
+        look(self, iterate)
+        seen.append((before, iterate.point.primal))
 
-    monkeypatch.setattr(NewtonRun, "_look", looked)
+    monkeypatch.setattr(NewtonRun, "_verify_held_rows", looked)
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 30.0)
     with Inline(1) as fleet:
         run = Run(world.design, world.problem, fleet)
-        fitted = fit(run, tuned(tol=1e-5), Limits(1e-5, 300))
+        fitted = fit(run, tuned(1e-5, **HELD, hold_moves=0.0), Limits(1e-5, 300))
     contracts.solver_law(world, fitted.point, fitted.certificate, 1e-5)
     assert seen
     assert all(after <= before * (1 + 1e-5) for before, after in seen)
 
 
-def test_rows_at_hand_come_with_the_side_they_were_held_to(monkeypatch):
-    """The gradient has that of them, wherever their scores are by now; and they stay in sight."""
-    tune(monkeypatch, min_columns=0)
-    tune(monkeypatch, min_columns_refined=0)
-    tune(monkeypatch, max_near_fraction=1.0)
-    tune(monkeypatch, hold_moves=0.0)  # so near that many cross
-    tune(monkeypatch, max_local_entries=30 * 300)
-    gather, score, away, in_sight = NewtonRun._gather, NewtonProgram._score, [], []
+def test_gathered_rows_come_with_the_side_they_were_held_to(monkeypatch):
+    """The gradient has alpha at that side, wherever their scores are now; all passes visit them."""
+    # (Rows are held so near to their hinge point that many cross.)
+    solver = tuned(1e-6, **HELD | {"max_local_entries": 30 * 300}, hold_moves=0.0)
+    gather, score, away, visited = NewtonRun._gather_rows, NewtonProgram._score, [], []
 
-    def gathered(self, place, counts, room):
-        rows, alpha = gather(self, place, counts, room)
+    def gathered(self, iterate, counts, room):
+        rows, alpha = gather(self, iterate, counts, room)
         known = ~np.isnan(alpha)
         assert np.all((alpha == rows.lo) | (alpha == rows.hi) | ~known)
-        smoothed = read_off(rows.dual, rows.G, place.h)
+        smoothed = read_off(rows.dual, rows.G, iterate.h)
         away.append(np.count_nonzero(np.abs(alpha - smoothed)[known] > 0.01 * rows.hi[known]))
         return rows, alpha
 
     def scored(self, state, message):
         yield from score(self, state, message)
-        if message.get("near") is not None and len(state.held):
-            at_hand = np.flatnonzero(state.held & ~state.fixed)
-            in_sight.append(np.isin(at_hand, state.need).all())
+        if message.get("near") is not None and len(state.gathered):
+            held = np.flatnonzero(state.gathered & ~state.fixed)
+            visited.append(np.isin(held, state.visited).all())
 
-    monkeypatch.setattr(NewtonRun, "_gather", gathered)
+    monkeypatch.setattr(NewtonRun, "_gather_rows", gathered)
     monkeypatch.setattr(NewtonProgram, "_score", scored)
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 50.0)
     with Inline(1) as fleet:
         run = Run(world.design, world.problem, fleet)
-        fitted = fit(run, tuned(tol=1e-6), Limits(1e-6, 200))
+        fitted = fit(run, solver, Limits(1e-6, 200))
     contracts.solver_law(world, fitted.point, fitted.certificate, 1e-6)
     assert sum(away) > 0
-    assert in_sight and all(in_sight)
+    assert visited and all(visited)
 
 
 @pytest.mark.parametrize(
@@ -265,12 +253,12 @@ def test_rows_at_hand_come_with_the_side_they_were_held_to(monkeypatch):
         (6e-4, 1e-4, True),  # enough, but who asked was not content
     ],
 )
-def test_h_stays_where_the_gap_is_the_gradients(gap, gradient_cost, lowered):
+def test_h_stays_if_the_gap_is_the_gradients(gap, gradient_cost, lowered):
     """A new h costs a step; where steps at this one end at less than is asked none is wanted."""
     primal, h, tol = 1000.0, 0.1, 1e-3
     point = Point(np.zeros(2), np.zeros(2), 0.0, primal, primal * (1 - gap), paired=False)
     # Smoothing costs half of what is asked: h is where it is to end.
     weight = 12 * 0.5 * tol * primal / h
-    place = Place(np.zeros(2), h, Bundle(np.ones(2)), point=point, zone=Zone(10, weight=weight))
-    place.decrement, place.gradient_cost = 1e-9 * primal, gradient_cost * primal
-    assert next_h(place, tol) == (h / 2 if lowered else h)
+    iterate = Iterate(np.zeros(2), h, Bundle(np.ones(2)), point=point, band=Band(10, weight=weight))
+    iterate.decrement, iterate.gradient_cost = 1e-9 * primal, gradient_cost * primal
+    assert choose_h(iterate, tol) == (h / 2 if lowered else h)

@@ -37,7 +37,7 @@ def fitted(data, **more):
 
 
 @pytest.mark.parametrize("when", ["at the start", "at the third round"])
-def test_a_fit_is_the_same_bit_for_bit(data, when, monkeypatch):
+def test_rows_given_up_change_no_bit(data, when, monkeypatch):
     expected = fitted(data)
     rounds, given_up = [], []
     real_round, real_give_up = Inline.round, NewtonProgram.give_up

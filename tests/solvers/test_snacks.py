@@ -51,19 +51,19 @@ def near(world, fitted, part):
     assert best.primal - room <= found.primal <= best.primal * (1 + part) + room
     assert found.dual <= best.primal + room
     a = world.mixed(point)
-    world.is_feasible(a)
+    world.assert_feasible(a)
     assert found.dual == pytest.approx(world.dual(a), abs=room)
 
 
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 @pytest.mark.parametrize("name", SOLVED)
-def test_every_problem_with_a_lipschitz_loss(name, kernel, fleet):
+def test_problems_with_lipschitz_losses_are_solved(name, kernel, fleet):
     world = feature_world(name, kernel)
     near(world, solved(world, fleet, Snacks(tol=1e-9, batch=4), 7), 0.05)
 
 
 @pytest.mark.parametrize("name", [name for name in SOLVED if not name.endswith("true")])
-def test_pegasos(name, fleet):
+def test_pegasos_comes_near_the_optimum(name, fleet):
     world = feature_world(name, "rbf")
     near(world, solved(world, fleet, Pegasos(tol=1e-9, batch=4), 8), 0.05)
 
@@ -133,7 +133,7 @@ def test_a_weight_of_two_is_the_row_twice(fleet):
 
 
 @pytest.mark.parametrize("solver", [SHORT, Pegasos(batch=16)])
-def test_a_run_that_is_resumed_goes_on_to_the_same_bits(solver, fleet, tmp_path, checkpoint_every):
+def test_a_resumed_run_has_the_same_bits(solver, fleet, tmp_path, checkpoint_every):
     checkpoint_every(-1.0)
     world = rows_world()
     whole = ends(world, fleet, solver, 4)
@@ -142,7 +142,7 @@ def test_a_run_that_is_resumed_goes_on_to_the_same_bits(solver, fleet, tmp_path,
         same(whole, ends(world, other, solver, 4, folder=tmp_path, resume=True))
 
 
-def test_a_seed_is_an_order(fleet):
+def test_another_seed_is_another_order_of_rows(fleet):
     world = rows_world()
     one, other = (ends(world, fleet, replace(SHORT, seed=seed))[0] for seed in (0, 1))
     assert not np.array_equal(one, other)
@@ -168,7 +168,7 @@ def test_every_pass_draws_every_row_once(batch):
     draws.lanes = 2  # so that a pass has several groups
     seen = np.zeros(150, int)
     sizes = []
-    while draws.place[0] < 1 or draws.place[2] == 0:
+    while draws.position[0] < 1 or draws.position[2] == 0:
         message = draws.next()
         if message["epoch"]:
             break
@@ -210,7 +210,7 @@ def test_other_problems_and_designs_are_refused(fleet):
 
 
 @pytest.mark.parametrize("how", [{"step": -1.0}, {"tol": 0.0}, {"radius": np.inf}, {"growth": 0.5}])
-def test_settings_that_are_none_are_refused(how):
+def test_parameters_outside_their_range_are_refused(how):
     with pytest.raises(InputError, match=next(iter(how))):
         Snacks(**how)
 
@@ -224,14 +224,14 @@ def test_settings_that_are_none_are_refused(how):
         ({"solver": "snacks", "exact": True}, "needs landmarks"),
     ],
 )
-def test_options_refuse_it_before_a_fit(options, said):
+def test_options_refuse_problems_it_cannot_solve_before_a_fit(options, said):
     with pytest.raises(InputError, match=said):
         TrainOptions(**options)
 
 
 # -- the main job ----------------------------------------------------------------------------------
-def test_a_fit_says_what_it_reached(fleet):
-    """It ends short of tol: the model has the true gap, and a sentence says so."""
+def test_a_fit_that_ends_short_of_tol_says_so(fleet):
+    """The model has the true gap, and a warning says that tol was not reached."""
     data = contracts.rows(0, 300, weights=False)
     options = {"landmarks": 20, "gamma": 0.2, "tol": 1e-2, "screening": "gap"}
     with pytest.warns(ConvergenceWarning, match="drawn at random"):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,12 @@ from bigscreen.certify.explicit import close_explicit
 from bigscreen.features import nystrom
 from bigscreen.features.design import ROWS_PER_TILE, Design, row_ranges
 from bigscreen.fit import ladder
+from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.point import Point, Reading
-from bigscreen.solvers.newton import near
 from bigscreen.solvers.newton import solver as newton
+from bigscreen.solvers.newton.near import Nearby, make_float64_solver, pick_first_rows
+from bigscreen.solvers.newton.shard import NewtonProgram
 from bigscreen.solvers.newton.tuning import NEWTON
 
 
@@ -46,7 +47,7 @@ class FeatureWorld:
         return np.hstack([phi, one])
 
     def columns(self, dtype: type) -> np.ndarray:
-        # By tiles, as a pass computes them: some BLAS round an entry by its row's place.
+        # By tiles, as a pass computes them: some BLAS round an entry by its row's iterate.
         data, parts = self.case.data, []
         for s in range(data.n_shards):
             start, stop = data.shard(s)
@@ -115,8 +116,8 @@ class FeatureWorld:
             elif more - less < total and more >= total:
                 alpha = np.where(x < 0, alpha * (more - total) / less, alpha)
             elif more - less < total:
-                zone = own & (alpha > lo) & (alpha < hi)
-                room = np.where(zone, hi - alpha, 0.0)
+                band = own & (alpha > lo) & (alpha < hi)
+                room = np.where(band, hi - alpha, 0.0)
                 assert np.all(t[own] > 0) and np.all(x >= 0)
                 alpha = alpha + room * (total - more) / room.sum()
         return alpha
@@ -135,7 +136,7 @@ class FeatureWorld:
         w = phi[self.case.row].T @ (q.s * a)
         return float(q.p @ a - 0.5 * w @ w)
 
-    def is_feasible(self, a: np.ndarray) -> None:
+    def assert_feasible(self, a: np.ndarray) -> None:
         one = self.case
         room = 1e-9 * (1 + np.abs(one.hi).sum())
         assert np.all(a >= one.lo - room) and np.all(a <= one.hi + room)
@@ -183,21 +184,31 @@ class Probe:
         raise AssertionError
 
 
-tuning = NEWTON
+class Spied(Inline):
+    """A fleet in this process that runs its programs as a subclass of theirs."""
+
+    def __init__(self, program: type[NewtonProgram]) -> None:
+        super().__init__(1)
+        self.spy = program
+
+    def start(self, program: Any, n_shards: int) -> None:
+        fields = {name: getattr(program, name) for name in NewtonProgram.__dataclass_fields__}
+        super().start(self.spy(**fields), n_shards)
 
 
-def tuned(*args, **how):
-    """A Newton that is tuned as `tune` says."""
-    return newton.Newton(*args, tuning=tuning, **how)
-
-
-def tune(monkeypatch, **values):
-    """Have `tuned` Newtons tuned otherwise."""
-    monkeypatch.setattr(sys.modules[__name__], "tuning", replace(tuning, **values))
+def tuned(tol, **values):
+    """A Newton with other tuned values than its own."""
+    return newton.Newton(tol, tuning=replace(NEWTON, **values))
 
 
 def tune_near(monkeypatch, **values):
-    """Have steps over rows near their hinge point tuned otherwise."""
-    tuned = replace(near.NEARBY, **values)
-    for module in (near, ladder):
-        monkeypatch.setattr(module, "NEARBY", tuned)
+    """Have fits and edits use other tuned values for steps over rows near their hinge point."""
+    tuning = replace(ladder.NEARBY, **values)
+    other = {
+        "bigscreen.fit.ladder.NEARBY": tuning,
+        "bigscreen.fit.ladder.make_float64_solver": partial(make_float64_solver, tuning=tuning),
+        "bigscreen.amend.refit.pick_first_rows": partial(pick_first_rows, tuning=tuning),
+        "bigscreen.amend.refit.Nearby": partial(Nearby, tuning=tuning),
+    }
+    for name, value in other.items():
+        monkeypatch.setattr(name, value)

@@ -1,4 +1,4 @@
-"""The m-dimensional algebra of a Newton: x = (w, extras), its metric, Hessian and step."""
+"""Vectors and matrices of a Newton run: x = (w, extras), the Hessian, and the Newton step."""
 
 from __future__ import annotations
 
@@ -17,24 +17,38 @@ from bigscreen.kernels.operand import scratch
 from bigscreen.numerics.cholesky import Factor, factorise
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import SumLayout
+from bigscreen.solvers.newton.tuning import NEWTON, NewtonTuning
 
-REFINED, INEXACT = 20, 0.1
-"""Products of a Newton step by conjugate gradients, at most, and what it may leave of itself."""
+RIDGES = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
+"""Fractions of a Hessian's largest entry to add to its diagonal, until it can be factored."""
 
-ALIKE, GAINED = 1e-3, 0.1
-"""What a product leaves of it where the preconditioner is the Hessian itself, or, where it is
-not, the part of all that is gained that the last product has gained."""
+TOO_LARGE = "C is so large that the Newton step cannot be computed; use a smaller C"
 
 
 class Algebra:
-    """Vectors and matrices over features, and over the extras of the problem after them.
+    """Operations on x = (w, extras): w over the features, then the extras of the problem.
 
-    ``metric`` is 1 for penalised entries and 0 for multipliers, whose part of P is ``linear``.
-    ``unit`` is what a row's gradient is measured in: a multiplier's step is held to 100 of it.
+    Extras are the coefficient of an appended constant and the multipliers of the coupling.
+
+    Parameters
+    ----------
+    design : Design
+    frame : SumLayout
+        The extras, and each row's entries for them.
+    tuning : NewtonTuning
+
+    Attributes
+    ----------
+    metric : float64 (size,)
+        1 for penalised entries, 0 for multipliers.
+    linear : float64 (size,)
+        The part of P that is linear in the multipliers.
+    unit : float
+        Typical gradient G of a row at w = 0. Steps of multipliers are damped to about 100 units.
     """
 
-    def __init__(self, design: Design, frame: SumLayout) -> None:
-        self.design, self.frame = design, frame
+    def __init__(self, design: Design, frame: SumLayout, tuning: NewtonTuning = NEWTON) -> None:
+        self.design, self.frame, self.tuning = design, frame, tuning
         self.metric = np.ones(design.rank + frame.extras)
         self.linear = np.zeros(design.rank + frame.extras)
         self.free = slice(design.rank + frame.first, None)
@@ -45,52 +59,57 @@ class Algebra:
         self._pool = ThreadPoolExecutor(os.cpu_count())
 
     def coef(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Coefficients of the columns and the extras of x = (w, extras)."""
+        """Split x = (w, extras) into coefficients of the columns, and the extras."""
         rank = self.design.rank
         return self.design.coef(x[:rank]), x[rank:]
 
     def features(self, v: FloatArray) -> FloatArray:
-        """``T' v`` of a sum over columns, with the extras' entries as they are."""
+        """Map a sum over columns to features, ``T' v``; entries of extras stay as they are."""
         width = self.design.width
         return np.concatenate([self.design.features(v[:width]), v[width:]])
 
-    def at_once(self, function: Callable[[int], Any], items: Iterable[int]) -> list[Any]:
-        """What a function makes of items, in their order; some run at once."""
+    def map_parallel(self, function: Callable[[int], Any], items: Iterable[int]) -> list[Any]:
+        """Call a function on every item in threads; results are in the order of the items."""
         return list(self._pool.map(function, items))
 
     def quadratic(self, x: FloatArray) -> float:
+        """Return half the squared norm of the penalised entries of x."""
         return 0.5 * float(self.metric @ (x * x))
 
     def regular(self, x: FloatArray) -> float:
-        """P without its losses."""
+        """Return P at x without the losses."""
         return self.quadratic(x) + float(self.linear @ x)
 
     def gradient(self, x: FloatArray, v: FloatArray) -> FloatArray:
-        """The gradient of P at x where ``v = sum s alpha [c, border]``."""
+        """Return the gradient of P at x, given ``v = sum s alpha [c, border]`` over all rows."""
         return self.metric * x + self.linear - self.features(v)
 
-    def travel(
+    def bound_moves(
         self, past: list[FloatArray], errors: list[float], ends: list[FloatArray]
     ) -> dict[str, FloatArray]:
-        """How far w and the extras are from every past point, at the furthest of ``ends``.
+        """Bound how far each score has moved since it was computed at one of the ``past`` x.
 
-        ``errors`` bound the rounding of the scores computed at each, and count as shifts. The last
-        entry stands for no point: rows never scored (``ref = -1``) read it.
+        For each past x, ``w_moves`` is the largest distance of w to any of ``ends``;
+        ``score_moves`` is what extras and rounding (``errors``) add to a score. A score moves by at
+        most ``w_moves ||phi|| + score_moves``. The last entry is for rows that no pass has scored
+        (``ref = -1``).
         """
-        travel, shift = np.zeros(len(past) + 1), np.zeros(len(past) + 1)
+        w_moves, score_moves = np.zeros(len(past) + 1), np.zeros(len(past) + 1)
         border = np.where(np.arange(self.frame.extras) < self.frame.first, self.frame.constant, 1.0)
         rank = self.design.rank
         for k, point in enumerate(past):
             moved = [np.abs(point - end) for end in ends]
-            travel[k] = max(float(np.linalg.norm(move[:rank])) for move in moved)
-            shift[k] = errors[k] + max(float(border @ move[rank:]) for move in moved)
-        return {"travel": travel, "shift": shift}
+            w_moves[k] = max(float(np.linalg.norm(move[:rank])) for move in moved)
+            score_moves[k] = errors[k] + max(float(border @ move[rank:]) for move in moved)
+        return {"w_moves": w_moves, "score_moves": score_moves}
 
     def damping(self, gradient: FloatArray) -> FloatArray:
-        """What stands on the Hessian's diagonal beside the rows."""
+        """Return what the Hessian's diagonal has in addition to the rows' second moment.
+
+        It is 1 for penalised entries. While the band is empty, P is linear in an unpenalised
+        offset: damping limits its step to 100 units. It goes to zero with the gradient.
+        """
         diagonal = self.metric.copy()
-        # Nothing curves an unpenalised offset while the zone is empty: hold its step to 100 units.
-        # The damping goes to zero with the gradient.
         diagonal[self.free] = 1e-10 + 0.01 / self.unit * np.abs(gradient[self.free])
         return diagonal
 
@@ -100,26 +119,27 @@ class Algebra:
         solve: Callable[[FloatArray], FloatArray],
         gradient: FloatArray,
     ) -> tuple[FloatArray, float]:
-        """The Newton step by conjugate gradients, to a tenth of it in the Hessian's norm.
+        """Find the Newton step by preconditioned conjugate gradients, to a tenth of its norm.
 
-        And the decrease that it promises, as a part of what the preconditioner promised.
+        Returns the step, and the decrease that it promises divided by the decrease that the
+        preconditioner alone promised.
 
         Parameters
         ----------
         product : callable
-            The rows' part of the Hessian times a vector (size,).
+            Multiplies a vector (size,) by the rows' second moment.
         solve : callable
-            About the Hessian's inverse times a vector, which preconditions.
+            The preconditioner: solves with about the Hessian.
         gradient : float64 (size,)
         """
-        diagonal = self.damping(gradient)
+        tuning, diagonal = self.tuning, self.damping(gradient)
         step, left = np.zeros(len(gradient)), -gradient
         solved = solve(left)
         towards, size = solved, float(left @ solved)
         first, gained = size, 0.0
         if not first > 0:
             return step, 1.0
-        for _ in range(REFINED):
+        for _ in range(tuning.max_cg):
             image = diagonal * towards + product(towards)
             length = size / float(towards @ image)
             step, left = step + length * towards, left - length * image
@@ -127,28 +147,29 @@ class Algebra:
             gained += gain
             solved = solve(left)
             before, size = size, float(left @ solved)
-            # (Where the preconditioner is far off in some directions, all it sees is those.)
-            known = size <= ALIKE * first or gain <= GAINED * gained
-            if known and size <= INEXACT**2 * first:
+            # If the preconditioner is far off in some directions, ``size`` shows only these: so
+            # the decrease must have come to an end too.
+            exact, slow = tuning.cg_exact_residual, gain <= tuning.cg_min_gain * gained
+            if (size <= exact * first or slow) and size <= tuning.cg_residual**2 * first:
                 break
             towards = solved + size / before * towards
         return step, gained / first
 
     def factor(self, inner: FloatArray, gradient: FloatArray) -> Factor:
-        """That of the Hessian whose rows' part is this, with a ridge if it takes one."""
+        """Factor the Hessian with this second moment of rows, with a ridge if needed."""
         return _cholesky(inner, self.damping(gradient))
 
     def newton_step(self, inner: FloatArray, gradient: FloatArray) -> tuple[FloatArray, float]:
-        """The Newton step and the decrease that it promises."""
+        """Return the Newton step and the decrease that it promises."""
         step = -self.factor(inner, gradient).solve(gradient)
         return step, -0.5 * float(gradient @ step)
 
 
 def _cholesky(inner: FloatArray, diagonal: FloatArray) -> Factor:
-    """Factor of ``inner + diag(diagonal)``, with a ridge where rounding left it indefinite.
+    """Factor ``inner + diag(diagonal)``, with a ridge if rounding left it indefinite.
 
-    C / h can outgrow what float64 holds beside 1, and float32 products err by more than the penalty
-    curves P; any ridge still gives a direction of descent.
+    C / h can be too large for a float64 sum with 1, and errors of float32 products can outweigh the
+    penalty's curvature. The step is a direction of descent with any ridge.
     """
     largest = float(np.max(np.diag(inner), initial=0.0))
     for ridge in RIDGES:
@@ -160,45 +181,37 @@ def _cholesky(inner: FloatArray, diagonal: FloatArray) -> Factor:
     raise InputError(TOO_LARGE)
 
 
-RIDGES = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
-"""Parts of a Hessian's largest entry that are added to its diagonal, one after the other."""
-
-TOO_LARGE = "C is so large that the Newton step cannot be computed; use a smaller C"
-
-NARROW = 256
-"""Of fewer features products are float64: they cost little, and raw features can be nearly the same
-number in all rows."""
-
-ROUGH = 2.0**22
-"""Trace from which on rounding in float32 products could outweigh what the penalty curves P by."""
-
-
-def entries(rows: int, of: int) -> type:
-    """Of few rows float64 entries; of many, which take time, those that scores are made of.
-
-    Sums over rows are float64 either way.
-    """
+def entry_type(rows: int, of: int) -> type:
+    """Choose the type of kernel entries: float64 for few rows ``of`` all, float32 for many."""
     return np.float64 if 64 * rows < of else np.float32
 
 
 def second_moment(
-    design: Design, columns: NDArray[Any], border: FloatArray, weight: FloatArray
+    design: Design,
+    columns: NDArray[Any],
+    border: FloatArray,
+    weight: FloatArray,
+    tuning: NewtonTuning = NEWTON,
 ) -> NDArray[Any]:
-    """``sum weight_i^2 [phi_i, border_i] [phi_i, border_i]'``: (size, size).
+    """Sum ``weight_i^2 [phi_i, border_i] [phi_i, border_i]'`` over rows: (size, size).
 
     Parameters
     ----------
+    design : Design
     columns : (rows, m), float32 or float64
     border : float64 (rows, extras)
     weight : float64 (rows,)
+    tuning : NewtonTuning
+        Decides whether products are float32 or float64.
     """
     rank, size = design.rank, design.rank + border.shape[1]
     single = columns.dtype == np.float32
     out = scratch("features", (len(columns), rank), np.float32) if single else None
     phi = design.features_of(columns, out)
     squares = np.einsum("ij,ij->i", phi, phi, dtype=np.float64) + np.sum(border**2, axis=1)
-    # (What is not a number goes the exact way, too.)
-    exact = size < NARROW or not weight**2 @ squares <= ROUGH
+    # (A trace that is NaN is summed in float64 too.)
+    exact = size < tuning.min_float32_columns
+    exact = exact or not weight**2 @ squares <= tuning.max_float32_trace
     scaled = scratch("scaled", (len(phi), size), np.float64 if exact else np.float32)
     np.multiply(phi, weight[:, None], out=scaled[:, :rank], casting="same_kind")
     np.multiply(border, weight[:, None], out=scaled[:, rank:], casting="same_kind")
@@ -207,7 +220,7 @@ def second_moment(
 
 @dataclass(frozen=True)
 class Average:
-    """The mean of the moments of some passes at one h, each over other rows of the zone."""
+    """The mean of the second moments of some passes at one h, each over other rows of the band."""
 
     moment: FloatArray
     passes: int
@@ -215,9 +228,9 @@ class Average:
 
 
 def averaged(before: Average | None, moment: FloatArray, h: float, stride: int) -> Average:
-    """The mean with one more pass, which took one in ``stride`` rows of the zone.
+    """Add a pass over one in ``stride`` rows of the band to the mean.
 
-    Of as many passes as go through the zone once: w moves, and older ones are of another zone.
+    Earlier passes fade once ``stride`` passes are in: w moves, and they are of another band.
     """
     if before is None or before.h != h:
         return Average(moment, 1, h)

@@ -1,4 +1,4 @@
-"""One Newton run as its coordinator sees it: steps, smoothing, rows at hand, checkpoints."""
+"""The main loop of the smoothed Newton: full, held and local steps, smoothing, checkpoints."""
 
 from __future__ import annotations
 
@@ -11,109 +11,114 @@ from numpy.typing import NDArray
 from bigscreen.features.design import compute_scores, weighted_columns
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Point
-from bigscreen.solvers.newton.local import Local
-from bigscreen.solvers.newton.place import SMALL, Bundle, Place, Trial, Zone, next_h
-from bigscreen.solvers.newton.products import unit_of
+from bigscreen.solvers.newton.iterate import Band, Bundle, Iterate, Trial, choose_h
+from bigscreen.solvers.newton.local import LocalProblem
+from bigscreen.solvers.newton.products import int16_unit
 from bigscreen.solvers.newton.rounds import Rounds
 from bigscreen.solvers.newton.sampled import Sample
-from bigscreen.solvers.newton.shard import NearbyRows, NewtonProgram
+from bigscreen.solvers.newton.shard import GatheredRows, NewtonProgram
 from bigscreen.solvers.newton.tuning import FLOAT32_TOL
-from bigscreen.solvers.protocol import Check
-
-STEP_LENGTHS = np.array([0.0, 1.0, 1.4, 0.75, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0.005])
-NEGLIGIBLE = 1e-6
-"""A w, or a zone, below this part of what it could be is nothing."""
-
-REACHES = np.array([1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0])
-"""How far the rows at hand may be from their kink, in units of h."""
-
-GRID = np.array([0.0, 1.0, 0.85, 0.7, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0.005])
+from bigscreen.solvers.protocol import Check, Verdict
 
 
 class NewtonRun(Rounds):
-    """One run: from place to place until its check is content."""
+    """One run of the smoothed Newton over the rows of a program (maths.md 5.4)."""
 
-    def run(self, place: Place, check: Check) -> Point:
-        """Iterate from a place whose gradient is known until ``check`` is content."""
+    def run(self, iterate: Iterate, check: Check) -> Point:
+        """Step until ``check`` returns None; the gradient of the first iterate must be known."""
         while True:
-            assert place.point is not None
-            if place.held and self.options.tol > self.tuning.held_tol:
-                # D is that of alpha at these sides. Read off anew, rows that left theirs would
-                # count with the square of what they move w(alpha) by: in thin places all the same
-                # way.
-                place.point = replace(place.point, sides=self.sides())
-            few = self.options.tol < FLOAT32_TOL
-            reach = self.within_reach(place, place.h) if few else 0.0
+            reach = self._prepare_point(iterate)
+            assert iterate.point is not None
             verdict = check(
-                place.point,
-                self._stats(place, reach),
-                lambda folder, meta: self.fleet.save(folder, {**meta, **self._meta(place)}),
+                iterate.point,
+                self._stats(iterate, reach),
+                lambda folder, meta: self.fleet.save(folder, {**meta, **self._meta(iterate)}),
             )
             if verdict is None:
-                return place.point
-            self.read, self.ahead = 0, verdict.ahead
-            place.passed.fixed = (0, 0)
-            if place.held:
-                # The closing pass has found rows that are no longer on the side they were held to.
-                self._look(place)
-                place.holding = False
+                return iterate.point
+            self.rows_read, self.successor_waits = 0, verdict.ahead
+            iterate.counts.fixed = (0, 0)
+            if iterate.has_held_rows:
+                # The closing pass found rows that have left the side they were held to.
+                self._verify_held_rows(iterate)
+                iterate.may_hold = False
                 continue
-            if verdict.region is not None:
-                place.passed.fixed = self.screen(place, verdict.region)
+            self._screen_or_restart(iterate, verdict)
             if verdict.restart:
-                # The rows that come back can be far off: start them in a wider zone.
-                place.h = min(self.algebra.unit, 16 * place.h)
-                self.open(self.program)
-                self.enter(place)
-            else:
-                self._advance(place, reach)
+                continue
+            # If few rows are near their hinge point, but no other solver took over: too early.
+            too_early = self.successor_waits and not reach > 0
+            if not too_early and self._try_local_steps(iterate):
+                continue
+            if self._try_held_steps(iterate):
+                continue
+            self._take_newton_step(iterate)
 
-    def _advance(self, place: Place, reach: float) -> None:
-        """Step over the rows at hand, else with far rows held to their side, else over all rows."""
-        # (Where few are near their kink nobody has taken over: it is too early.)
-        if (reach > 0 or not self.ahead) and self.approach(place):
-            return
-        if self.hold(place):
-            return
-        if place.step is None:
-            self._steer(place)
-        assert place.step is not None
-        self.take(place, self.seek(place, place.step, STEP_LENGTHS, place.next_h))
+    def _take_newton_step(self, iterate: Iterate, near: FloatArray | None = None) -> None:
+        """Take a Newton step with a line search; ``near``: see ``search_line``."""
+        if iterate.step is None:
+            self._find_step(iterate)
+        assert iterate.step is not None
+        steps = np.array(self.tuning.step_lengths)
+        trial = self.search_line(iterate, iterate.step, steps, iterate.next_h, near)
+        self._accept(iterate, trial)
 
-    def _stats(self, place: Place, reach: float) -> dict[str, Any]:
-        """What a check is told beside the point: counts, and whether steps still gain anything."""
+    def _prepare_point(self, iterate: Iterate) -> float:
+        """Complete the point for ``check``; returns how far from hinge points rows are gathered."""
+        assert iterate.point is not None
+        if iterate.has_held_rows and self.options.tol > self.tuning.held_tol:
+            # D is that of alpha at the held sides. If alpha were read off again, rows that left
+            # their side would move w(alpha) all in one direction, and D counts its square.
+            iterate.point = replace(iterate.point, sides=self.sides())
+        return self.local_reach(iterate, iterate.h) if self.options.tol < FLOAT32_TOL else 0.0
+
+    def _screen_or_restart(self, iterate: Iterate, verdict: Verdict) -> None:
+        """Fix the rows that the check's region decides; or take all fixed rows back."""
+        if verdict.region is not None:
+            iterate.counts.fixed = self.screen(iterate, verdict.region)
+        if verdict.restart:
+            # The rows that come back can be far off: restart them in a wider band.
+            iterate.h = min(self.algebra.unit, 16 * iterate.h)
+            self.open(self.program)
+            self.enter(iterate)
+
+    def _stats(self, iterate: Iterate, reach: float) -> dict[str, Any]:
+        """Report to the check: counts of rows, and whether steps still gain anything."""
+        subsample_tol = max(self.options.tol, self.tuning.subsample_tol)
         return {
-            "rows_visited": place.passed.visited,
-            "rows_alive": place.passed.alive,
-            "rows_read": self.read,
-            "bytes_read": int(self.read * self.row_bytes),
-            "fixed_hi": place.passed.fixed[0],
-            "fixed_lo": place.passed.fixed[1],
+            "rows_visited": iterate.counts.visited,
+            "rows_alive": iterate.counts.alive,
+            "rows_read": self.rows_read,
+            "bytes_read": int(self.rows_read * self.row_bytes),
+            "fixed_hi": iterate.counts.fixed[0],
+            "fixed_lo": iterate.counts.fixed[1],
             "reach": reach,
-            "decrement": place.decrement,
-            "settled": next_h(place, max(self.options.tol, self.tuning.subsample_tol)) >= place.h,
+            "decrement": iterate.decrement,
+            "settled": choose_h(iterate, subsample_tol, tuning=self.tuning) >= iterate.h,
             "full_passes": self.passes[0],
             "partial_passes": self.passes[1],
-            "stalled": place.stalled >= 3 or self._vanished(place),
+            "stalled": iterate.stalled_steps >= 3 or self._optimum_is_zero(iterate),
         }
 
-    def _vanished(self, place: Place) -> bool:
-        """Whether w* = 0 as far as anyone could tell: no relative gap has a meaning then.
+    def _optimum_is_zero(self, iterate: Iterate, negligible: float = 1e-6) -> bool:
+        """Whether w* = 0 as far as float64 can show: a relative gap then has no meaning.
 
-        Where alpha has a total to meet, the rows' hulls can overlap (nu-SVC) or hold the origin
-        (one-class), and P* is 0. (On the way to another P* it is 0 in passing, at a wide zone.)
+        If alpha has a total to meet, the rows' hulls can overlap (nu-SVC) or contain the origin
+        (one-class), and P* is 0. (P can also be 0 in passing, at a wide band: so h must be small.)
         """
-        assert place.point is not None
+        assert iterate.point is not None
         unit, total = self.algebra.unit, float(np.sum(self.algebra.frame.total))
-        tiny = abs(place.point.primal) <= NEGLIGIBLE**2 * unit * total
-        return total > 0 and tiny and place.h <= NEGLIGIBLE * unit
+        tiny = abs(iterate.point.primal) <= negligible**2 * unit * total
+        return total > 0 and tiny and iterate.h <= negligible * unit
 
-    def origin(self) -> Place:
-        """w = 0 and a zone as wide as gradients are there: every row is in it."""
-        return Place(np.zeros(self.algebra.size), 0.0, Bundle(self.algebra.metric), zone=Zone(1))
+    # -- starts --------------------------------------------------------------------------------
+    def at_zero(self) -> Iterate:
+        """Return the iterate w = 0, with a band as wide as all gradients there."""
+        bundle = Bundle(self.algebra.metric)
+        return Iterate(np.zeros(self.algebra.size), 0.0, bundle, band=Band(1))
 
-    def start_at(self, alpha: FloatArray) -> Place:
-        """The place of w(alpha); multipliers are those that minimise P there."""
+    def start_at_alpha(self, alpha: FloatArray) -> Iterate:
+        """Return the iterate w(alpha), with the multipliers that minimise P there."""
         design, problem, fleet = self.design, self.problem, self.fleet
         frame = self.algebra.frame
         data = design.data
@@ -122,335 +127,358 @@ class NewtonRun(Rounds):
         w, constant = design.features(sums[:-1]), frame.constant * sums[-1:][: frame.first]
         mu = np.empty(0)
         if frame.groups:
-            own = frame.constant * float(np.sum(constant))
-            found = compute_scores(design, design.coef(w), fleet) + own
-            mu = np.atleast_1d(dual.multiplier(found))
-        x = np.concatenate([w, constant, mu])
-        place = self.origin()
-        place.given = dual.value(alpha, 2 * self.algebra.quadratic(x))
-        place.x = x
-        return place
+            offset = frame.constant * float(np.sum(constant))
+            mu = np.atleast_1d(
+                dual.multiplier(compute_scores(design, design.coef(w), fleet) + offset)
+            )
+        iterate = self.at_zero()
+        iterate.x = np.concatenate([w, constant, mu])
+        iterate.start_dual = dual.value(alpha, 2 * self.algebra.quadratic(iterate.x))
+        return iterate
 
-    def enter(self, place: Place, growth: float = 1.0) -> None:
-        """Score all rows of the program at x, find the gradient there.
+    def enter(self, iterate: Iterate, growth: float = 1.0) -> None:
+        """Score all rows of the program at x, and sum the gradient there.
 
-        ``growth``: how many times as many rows it has as the program before.
+        ``growth``: rows of the program, as a multiple of the rows of the program before it.
         """
-        place.h = 0.0 if self.algebra.frame.curved else place.h or self.algebra.unit
-        place.zone.rows = int(place.zone.rows * growth)
-        place.past, place.errors, place.moves = [], [], []
-        place.bundle, place.average = Bundle(self.algebra.metric), None
-        still = np.zeros(self.algebra.size)
-        self.take(place, self.seek(place, still, STEP_LENGTHS[:1], place.h))
+        iterate.h = 0.0 if self.algebra.frame.curved else iterate.h or self.algebra.unit
+        iterate.band.rows = int(iterate.band.rows * growth)
+        iterate.past, iterate.score_errors, iterate.moves = [], [], []
+        iterate.bundle, iterate.average = Bundle(self.algebra.metric), None
+        no_step = np.zeros(self.algebra.size)
+        self._accept(iterate, self.search_line(iterate, no_step, np.zeros(1), iterate.h))
 
-    # -- steps ---------------------------------------------------------------------------------
-    def take(self, place: Place, trial: Trial, nearby: float | None = None) -> None:
-        """Go where the last trial found P least, and sum the gradient there.
+    def _smoothing_for_gap(self, iterate: Iterate, cost: float, gap: float) -> float:
+        """Choose the h that costs a tenth of ``gap``, if h = unit costs ``cost``.
 
-        With the zone's second moment, which a step over all rows is made of, unless the next step
-        can be over rows nearby. ``nearby``: the last one was not over all rows, and moved
-        scores so far.
+        The cost of smoothing grows with h^2 while margins are spread evenly. (A third to a
+        hundredth take as many passes; with a wider h the run leaves the start.)
+        """
+        iterate.start_dual = None
+        unit = self.algebra.unit
+        h = unit * (1.0 if cost <= 0 else float(np.clip(np.sqrt(0.1 * gap / cost), 1e-6, 1.0)))
+        # The number of rows, of average weight and evenly spread margins, that cost this.
+        share = 12 * h * cost / unit**2 / max(self.program.weight_bound, 1e-300)
+        iterate.band.rows = int(min(1.0, share) * self.design.data.n_rows)
+        return h
+
+    # -- steps over all rows -------------------------------------------------------------------
+    def _accept(self, iterate: Iterate, trial: Trial, local_move: float | None = None) -> None:
+        """Move to the best step length of a line search, and sum the gradient there.
+
+        The gradient pass sums the band's second moment too, unless the next step may be local.
+
+        Parameters
+        ----------
+        iterate : Iterate
+        trial : Trial
+        local_move : float or None
+            Root mean square by which local or held steps moved scores; None after a Newton step.
         """
         h, k, moving = trial.h, trial.best, len(trial.steps) > 1
         moment = False
-        if nearby is None:
-            # At another h the rows nearby may do again.
-            place.local = place.local or h < place.h
-            moment = not self.refines(place)
-            moment = moment and not self.within_reach(place, h, float(trial.steps[k]))
-        if place.given is not None:
-            gap = max(trial.primal - place.given, self.options.tol * abs(trial.primal))
-            h = self.suit(place, trial.cost, gap)
-        place.t = float(trial.steps[k])
-        place.stalled = place.stalled + 1 if moving and k == 0 and h == place.h else 0
-        place.x = place.x + place.t * trial.step
-        place.past.append(place.x)
-        place.errors.append(trial.error)
-        moved = place.expected if nearby is None else nearby
-        place.moves.append(place.t * moved if moving else 0.0)
-        place.h = h
-        if moving and nearby is None:
-            if place.t < 0.5:
-                place.wide = min(place.wide * 2, 16.0)
-            elif place.t >= 1.0:
-                place.wide = max(place.wide / (4 if place.t > 1.0 else 2), 1.0)
-        message = self._gradient_message(place, trial.primal, moment)
-        stack, totals = self.fleet.round(
-            {**message, "kind": "accept", "t": place.t, "ref": len(place.past) - 1}
-        )
-        self._finish(place, message, stack, totals, trial.primal)
+        if local_move is None:
+            # At a smaller h local steps may succeed again.
+            iterate.may_step_locally = iterate.may_step_locally or h < iterate.h
+            moment = not self.uses_cg(iterate)
+            moment = moment and not self.local_reach(iterate, h, float(trial.steps[k]))
+        if iterate.start_dual is not None:
+            gap = max(trial.primal - iterate.start_dual, self.options.tol * abs(trial.primal))
+            h = self._smoothing_for_gap(iterate, trial.cost, gap)
+        t = iterate.step_length = float(trial.steps[k])
+        no_gain = moving and k == 0 and h == iterate.h
+        iterate.stalled_steps = iterate.stalled_steps + 1 if no_gain else 0
+        iterate.x = iterate.x + t * trial.step
+        iterate.past.append(iterate.x)
+        iterate.score_errors.append(trial.error)
+        moved = iterate.expected_move if local_move is None else local_move
+        iterate.moves.append(t * moved if moving else 0.0)
+        iterate.h = h
+        if moving and local_move is None:
+            if t < 0.5:
+                iterate.widening = min(iterate.widening * 2, 16.0)
+            elif t >= 1.0:
+                iterate.widening = max(iterate.widening / (4 if t > 1.0 else 2), 1.0)
+        message = self._gradient_message(iterate, trial.primal, moment)
+        accept = {"kind": "accept", "t": t, "ref": len(iterate.past) - 1}
+        self._sum_gradient(iterate, {**message, **accept}, trial.primal)
 
-    def _steer(self, place: Place) -> None:
-        """The step over all rows, from a place whose second moment was not summed."""
-        assert place.point is not None
-        if self.refines(place):
-            self._refine(place)
+    def _find_step(self, iterate: Iterate) -> None:
+        """Compute the Newton step of an iterate whose second moment was not summed."""
+        assert iterate.point is not None
+        if self.uses_cg(iterate):
+            self._find_step_by_cg(iterate)
             return
-        message = self._gradient_message(place, place.point.primal)
-        stack, totals = self.fleet.round(message)
-        self._finish(place, message, stack, totals, place.point.primal, known=True)
+        message = self._gradient_message(iterate, iterate.point.primal)
+        self._sum_gradient(iterate, message, iterate.point.primal, bundled=True)
 
-    def _refine(self, place: Place) -> None:
-        """The step over all rows by products with the zone's, from about the right Hessian."""
-        assert place.sums is not None and place.gradient is not None
-        gradient, (now, middle), algebra = place.gradient, place.sums, self.algebra
-        if place.worn or place.sample is None:
-            place.sample, place.worn = self._sample(place), False
-            solved = self.hessians.of(algebra, place.sample).solve(gradient)
-            place.decrement = 0.5 * place.kept * float(gradient @ solved)
-        place.next_h = next_h(place, self.options.tol, SMALL) if place.h else 0.0
-        ratio = place.h / place.next_h if place.h else 1.0
+    def _find_step_by_cg(self, iterate: Iterate) -> None:
+        """Compute the Newton step by conjugate gradients: Hessian-vector products with the band."""
+        assert iterate.band_sums is not None and iterate.gradient is not None
+        gradient, (band_v, middle_v) = iterate.gradient, iterate.band_sums
+        if iterate.needs_resample or iterate.sample is None:
+            iterate.sample, iterate.needs_resample = self._draw_sample(iterate), False
+            solved = self.precondition(iterate.sample, gradient)
+            iterate.decrement = 0.5 * iterate.kept_decrease * float(gradient @ solved)
+        sample, tuning = iterate.sample, self.tuning
+        ratio = 1.0
+        iterate.next_h = 0.0
+        if iterate.h:
+            promise = tuning.cg_promise_fraction
+            iterate.next_h = choose_h(iterate, self.options.tol, promise, tuning)
+            ratio = iterate.h / iterate.next_h
         if ratio > 1:
-            gradient = algebra.gradient(place.x, middle + ratio * (now - middle))
+            v = middle_v + ratio * (band_v - middle_v)
+            gradient = self.algebra.gradient(iterate.x, v)
 
-        # Of so many rows a sample is as good: a step is no more exact than INEXACT either way.
-        rows = self.tuning.hessian_rows(self.large) * algebra.size
-        stride, products = max(1.0, place.zone.rows / rows), 0
-        unit = unit_of(self.design, place.zone.weight / (2 * place.h) if place.h else np.inf)
+        # More rows would not make the step more exact: CG stops at ``cg_residual`` anyway.
+        rows = tuning.hessian_rows(self.wide) * self.algebra.size
+        stride, products = max(1.0, iterate.band.rows / rows), 0
+        curvature = iterate.band.weight / (2 * iterate.h) if iterate.h else np.inf
+        unit = int16_unit(self.design, curvature, tuning.max_rounding_curvature)
 
         def product(x: FloatArray) -> FloatArray:
             nonlocal products
-            how = {"h": place.h, "stride": stride, "unit": unit, "first": products == 0}
+            how = {"h": iterate.h, "stride": stride, "unit": unit, "first": products == 0}
             products += 1
             coef, extras = self.algebra.coef(x)
-            stack = self._ask("product", coef=coef, extras=extras, **how)
+            stack = self._round("product", coef=coef, extras=extras, **how)
             return ratio * self.algebra.features(stack.sum(axis=0))
 
-        solve = self.hessians.of(algebra, place.sample).solve
-        place.step, kept = algebra.conjugate_step(product, solve, gradient)
-        # (Of fewer landmarks it is about the Hessian itself.)
-        place.kept = kept if self.large else 1.0
-        place.worn = products > self.tuning.max_cg(self.large)
-        self.expect(place, gradient)
+        def solve(v: FloatArray) -> FloatArray:
+            return self.precondition(sample, v)
 
-    def suit(self, place: Place, cost: float, gap: float) -> float:
-        """The smoothing h that costs a tenth of ``gap``, where h = unit costs ``cost``.
+        iterate.step, kept = self.algebra.conjugate_step(product, solve, gradient)
+        # (With fewer landmarks the preconditioner promises about what the step keeps.)
+        iterate.kept_decrease = kept if self.wide else 1.0
+        iterate.needs_resample = products > tuning.cg_before_resample(self.wide)
+        self._predict_move(iterate, gradient)
 
-        What smoothing costs grows with h^2 while margins are spread evenly. (A tenth: from a third
-        to a hundredth take as many passes, wider ones leave the start behind.)
+    # -- held steps ----------------------------------------------------------------------------
+    def _try_held_steps(self, iterate: Iterate) -> bool:
+        """Take Newton steps that score only rows near their hinge point; hold all others.
+
+        A pass over all rows, or for a wide gap the closing pass, then shows P and which held rows
+        have left their side. Returns False, with the iterate unchanged, if that saves nothing.
         """
-        place.given = None
-        unit = self.algebra.unit
-        h = unit * (1.0 if cost <= 0 else float(np.clip(np.sqrt(0.1 * gap / cost), 1e-6, 1.0)))
-        # So many rows of average weight, their margins spread evenly, cost that at h = unit.
-        share = 12 * h * cost / unit**2 / max(self.program.weight_bound, 1e-300)
-        place.zone.rows = int(min(1.0, share) * self.design.data.n_rows)
-        return h
-
-    # -- far rows held to their side ------------------------------------------------------------
-    def hold(self, place: Place) -> bool:
-        """Newton steps over the rows near their kink, all others held to their side.
-
-        What P is then, and which rows have left their side all the same, a pass over all rows says,
-        or for a wide gap, where that ends the run, the closing pass.
-        Returns False, with the place as it was, where that is not worth it.
-        """
-        assert place.point is not None
-        tol, wide = self.options.tol, self.options.tol > self.tuning.held_tol
-        place.seen, place.seen_primal = place.x, place.point.primal
-        wanted = (
-            self.tuning.last_held_aim * tol
-            if wide
-            else self.tuning.held_gap * max(tol, FLOAT32_TOL)
-        )
-        if not self._may_hold(place) or place.point.relative_gap <= wanted:
+        assert iterate.point is not None
+        tuning, tol = self.tuning, self.options.tol
+        closing_pass_verifies = tol > tuning.held_tol
+        iterate.full_pass_x, iterate.full_pass_primal = iterate.x, iterate.point.primal
+        target = tuning.held_gap * max(tol, FLOAT32_TOL)
+        if closing_pass_verifies:
+            target = tuning.last_held_aim * tol
+        if not self._can_hold(iterate) or iterate.point.relative_gap <= target:
             return False
         few = False
-        for k in range(self.tuning.max_held_passes):
-            if place.step is None:
-                self._steer(place)
-            assert place.step is not None
-            since = np.append(np.cumsum(place.moves[:0:-1])[::-1], 0.0)
-            held = self.tuning.hold(self.large)
-            near = self._near(place, place.h + held * (since + place.expected))
+        for k in range(tuning.max_held_passes):
+            if iterate.step is None:
+                self._find_step(iterate)
+            moved_since = np.append(np.cumsum(iterate.moves[:0:-1])[::-1], 0.0)
+            moves = tuning.moves_to_hold(self.wide) * (moved_since + iterate.expected_move)
+            near = self._near_if_few(iterate, iterate.h + moves)
             if near is None:
                 if k == 0:
                     return False
                 break
-            self.take(place, self.seek(place, place.step, STEP_LENGTHS, place.next_h, near))
-            few = place.step is None and self.within_reach(place, place.h) > 0
-            if place.point.relative_gap <= wanted or place.stalled or few:
+            self._take_newton_step(iterate, near)
+            few = iterate.step is None and self.local_reach(iterate, iterate.h) > 0
+            if iterate.point.relative_gap <= target or iterate.stalled_steps or few:
                 break
-        if few and (self.ahead or (not wide and self.approach(place))):
+        if few and self.successor_waits:
             return True
-        if not wide or place.point.relative_gap > wanted:
-            self._look(place)
+        if few and not closing_pass_verifies and self._try_local_steps(iterate):
+            return True
+        if not closing_pass_verifies or iterate.point.relative_gap > target:
+            self._verify_held_rows(iterate)
         return True
 
-    def _may_hold(self, place: Place) -> bool:
-        """Whether rows may be held to their side at all."""
-        if not place.holding or self.algebra.frame.curved or not self.program.lazy:
+    def _can_hold(self, iterate: Iterate) -> bool:
+        """Whether rows may be held to their side in this run, now."""
+        if not iterate.may_hold or self.algebra.frame.curved or not self.program.lazy:
             return False
-        if self.program.stride > 1 or place.given is not None:
+        if self.program.stride > 1 or iterate.start_dual is not None:
             return False
         return self.algebra.size >= self.tuning.min_columns
 
-    def _near(self, place: Place, near: FloatArray) -> FloatArray | None:
-        """These distances, by the pass that a row was last scored in, if few enough are within.
+    def _near_if_few(self, iterate: Iterate, near: FloatArray) -> FloatArray | None:
+        """Count the rows within these distances of their hinge point; None if they are too many.
 
-        None where they are not. With infinity, at the end, for rows that no pass has scored.
+        ``near`` (passes,): distances by the pass that a row was last scored in. Infinity is
+        appended to them: the distance for rows that no pass has scored.
         """
         near = np.append(near, np.inf)
-        self.inside = int(self._ask("nearby", within=near).sum())
-        return near if self.inside <= self.tuning.max_near_fraction * place.passed.alive else None
+        self.near_rows = int(self._round("count_near", within=near).sum())
+        few = self.near_rows <= self.tuning.max_near_fraction * iterate.counts.alive
+        return near if few else None
 
-    def _look(self, place: Place) -> None:
-        """Score all rows where steps with rows held have led: P is to be less than at their start.
+    def _verify_held_rows(self, iterate: Iterate) -> None:
+        """Score all rows after held or local steps, and step back if P has not fallen.
 
-        Where it is not, go back towards there, to where P is least; if that is the start itself,
-        none are held again.
+        The step back goes along the line to the last full pass, to where P is least. If that is
+        the full pass itself, no rows are held again.
         """
-        assert place.seen is not None
-        back, stalled = place.seen - place.x, place.stalled
-        trial = self.seek(place, np.zeros(len(back)), GRID[:1], place.h)
-        if not trial.primal < place.seen_primal:
-            trial = self.seek(place, back, GRID, place.h)
-        self.take(place, trial, float(np.sum(place.moves)))
-        place.stalled, place.holding = stalled, place.t < 1.0
+        assert iterate.full_pass_x is not None
+        back, stalled = iterate.full_pass_x - iterate.x, iterate.stalled_steps
+        trial = self.search_line(iterate, np.zeros(len(back)), np.zeros(1), iterate.h)
+        if not trial.primal < iterate.full_pass_primal:
+            steps = np.array(self.tuning.local_step_lengths)
+            trial = self.search_line(iterate, back, steps, iterate.h)
+        self._accept(iterate, trial, float(np.sum(iterate.moves)))
+        iterate.stalled_steps, iterate.may_hold = stalled, iterate.step_length < 1.0
 
-    # -- rows nearby ---------------------------------------------------------------------------
-    def approach(self, place: Place) -> bool:
-        """Minimise over the rows nearby, taking in those that every pass finds to have moved.
+    # -- local steps ---------------------------------------------------------------------------
+    def _try_local_steps(self, iterate: Iterate) -> bool:
+        """Minimise over gathered rows; after each pass, gather the rows that have crossed.
 
-        Returns False, with the place as it was, where that is not worth it.
+        Returns False, with the iterate unchanged, if local steps save nothing.
         """
-        reach = self.within_reach(place, place.h)
+        tuning = self.tuning
+        reach = self.local_reach(iterate, iterate.h)
         if not reach:
             return False
-        assert place.point is not None and place.gradient is not None
+        assert iterate.point is not None and iterate.gradient is not None
         # (For a wide gap one more pass over all rows costs what holding them saves.)
-        holds = self.options.tol <= self.tuning.held_tol and self._may_hold(place)
-        most, counts = self._most(place), self._pick(reach=reach)
-        if self._sent(counts) > 2 * self.tuning.max_local_entries:
-            place.local = False
+        holds = self.options.tol <= tuning.held_tol and self._can_hold(iterate)
+        most, counts = self._max_gathered(iterate), self._pick_rows(reach=reach)
+        if not self._can_send(counts):
+            iterate.may_step_locally = False
             return False
         room = max(most, int(counts.sum()))
-        local = Local(self.algebra, place.x, place.gradient, place.h, room)
-        local.add(*self._gather(place, counts, local.room))
-        # What rows that were held add to the gap shows only once all are looked at.
-        part = max(self.options.tol, FLOAT32_TOL) * (self.tuning.held_aim if holds else 1.0)
-        gap, lowest = part * abs(place.point.primal), place.h / self.tuning.max_h_fall
-        trial, seen = None, None
-        for k in range(self.tuning.max_local_passes):
-            taken = local.solve(gap, lowest)
+        local = LocalProblem(
+            self.algebra, iterate.x, iterate.gradient, iterate.h, room, tuning=tuning
+        )
+        local.add(*self._gather_rows(iterate, counts, local.room))
+        # What held rows add to the gap shows only once all rows are scored: aim lower.
+        aim = max(self.options.tol, FLOAT32_TOL) * (tuning.held_aim if holds else 1.0)
+        gap, lowest_h = aim * abs(iterate.point.primal), iterate.h / tuning.max_h_fall
+        steps = np.array(tuning.local_step_lengths)
+        trial, G_all_rows = None, None
+        for k in range(tuning.max_local_passes):
+            taken = local.solve(gap, lowest_h)
             if taken == 0 and trial is None:
-                # The place was thought to be the end, and is not: smoothing's cost was too rosy.
+                # The iterate seemed to be the end, and is not: smoothing costs more than estimated.
                 taken = local.solve(gap / 4, 0.0)
             if taken <= 0 and trial is None:
                 break
             near = None
-            if holds and k + 1 < self.tuning.max_local_passes:
-                enough = max(
-                    self.tuning.hold_distance * reach,
-                    local.h + self.tuning.hold_moves * local.moved(local.rows.G),
-                )
-                near = self._near(place, np.full(len(place.past), enough))
-                if trial is None and self.inside > self.tuning.max_crossings * most:
+            if holds and k + 1 < tuning.max_local_passes:
+                moved = tuning.hold_moves * local.root_mean_move(local.rows.G)
+                distance = max(tuning.hold_distance * reach, local.h + moved)
+                near = self._near_if_few(iterate, np.full(len(iterate.past), distance))
+                if trial is None and self.near_rows > tuning.max_crossings * most:
                     break
             while True:
-                trial = self.seek(place, local.x - place.x, GRID, local.h, near)
-                counts = self._pick(h=local.h)
-                found = int(counts.sum())
-                fit = (
-                    len(local.G) + found <= most
-                    and self._sent(counts) <= 2 * self.tuning.max_local_entries
-                )
-                ended = not fit or not (found or lowest)
+                trial = self.search_line(iterate, local.x - iterate.x, steps, local.h, near)
+                counts = self._pick_rows(h=local.h)
+                crossed = int(counts.sum())
+                fit = len(local.G) + crossed <= most and self._can_send(counts)
+                ended = not fit or not (crossed or lowest_h)
                 if near is None:
-                    seen = local.G
+                    G_all_rows = local.G
                     break
                 if not ended or (
-                    seen is not None
-                    and self.tuning.hold_moves * local.moved(seen)
-                    <= self.tuning.hold_distance * reach
+                    G_all_rows is not None
+                    and tuning.hold_moves * local.root_mean_move(G_all_rows)
+                    <= tuning.hold_distance * reach
                 ):
                     break
-                near = None  # rows that were held may be elsewhere: all are looked at
+                near = None  # held rows may have left their side: score all rows
             if ended:
                 break
-            gap = part * abs(trial.primal)
-            # Many rows that moved make another place of this one: no use in a small h as yet.
-            lowest = 0.0 if found <= self.tuning.few_crossed * len(local.G) else local.h
-            if found:
-                local.add(*self._gather(place, counts, local.room))
-        if trial is None or trial.steps[trial.best] < self.tuning.min_local_step:
-            place.local = False
+            gap = aim * abs(trial.primal)
+            # If many rows crossed, the local problem was another one: a small h is of no use yet.
+            few = crossed <= tuning.few_crossed * len(local.G)
+            lowest_h = 0.0 if few else local.h
+            if crossed:
+                local.add(*self._gather_rows(iterate, counts, local.room))
+        if trial is None or trial.steps[trial.best] < tuning.min_local_step:
+            iterate.may_step_locally = False
             return False
-        place.decrement = local.decrement
-        place.seen, place.seen_primal = place.x, place.point.primal
-        self.take(place, trial, local.moved(local.rows.G))
+        iterate.decrement = local.decrement
+        iterate.full_pass_x, iterate.full_pass_primal = iterate.x, iterate.point.primal
+        self._accept(iterate, trial, local.root_mean_move(local.rows.G))
         return True
 
-    def within_reach(self, place: Place, h: float, t: float | None = None) -> float:
-        """How far from their kink the rows may be that are taken in; 0 where that is not worth it.
+    def local_reach(self, iterate: Iterate, h: float, t: float | None = None) -> float:
+        """Choose within which distance of their hinge point rows are gathered; 0 for no rows.
 
-        ``t``: at that step of the trial that has just been made.
+        Parameters
+        ----------
+        iterate : Iterate
+        h : float
+        t : float or None
+            Count rows at this step length of the last line search, not at the iterate.
         """
-        if not place.local or self.algebra.size < self.tuning.min_columns or self.large:
+        tuning, point = self.tuning, iterate.point
+        if not iterate.may_step_locally or self.algebra.size < tuning.min_columns or self.wide:
             return 0.0
-        # Squared losses bend everywhere above their kink: no few rows are all that matter.
+        # Squared losses are curved everywhere above their hinge point: all rows matter.
         if self.algebra.frame.curved:
             return 0.0
-        # Features are float32 here; a subsample is left early, and a start has its h to find first.
-        point = place.point
+        # Features are float32 here; a subsample is left early; a start has yet to find its h.
         if self.options.tol < FLOAT32_TOL and point and point.relative_gap <= 2 * FLOAT32_TOL:
             return 0.0
-        if self.program.stride > 1 or place.given is not None:
+        if self.program.stride > 1 or iterate.start_dual is not None:
             return 0.0
-        counts = self._ask("within", reaches=REACHES * h, t=t).sum(axis=0)
-        fit = np.flatnonzero(counts * self.tuning.first_growth <= self._most(place))
-        return float(REACHES[fit[-1]] * h) if len(fit) else 0.0
+        distances = np.array(tuning.gather_distances) * h
+        counts = self._round("count_within", reaches=distances, t=t).sum(axis=0)
+        fit = np.flatnonzero(counts * tuning.first_growth <= self._max_gathered(iterate))
+        return float(distances[fit[-1]]) if len(fit) else 0.0
 
-    def _most(self, place: Place) -> int:
-        """Rows at hand, at most."""
+    def _max_gathered(self, iterate: Iterate) -> int:
+        """Return how many rows may be gathered."""
         return min(
             self.tuning.max_local_entries // self.algebra.size,
-            int(self.tuning.max_local_fraction * place.passed.alive),
+            int(self.tuning.max_local_fraction * iterate.counts.alive),
         )
 
-    def _sent(self, counts: NDArray[np.int64]) -> int:
-        """Numbers that come for so many rows: every shard sends as much as the one with most."""
-        return int(counts.max()) * len(counts) * self.algebra.size
+    def _can_send(self, counts: NDArray[np.int64]) -> bool:
+        """Whether shards can send their picked rows: all send as much as the one with most."""
+        sent = int(counts.max()) * len(counts) * self.algebra.size
+        return sent <= 2 * self.tuning.max_local_entries
 
-    def _pick(self, **what: Any) -> NDArray[np.int64]:
-        """How many rows every shard has picked."""
-        return self._ask("pick", **what)[:, 0].astype(np.int64)
+    def _pick_rows(self, **what: Any) -> NDArray[np.int64]:
+        """Have every shard pick rows to gather; returns how many each has picked."""
+        return self._round("pick", **what)[:, 0].astype(np.int64)
 
-    def _gather(
-        self, place: Place, counts: NDArray[np.int64], room: NDArray[np.float32]
-    ) -> tuple[NearbyRows, FloatArray]:
-        """The rows just picked, with their G and alpha at the place; features go into ``room``."""
-        coef, extras = self.algebra.coef(place.x)
+    def _gather_rows(
+        self, iterate: Iterate, counts: NDArray[np.int64], room: NDArray[np.float32]
+    ) -> tuple[GatheredRows, FloatArray]:
+        """Fetch the picked rows, with their G and alpha at the iterate; features go to ``room``."""
+        coef, extras = self.algebra.coef(iterate.x)
         most = int(counts.max())
-        stack = self._ask("gather", coef=coef, extras=extras, most=most, alone=True)
-        return NearbyRows.unpacked(stack, counts, room)
+        stack = self._round("gather", coef=coef, extras=extras, most=most, alone=True)
+        return GatheredRows.unpacked(stack, counts, room)
 
     # -- checkpoints ---------------------------------------------------------------------------
-    def _meta(self, place: Place) -> dict[str, Any]:
-        assert place.point is not None
+    def _meta(self, iterate: Iterate) -> dict[str, Any]:
+        """Return what a checkpoint holds of the coordinator."""
+        assert iterate.point is not None
         saved = {
-            **place.to_dict(),
-            "primal": place.point.primal,
+            **iterate.to_dict(),
+            "primal": iterate.point.primal,
             "unit": self.algebra.unit,
             "largest": self.largest,
-            "zero": self.zero,
+            "zero": self.zero_is_feasible,
             "passes": self.passes,
-            "ahead": self.ahead,
+            "ahead": self.successor_waits,
         }
-        known = {} if place.known is None else {"moment": place.known.moment}
-        some = {} if place.sample is None else place.sample.packed
-        return {"solver": saved, **known, **some}
+        average = iterate.average_to_save
+        moment = {} if average is None else {"moment": average.moment}
+        sample = {} if iterate.sample is None else iterate.sample.packed
+        return {"solver": saved, **moment, **sample}
 
-    def restore(self, program: NewtonProgram, meta: dict[str, Any]) -> Place:
-        """The place that ``_meta`` describes: one gradient round over the restored shards."""
+    def restore(self, program: NewtonProgram, meta: dict[str, Any]) -> Iterate:
+        """Return the iterate of a checkpoint, after a gradient pass over the restored shards."""
         saved = meta["solver"]
         self.program, self.algebra.unit, self.largest = program, saved["unit"], saved["largest"]
-        self.zero, self.ahead = saved.get("zero", False), saved.get("ahead", False)
-        self.passes = list(saved.get("passes", [0, 0]))  # checkpoints of before have none
-        place = Place.from_dict(self.algebra.metric, saved, meta.get("moment"))
+        self.zero_is_feasible = saved.get("zero", False)
+        self.successor_waits = saved.get("ahead", False)
+        self.passes = list(saved.get("passes", [0, 0]))  # older checkpoints have none
+        iterate = Iterate.from_dict(self.algebra.metric, saved, meta.get("moment"))
         if "table" in meta:
-            place.sample = Sample.unpacked(meta["table"], meta["diagonal"])
-        message = self._gradient_message(place, saved["primal"], saved["stepped"])
-        stack, totals = self.fleet.round(message)
-        self._finish(place, message, stack, totals, saved["primal"], known=True)
-        return place
+            iterate.sample = Sample.unpacked(meta["table"], meta["diagonal"])
+        message = self._gradient_message(iterate, saved["primal"], saved["stepped"])
+        self._sum_gradient(iterate, message, saved["primal"], bundled=True)
+        return iterate

@@ -1,9 +1,8 @@
-"""The smoothed problem over a few rows, every other row held to the side it is on.
+"""The smoothed problem over gathered rows alone: every other row stays at its side.
 
-Rows far from their kink add a linear function to P, whose slope is known from the pass before:
-what is left has as many rows as can matter, held as features by the coordinator. The
-Newton steps on it cost no pass. Rows that leave their side all the same are found by the next
-pass and taken in.
+Rows far from their hinge point add a linear function to P, whose slope is known from the last full
+pass. The coordinator gathers the features of the rows that remain. Newton steps over them need no
+pass. Rows that leave their side all the same are found by the next pass, and gathered.
 """
 
 from __future__ import annotations
@@ -18,40 +17,27 @@ from bigscreen.numerics.cholesky import Factor, factorise
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.point import read_off
 from bigscreen.solvers.newton.algebra import Algebra
-from bigscreen.solvers.newton.shard import NearbyRows
-from bigscreen.solvers.newton.state import off_kink, zone_widths
-
-MOMENT_ROWS = 1024
-"""Rows whose second moment one thread computes at once."""
-
-BLOCK, MANY = 256, 2048
-"""Columns, and rows, that one thread works at."""
-
-MOST_LOCAL_STEPS = 60
-"""Newton steps between two passes, at most."""
-
-REFINED = 12
-"""Steps of conjugate gradients that refine a direction, at most."""
-
-INEXACT = 0.1
-"""Part of the gradient, in the Hessian's norm, that a direction may leave."""
+from bigscreen.solvers.newton.shard import GatheredRows
+from bigscreen.solvers.newton.state import band_widths, hinge_distance
+from bigscreen.solvers.newton.tuning import NEWTON, NewtonTuning
 
 
-class Local:
-    """Newton steps over the rows at hand.
+class LocalProblem:
+    """P over gathered rows, and Newton steps that minimise it.
 
     Parameters
     ----------
     algebra : Algebra
     x : float64 (size,)
-        Where the shards stand, (w, extras).
+        The iterate that local steps start from, (w, extras).
     gradient : float64 (size,)
-        Of P over all rows at x, smoothed by h.
+        Gradient at x of P over all rows, smoothed by h.
     h : float
     most : int
-        Rows that may be at hand.
+        Rows that may be gathered.
     dtype : type
-        Of their features, and of the factors that directions come from.
+        Type of their features, and of the factors that directions come from.
+    tuning : NewtonTuning
     """
 
     def __init__(
@@ -62,196 +48,210 @@ class Local:
         h: float,
         most: int,
         dtype: type = np.float32,
+        tuning: NewtonTuning = NEWTON,
     ) -> None:
         self.start, self.start_gradient, self.start_h = x, gradient, h
-        self.algebra, self.metric = algebra, algebra.metric
+        self.algebra, self.metric, self.tuning = algebra, algebra.metric, tuning
         self.x, self.h = x, h
-        self.rows = NearbyRows.none(len(x))
+        self.rows = GatheredRows.none(len(x))
         self._features: NDArray[Any] = np.empty((most, len(x)), dtype)
         self.G = self._alpha = np.empty(0)
-        self._sums = np.zeros(len(x))
-        self.decrement = self.left = np.inf
-        """What the last step promised, and ``||gradient||^2 / 2``."""
-        self._solved: Callable[[FloatArray], FloatArray] | None = None
-        self._curved = np.empty(0)
+        self._changes = np.zeros(len(x))
+        """Change of ``sum s alpha [phi, border]`` since the start."""
+        self.decrement = self.gradient_cost = np.inf
+        """The decrease that the last step promised, and ``||gradient||^2 / 2``."""
+        self._solve_hessian: Callable[[FloatArray], FloatArray] | None = None
+        """Solves with the Hessian of the last step."""
+        self._curvature = np.empty(0)
+        """Weight of every row in the second moment, in units of ``_scale``."""
         self._moment: NDArray[Any] = np.zeros((len(x), len(x)), dtype)
         self._hessian = np.empty_like(self._moment)
 
     @property
     def room(self) -> NDArray[Any]:
-        """Where the features of the rows to be added are to be written."""
+        """Where the caller writes the features of rows before it adds them."""
         return self._features[len(self.G) :]
 
-    def moved(self, before: FloatArray) -> float:
-        """How far gradients of the rows at hand are from those before, root mean square."""
+    def root_mean_move(self, before: FloatArray) -> float:
+        """Return the root mean square by which the rows' G have moved from ``before`` (rows,)."""
         apart = self.G[: len(before)] - before
         return float(np.sqrt(apart @ apart / max(len(apart), 1)))
 
-    def add(self, rows: NearbyRows, alpha: FloatArray) -> None:
-        """Take in rows, whose features stand in ``room``; their G is that at the start.
+    def add(self, rows: GatheredRows, alpha: FloatArray) -> None:
+        """Add rows, whose features are in ``room`` already; their G is the one at the start.
 
-        ``alpha`` (rows,): that which the gradient there has of them; where it is NaN, that of the
-        smoothed loss.
+        ``alpha`` (rows,) is the rows' alpha in the gradient at the start; NaN stands for the
+        slope of the smoothed loss.
         """
         base, free = alpha.copy(), np.isnan(alpha)
         base[free] = read_off(rows.dual[free], rows.G[free], self.start_h)
         known = len(self.G)
-        self.rows = self.rows.and_more(rows, self._features)
+        self.rows = self.rows.extend(rows, self._features)
         G = rows.G - self._products(known + np.arange(len(rows.G)), self.x - self.start)
         self._alpha, self.G = np.concatenate([self._alpha, base]), np.concatenate([self.G, G])
-        self._curved = np.concatenate([self._curved, np.zeros(len(G))])
+        self._curvature = np.concatenate([self._curvature, np.zeros(len(G))])
 
     def solve(self, gap: float, lowest: float) -> int:
-        """Step until h is as low as asked, or as this gap needs, and x at its end.
+        """Take Newton steps until h suits the gap, or is ``lowest``, and x minimises P.
 
-        Returns the number of steps; -1 where none could be computed.
+        Returns the number of steps; -1 if none could be computed.
         """
-        for taken in range(MOST_LOCAL_STEPS):
+        for taken in range(self.tuning.max_local_steps):
             dual, h = self.rows.dual, self.h
-            zone = np.flatnonzero(off_kink(dual, self.G) <= h)
-            width, middle = zone_widths(dual[zone], self.G[zone], h)
+            band = np.flatnonzero(hinge_distance(dual, self.G) <= h)
+            width, middle = band_widths(dual[band], self.G[band], h)
             cost = float(np.sum(width)) * h / 12
             gradient = self._gradient()
-            self.left = 0.5 * float(self.metric @ gradient**2)
+            self.gradient_cost = 0.5 * float(self.metric @ gradient**2)
             floor = max(h * float(np.sqrt(0.5 * gap / cost)) if cost > 0 else 0.0, lowest)
             last = floor >= 0.7 * h
-            # By the Hessian of the step before: good enough to tell when h may fall.
-            promised = 0.5 * float(gradient @ self._solved(gradient)) if self._solved else np.inf
-            if last and promised <= 0.1 * cost and self.left <= 0.2 * gap:
+            # By the Hessian of the last step: exact enough to decide when h may fall.
+            solve = self._solve_hessian
+            promised = 0.5 * float(gradient @ solve(gradient)) if solve else np.inf
+            if last and promised <= 0.1 * cost and self.gradient_cost <= 0.2 * gap:
                 return taken
             if last and lowest >= 0.7 * h and promised <= cost:
                 return taken
-            towards = gradient
+            target = gradient
             if not last and promised <= cost:
                 self.h = max(h / (4 if promised <= 0.1 * cost else 2), floor)
-                # The zone's rows as they are: alpha is linear within it, so this is the exact
-                # step of the path in h while no row enters or leaves it.
-                more = (h / self.h - 1) * (self._alpha[zone] - middle)
-                towards = gradient - self._weighted(zone, more)
-            step = self._direction(zone, width / (2 * self.h), towards)
+                # Alpha of band rows is linear in G. So this is the exact step of the path in h, as
+                # long as no row enters or leaves the band.
+                more = (h / self.h - 1) * (self._alpha[band] - middle)
+                target = gradient - self._weighted_sum(band, more)
+            step = self._direction(band, width / (2 * self.h), target)
             if step is None:
                 return taken or -1
-            self.decrement = -0.5 * float(towards @ step)
+            self.decrement = -0.5 * float(target @ step)
             if self.h < h:
                 gradient = self._gradient()
-            if not self._move(step, gradient):
+            if not self._search_line(step, gradient):
                 return taken or -1
-        return MOST_LOCAL_STEPS
+        return self.tuning.max_local_steps
 
     def read(self) -> tuple[FloatArray, FloatArray, float]:
-        """At x: alpha of the rows at hand, their w(alpha) with all others', and P - D."""
+        """Return alpha of the gathered rows, w(alpha) of all rows, and P - D, at x."""
         left, dual = self._gradient(), self.rows.dual
         losses = dual.hi * np.maximum(self.G, 0.0) + dual.lo * np.minimum(self.G, 0.0)
         gap = float(np.sum(losses - self._alpha * self.G))
         return self._alpha, self.x - left, gap + 0.5 * float(self.metric @ left**2)
 
     def _gradient(self) -> FloatArray:
-        """Of P smoothed by h, at x: what has changed since the start is known row by row."""
+        """Compute the gradient of P smoothed by h at x, from what has changed since the start."""
         alpha = read_off(self.rows.dual, self.G, self.h)
         changed = np.flatnonzero(alpha != self._alpha)
         change = alpha[changed] - self._alpha[changed]
-        self._sums += self._weighted(changed, change)
+        self._changes += self._weighted_sum(changed, change)
         self._alpha = alpha
-        return self.start_gradient + self.metric * (self.x - self.start) - self._sums
+        return self.start_gradient + self.metric * (self.x - self.start) - self._changes
 
     def _direction(
-        self, zone: NDArray[np.int64], curve: FloatArray, gradient: FloatArray
+        self, band: NDArray[np.int64], curve: FloatArray, gradient: FloatArray
     ) -> FloatArray | None:
-        """``-H^-1 gradient``, near enough: a float32 factor, refined by conjugate gradients."""
+        """Solve ``H step = -gradient`` to a tenth; None if rounding leaves no descent direction.
+
+        A float32 factor of H preconditions conjugate gradients. ``curve`` (band,) are the second
+        derivatives of the band rows' losses.
+        """
         diagonal = self.algebra.damping(gradient)
-        self._update(zone, curve)
+        self._update(band, curve)
         factor = self._factor(diagonal)
         if factor is None:
-            # What was added and taken away again has left too much behind: anew.
-            self._curved[:] = np.nan
-            self._update(zone, curve)
+            # Rounding errors of rows that came and went have added up: sum the moment again.
+            self._curvature[:] = np.nan
+            self._update(band, curve)
             factor = self._factor(diagonal)
         if factor is None:
             return None
 
-        def solved(v: FloatArray) -> FloatArray:
+        def solve(v: FloatArray) -> FloatArray:
             return np.asarray(factor.solve(v), np.float64)
 
-        self._solved = solved
+        self._solve_hessian = solve
         step, left = np.zeros(len(gradient)), -gradient
-        near = solved(left)
+        near = solve(left)
         towards, size = near, float(left @ near)
-        enough = INEXACT**2 * size
-        for _ in range(REFINED):
+        enough = self.tuning.cg_residual**2 * size
+        for _ in range(self.tuning.max_local_cg):
             if not size > enough:
                 break
-            along = curve * self._products(zone, towards)
-            image = diagonal * towards + self._weighted(zone, along)
+            along = curve * self._products(band, towards)
+            image = diagonal * towards + self._weighted_sum(band, along)
             length = size / float(towards @ image)
             step = step + length * towards
             left = left - length * image
-            near = solved(left)
+            near = solve(left)
             before, size = size, float(left @ near)
             towards = near + size / before * towards
         return step if np.isfinite(step).all() and float(step @ gradient) < 0 else None
 
     def _factor(self, diagonal: FloatArray) -> Factor | None:
-        """Cholesky's factor of the Hessian; None where that is not positive definite."""
+        """Compute the Cholesky factor of the Hessian; None if it is not positive definite."""
         hessian = np.multiply(self._moment, self._moment.dtype.type(self._scale), out=self._hessian)
         hessian[np.diag_indices_from(hessian)] += diagonal.astype(hessian.dtype)
         return factorise(hessian, lower=True)
 
-    def _update(self, zone: NDArray[np.int64], curve: FloatArray) -> None:
-        """The second moment of the zone: only rows whose weight has changed are multiplied."""
+    def _update(self, band: NDArray[np.int64], curve: FloatArray) -> None:
+        """Update the second moment of the band: multiply only rows whose curvature has changed."""
         largest = float(np.max(curve, initial=0.0))
         self._scale = largest if largest > 0 else 1.0
         new = np.zeros(len(self.G))
-        new[zone] = curve / self._scale
-        changed = np.flatnonzero(new != self._curved)
-        if 2 * len(changed) > len(zone):  # (NaN has changed)
+        new[band] = curve / self._scale
+        changed = np.flatnonzero(new != self._curvature)
+        if 2 * len(changed) > len(band):  # (NaN has changed)
             self._moment[...] = 0.0
-            self._curved = np.zeros(len(self.G))
-            changed = zone
-        change = new[changed] - self._curved[changed]
-        self._add(changed[change > 0], change[change > 0])
-        self._add(changed[change < 0], change[change < 0])
-        self._curved = new
+            self._curvature = np.zeros(len(self.G))
+            changed = band
+        change = new[changed] - self._curvature[changed]
+        self._add_to_moment(changed[change > 0], change[change > 0])
+        self._add_to_moment(changed[change < 0], change[change < 0])
+        self._curvature = new
 
-    def _add(self, used: NDArray[np.int64], change: FloatArray) -> None:
-        """Add to the moment that of these rows, weighted by changes of one sign."""
+    def _add_to_moment(self, used: NDArray[np.int64], change: FloatArray, tile: int = 1024) -> None:
+        """Add the second moment of these rows, weighted by changes that all have one sign.
+
+        One thread multiplies ``tile`` rows at once.
+        """
         dtype = self._moment.dtype
         weight = np.sqrt(np.abs(change)).astype(dtype)[:, None]
 
         def part(start: int) -> NDArray[Any]:
-            rows = slice(start, start + MOMENT_ROWS)
+            rows = slice(start, start + tile)
             scaled = self.rows.feature[used[rows]] * weight[rows]
             return cast("NDArray[Any]", scaled.T @ scaled)
 
-        # In the order of the rows, whichever thread ends first.
-        for more in self.algebra.at_once(part, range(0, len(used), MOMENT_ROWS)):
+        # Sums are in the order of the rows, whichever thread ends first.
+        for more in self.algebra.map_parallel(part, range(0, len(used), tile)):
             if change[0] > 0:
                 self._moment += more
             else:
                 self._moment -= more
 
-    def _products(self, used: NDArray[np.int64], v: FloatArray) -> FloatArray:
-        """``rows[used] @ v``, summed in float64."""
+    def _products(self, used: NDArray[np.int64], v: FloatArray, tile: int = 2048) -> FloatArray:
+        """Compute ``rows[used] @ v`` in float64, ``tile`` rows in a thread."""
         out, v = np.empty(len(used)), np.ascontiguousarray(v)
 
         def block(start: int) -> None:
-            part = slice(start, start + MANY)
+            part = slice(start, start + tile)
             _products(self.rows.feature, used[part], v, out[part])
 
-        self.algebra.at_once(block, range(0, len(used), MANY))
+        self.algebra.map_parallel(block, range(0, len(used), tile))
         return out
 
-    def _weighted(self, used: NDArray[np.int64], weight: FloatArray) -> FloatArray:
-        """``weight @ rows[used]``, summed in float64."""
+    def _weighted_sum(
+        self, used: NDArray[np.int64], weight: FloatArray, tile: int = 256
+    ) -> FloatArray:
+        """Compute ``weight @ rows[used]`` in float64, ``tile`` columns in a thread."""
         out = np.zeros(len(self.x))
 
         def block(start: int) -> None:
-            _weighted(self.rows.feature, used, weight, start, out[start : start + BLOCK])
+            _add_weighted(self.rows.feature, used, weight, start, out[start : start + tile])
 
-        self.algebra.at_once(block, range(0, len(out), BLOCK))
+        self.algebra.map_parallel(block, range(0, len(out), tile))
         return out
 
-    def _move(self, step: FloatArray, gradient: FloatArray) -> bool:
-        """Go along the step to about where P is least."""
+    def _search_line(self, step: FloatArray, gradient: FloatArray) -> bool:
+        """Move along the step to about the minimum of P; False if P does not fall along it."""
         change = -self._products(np.arange(len(self.G)), step)
         dual, now = self.rows.dual, self._alpha
         linear, square = float(gradient @ step), float(self.metric @ step**2)
@@ -262,13 +262,13 @@ class Local:
 
         if not linear < 0:
             return False
-        length = _root(slope, linear)
+        length = _find_root(slope, linear)
         self.x, self.G = self.x + length * step, self.G + length * change
         return True
 
 
-def _root(slope: Callable[[float], float], at_low: float) -> float:
-    """About where an increasing function is 0 that is ``at_low`` < 0 at 0."""
+def _find_root(slope: Callable[[float], float], at_low: float) -> float:
+    """Find about the root of an increasing function, whose value at 0 is ``at_low`` < 0."""
     enough, low, high, at_high = 0.1 * abs(at_low), 0.0, 1.0, slope(1.0)
     while at_high < -enough and high < 64:
         low, at_low, high = high, at_high, 2 * high
@@ -298,7 +298,7 @@ def _products(rows: NDArray[Any], used: NDArray[np.int64], v: FloatArray, out: F
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _weighted(
+def _add_weighted(
     rows: NDArray[Any],
     used: NDArray[np.int64],
     weight: FloatArray,

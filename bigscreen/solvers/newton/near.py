@@ -1,8 +1,8 @@
-"""Steps over the rows near their kink: all others stay on their side, and are only looked at.
+"""Steps from near an optimum that compute features only of rows near their hinge point.
 
-The loss of a row on its side of the kink is linear in w, and what all such rows add to P is one
-vector that follows from the w(alpha) of before. So features are made of rows near their kink alone.
-Each round ends in the scores of all rows: those that have crossed their kink are taken in.
+The loss of a row away from its hinge point is linear in w. What all such rows add to P is one
+vector, which follows from w(alpha) of the start. So features are computed of rows near their hinge
+point alone. Each round ends with the scores of all rows: rows that have crossed are added.
 """
 
 from __future__ import annotations
@@ -26,29 +26,26 @@ from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point, SumLayout, relative_gap
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton.algebra import Algebra
-from bigscreen.solvers.newton.local import Local
-from bigscreen.solvers.newton.shard import NearbyRows
-from bigscreen.solvers.newton.tuning import FLOAT32_TOL, NEARBY
+from bigscreen.solvers.newton.local import LocalProblem
+from bigscreen.solvers.newton.shard import GatheredRows
+from bigscreen.solvers.newton.tuning import FLOAT32_TOL, NEARBY, NearbyTuning
 from bigscreen.solvers.protocol import Check, Near, Run
-
-FEATURE_ROWS = 2048
-"""Rows whose features are made at once."""
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What is known of all rows before steps over some of them.
+class StartingPoint:
+    """A primal and a dual point near the optimum, from which steps over some rows start.
 
     Parameters
     ----------
     alpha : float64 (n,)
-        A dual point; of rows that are not near the end of their box at their side.
+        A dual point. Rows that are not near have the end of their box at their side.
     w_alpha : float64 (r,) or, with a constant, (r + 1,)
-        Its w(alpha).
+        w(alpha) of that dual point.
     old : Near
-        The machine to begin from, likewise, and some D.
+        w to start from (in the same layout as ``w_alpha``), and a lower bound D.
     primal : float
-        P of that machine, or what is known of it.
+        P of that w, or an estimate of it.
     """
 
     alpha: FloatArray
@@ -58,99 +55,108 @@ class Standing:
 
     @property
     def gap(self) -> float:
-        """The relative gap between that P and D."""
+        """The relative gap between ``primal`` and D of the start."""
         return relative_gap(self.primal - self.old.dual, self.primal)
 
 
-def first_rows(far: FloatArray, gap: float, dual: Dual, size: int) -> NDArray[np.bool_] | None:
-    """The rows nearest to their kink, to begin with (n,).
+def pick_first_rows(
+    far: FloatArray, gap: float, dual: Dual, size: int, tuning: NearbyTuning = NEARBY
+) -> NDArray[np.bool_] | None:
+    """Pick the rows nearest to their hinge point, to start with (n,).
 
-    None if they are too many for others to be left out.
+    Returns None if leaving out all other rows would save nothing.
 
     Parameters
     ----------
     far : float64 (n,)
-        How far each is, in any unit.
+        Distance of each row from its hinge point, in any unit.
     gap : float
-        Relative gap of the machine to begin from.
+        Relative gap of the start.
+    dual : Dual
     size : int
         Coordinates of w.
+    tuning : NearbyTuning
     """
-    counted, close = np.flatnonzero(dual.hi > 0), gap <= NEARBY.far_gap
-    reached = NEARBY.part_per_root_gap if close else NEARBY.part_per_root_gap_far
-    if not len(counted):
+    movable, close = np.flatnonzero(dual.hi > 0), gap <= tuning.far_gap
+    per_root_gap = tuning.part_per_root_gap if close else tuning.part_per_root_gap_far
+    if not len(movable):
         return None
-    ends = NEARBY.max_first_part, NEARBY.max_first_part_many
-    most = np.clip(NEARBY.rows_per_coordinate * size / len(counted), *ends)
-    part = min(NEARBY.min_part + reached * np.sqrt(max(gap, 0.0)), most)
-    last = np.sort(far[counted])[min(int(part * len(counted)), len(counted) - 1)]
+    ends = tuning.max_first_part, tuning.max_first_part_many
+    most = np.clip(tuning.rows_per_coordinate * size / len(movable), *ends)
+    part = min(tuning.min_part + per_root_gap * np.sqrt(max(gap, 0.0)), most)
+    last = np.sort(far[movable])[min(int(part * len(movable)), len(movable) - 1)]
     near = (far <= last) & (dual.hi > 0)
-    return near if np.count_nonzero(near) <= NEARBY.max_part * len(counted) else None
+    return near if np.count_nonzero(near) <= tuning.max_part * len(movable) else None
 
 
-def rows_within(room: int, width: int, dtype: type) -> int:
-    """Rows whose features take so many bytes."""
+def max_rows_in(room: int, width: int, dtype: type) -> int:
+    """Return how many rows of ``width`` features fit into this many bytes."""
     return room // (width * np.dtype(dtype).itemsize)
 
 
 class Nearby:
-    """The solver of a C-SVC on landmarks from about its optimum; it may end before the gap is met.
+    """Solver of a C-SVC on landmarks from near its optimum; it may end before the gap is met.
 
     Parameters
     ----------
-    standing : Standing
+    start : StartingPoint
     near : bool (n,)
-        Rows to begin with.
+        Rows to start with.
     source : Design
-        The kernel design, of which features are made: float64 where float32 could not tell the gap.
+        The kernel design of which features are computed: in float64 if float32 cannot prove the
+        gap.
     room : int
-        Bytes that they may take.
+        Bytes that features may take.
     incremental : IncrementalCertifier or None
-        What certifies points, and so has the scores of all rows; None: they are computed here.
+        Certifies points, and so has the scores of all rows; None: scores are computed here.
     doubted : bool
-        Whether float32 could not tell a wider gap, either.
+        Whether float32 features could not prove even a wider gap.
+    tuning : NearbyTuning
     """
 
     def __init__(
         self,
-        standing: Standing,
+        start: StartingPoint,
         near: NDArray[np.bool_],
         source: Design,
         room: int,
         incremental: IncrementalCertifier | None = None,
         doubted: bool = False,
+        tuning: NearbyTuning = NEARBY,
     ) -> None:
-        self.standing, self.first, self.source, self.room = standing, near, source, room
-        self.doubted, self.incremental = doubted, incremental
-        self.reached = standing.old
-        """The last machine, and a D."""
+        self.start, self.first, self.source, self.room = start, near, source, room
+        self.doubted, self.incremental, self.tuning = doubted, incremental, tuning
+        self.reached = start.old
+        """The last w, and its D."""
 
     def solve(self, run: Run, check: Check) -> Point:
-        """See ``Solver``."""
-        design, data, at, problem = run.design, run.design.data, self.standing, run.problem
+        """See `Solver`."""
+        design, data, at, problem = run.design, run.design.data, self.start, run.problem
+        tuning = self.tuning
         assert isinstance(problem, CSvc)
         dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
         frame = SumLayout.of(problem, data)
         dtype = np.float64 if self.doubted or check.target < FLOAT32_TOL else np.float32
         most = min(
-            int(NEARBY.max_part * data.n_rows), rows_within(self.room, len(at.w_alpha), dtype)
+            int(tuning.max_part * data.n_rows), max_rows_in(self.room, len(at.w_alpha), dtype)
         )
         x = self.reached.x
-        local = Local(Algebra(self.source, frame), x, x - at.w_alpha, 0.0, most, dtype)
-        nearby = _Rows(run, dual, self.source, frame.constant, local)
+        local = LocalProblem(Algebra(self.source, frame), x, x - at.w_alpha, 0.0, most, dtype)
+        nearby = _NearRows(run, dual, self.source, frame.constant, local, tuning.feature_rows)
         primal = at.primal
         left = primal - self.reached.dual
         more, read, passes = self.first, 0, 0
-        for k in range(NEARBY.max_passes):
+        for k in range(tuning.max_passes):
             nearby.add(more, at.alpha)
-            curved = NEARBY.rows_per_coordinate * len(local.x)
-            local.h = max(local.h, wide(dual[nearby.places], local.G, left, curved))
-            far = k == 0 and at.gap > NEARBY.far_gap * min(check.target / FLOAT32_TOL, 1.0)
-            tol = NEARBY.aim * check.target * (NEARBY.loose_factor if far else 1.0)
-            part, w_alpha, gap, steps = _stepped(local, tol * abs(primal))
+            max_band = tuning.rows_per_coordinate * len(local.x)
+            cost = tuning.smoothing_part * left
+            local.h = max(local.h, smoothing_for_cost(dual[nearby.at], local.G, cost, max_band))
+            far = k == 0 and at.gap > tuning.far_gap * min(check.target / FLOAT32_TOL, 1.0)
+            tol = tuning.aim * check.target * (tuning.loose_factor if far else 1.0)
+            part, w_alpha, gap, steps = _minimise(local, tol * abs(primal), tuning.max_restarts)
             read, passes = read + steps * len(part), passes + steps
             alpha = np.array(at.alpha)
-            alpha[nearby.places] = part
+            alpha[nearby.at] = part
             lowest = float(np.sum(alpha)) - 0.5 * float(w_alpha @ w_alpha)
             w, offset = local.x[: design.rank], frame.constant * float(local.x[design.rank :].sum())
             point = Point(design.coef(w), w, offset, np.nan, lowest, paired=False, alpha=alpha)
@@ -166,9 +172,9 @@ class Nearby:
             came = int(np.sum(crossed))
             full = inside + came > most
             others = ~nearby.inside & ~crossed & (dual.hi > 0)
-            beside = max(int(NEARBY.added_per_crossed * came), len(local.x)) if came else 0
-            beside = max(min(beside, most - inside - came), 0)
-            more = crossed | _nearest(G, others, beside)
+            added = max(int(tuning.added_per_crossed * came), len(local.x)) if came else 0
+            added = max(min(added, most - inside - came), 0)
+            more = crossed | _pick_nearest(G, others, added)
             point = replace(point, primal=primal)
             stats = {
                 "rows_visited": data.n_rows,
@@ -179,7 +185,7 @@ class Nearby:
                 "fixed_lo": 0,
                 "full_passes": k + 1,
                 "partial_passes": passes,
-                "stalled": full or k + 1 == NEARBY.max_passes,
+                "stalled": full or k + 1 == tuning.max_passes,
             }
             if check(point, stats, lambda folder, meta: None) is None:
                 break
@@ -187,11 +193,8 @@ class Nearby:
         return point
 
 
-def wide(dual: Dual, G: FloatArray, gap: float, most: int) -> float:
-    """The smoothing h that costs ``smoothing_part`` of this gap at these gradients (rows,).
-
-    It is less where it would hold more than so many rows.
-    """
+def smoothing_for_cost(dual: Dual, G: FloatArray, max_cost: float, most: int) -> float:
+    """Find the h that costs ``max_cost`` at gradients G (rows,), and ``most`` band rows."""
     far = np.abs(G)
     high = float(np.max(far, initial=1e-6))
     if len(far) > most:
@@ -200,17 +203,19 @@ def wide(dual: Dual, G: FloatArray, gap: float, most: int) -> float:
     for _ in range(20):
         h = 0.5 * (low + high)
         cost = float(dual.hi @ np.maximum(h - far, 0.0) ** 2) / (4.0 * h)
-        low, high = (h, high) if cost < NEARBY.smoothing_part * gap else (low, h)
+        low, high = (h, high) if cost < max_cost else (low, h)
     return high
 
 
-def _stepped(local: Local, gap: float) -> tuple[FloatArray, FloatArray, float, int]:
-    """Step until P - D over the rows at hand is no more than this.
+def _minimise(
+    local: LocalProblem, gap: float, max_restarts: int
+) -> tuple[FloatArray, FloatArray, float, int]:
+    """Take local steps until P - D over the gathered rows is at most ``gap``.
 
-    Returns alpha of the rows, w(alpha), P - D and the steps.
+    Returns alpha of the rows, w(alpha), P - D and the number of steps.
     """
     aim, steps = gap, 0
-    for _ in range(NEARBY.max_restarts):
+    for _ in range(max_restarts):
         taken = local.solve(aim, 0.0)
         steps += max(taken, 0)
         alpha, w_alpha, found = local.read()
@@ -220,83 +225,119 @@ def _stepped(local: Local, gap: float) -> tuple[FloatArray, FloatArray, float, i
     return alpha, w_alpha, found, steps
 
 
-def machine_at(run: Run, point: Point) -> FloatArray:
-    """w of a point, with the constant's coefficient if there is one: (r,) or (r + 1,)."""
+def w_with_constant(run: Run, point: Point) -> FloatArray:
+    """Return w of a point, with the constant's coefficient if there is one: (r,) or (r + 1,)."""
     constant = SumLayout.of(run.problem, run.design.data).constant
     return np.append(point.w, point.intercept / constant) if constant else point.w
 
 
-def near_sides(run: Run, point: Point, reach: float, source: Design, room: int) -> Nearby | None:
-    """Steps over float64 features of the rows near their kink, all others at their sides.
+def make_float64_solver(
+    run: Run,
+    point: Point,
+    reach: float,
+    source: Design,
+    room: int,
+    tuning: NearbyTuning = NEARBY,
+) -> Nearby | None:
+    """Make a solver that continues from a point with float64 features of rows near hinge points.
 
-    None if the rows are too many for the room. Where float32 features lead astray, at gaps below
-    `FLOAT32_TOL` or as the closing pass says so of wider ones, these steps go on.
+    It is for gaps that float32 features cannot prove: below `FLOAT32_TOL`, or wider if the closing
+    pass finds a wider gap than the solver. Returns None if the rows need more room.
 
     Parameters
     ----------
     run : Run
         A C-SVC on features of landmarks.
     point : Point
-        From which steps begin.
+        The point to start from.
     reach : float
-        How far from their kink rows are to begin with, at least.
+        Start with at least the rows within this distance of their hinge point.
     source : Design
         The kernel design of the features.
     room : int
         Bytes that float64 features may take.
+    tuning : NearbyTuning
     """
     design, data, problem = run.design, run.design.data, run.problem
     assert isinstance(problem, CSvc)
     dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
     G, sums = put_rows_at_bounds(design, problem, point.coef, point.intercept, run.fleet)
-    x = machine_at(run, point)
-    most = min(NEARBY.max_float64_entries // len(x), rows_within(room, len(x), np.float64))
+    x = w_with_constant(run, point)
+    most = min(tuning.max_float64_entries // len(x), max_rows_in(room, len(x), np.float64))
     near = (np.abs(G) <= reach) & (dual.hi > 0)
-    few = min(int(NEARBY.max_part * data.n_rows), NEARBY.min_rows_per_coordinate * len(x))
+    few = min(int(tuning.max_part * data.n_rows), tuning.min_rows_per_coordinate * len(x))
     few -= int(np.sum(near))
-    near |= _nearest(G, ~near & (dual.hi > 0), max(few, 0))
+    near |= _pick_nearest(G, ~near & (dual.hi > 0), max(few, 0))
     if np.count_nonzero(near) > most:
         return None
     w_alpha = with_constant(design, sums, SumLayout.of(problem, data).constant)
     ends = np.where(G > 0, dual.hi, 0.0)
-    standing = Standing(ends, w_alpha, Near(x, point.dual), point.primal)
-    return Nearby(standing, near, source, room, doubted=True)
+    start = StartingPoint(ends, w_alpha, Near(x, point.dual), point.primal)
+    return Nearby(start, near, source, room, doubted=True, tuning=tuning)
 
 
-class _Rows:
-    """The rows nearby: which they are, and how their features are made."""
+class _NearRows:
+    """The rows near their hinge point, whose features are in a local problem.
 
-    def __init__(self, run: Run, dual: Dual, source: Design, constant: float, local: Local) -> None:
+    Parameters
+    ----------
+    run : Run
+    dual : Dual
+    source : Design
+        Computes features.
+    constant : float
+        The feature appended to all rows, 0 without one.
+    local : LocalProblem
+    tile : int
+        Rows whose features are computed at once.
+
+    Attributes
+    ----------
+    inside : bool (n,)
+        Rows that are in the local problem.
+    at : int64 (k,)
+        Their numbers, in the order in which they were added.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        dual: Dual,
+        source: Design,
+        constant: float,
+        local: LocalProblem,
+        tile: int,
+    ) -> None:
         self.run, self.dual, self.source, self.constant = run, dual, source, constant
-        self.local = local
+        self.local, self.tile = local, tile
         self.inside = np.zeros(len(dual), np.bool_)
-        self.places = np.empty(0, np.int64)
+        self.at = np.empty(0, np.int64)
 
     def add(self, more: NDArray[np.bool_], alpha: FloatArray) -> None:
-        """Take in more rows, whose part in the gradient at the start is that of this alpha (n,)."""
-        places = np.flatnonzero(more & ~self.inside)
-        if not len(places):
+        """Add rows, which have this alpha (n,) in the gradient at the start."""
+        new = np.flatnonzero(more & ~self.inside)
+        if not len(new):
             return
-        source, local, dual = self.source, self.local, self.dual[places]
+        source, local, dual = self.source, self.local, self.dual[new]
         assert source.factor is not None
-        room, G = local.room, np.empty(len(places))
+        room, G = local.room, np.empty(len(new))
         dtype = np.float64 if room.dtype == np.float64 else source.entries
-        X, ranges = source.data.rows(places), row_ranges(len(places), FEATURE_ROWS)
+        X, ranges = source.data.rows(new), row_ranges(len(new), self.tile)
         parts = (X[a:b] for a, b in ranges)
         made = self.run.fleet.each(_Features(source, dtype), parts)
         for (a, b), own in zip(ranges, made, strict=True):
             room[a:b, : source.rank], room[a:b, source.rank :] = own, self.constant
             room[a:b] *= dual.sign[a:b, None]
             G[a:b] = dual.lin[a:b] - room[a:b].astype(np.float64, copy=False) @ local.start
-        rows = NearbyRows(room[: len(places)], G, dual.lo, dual.hi, np.zeros(len(places)))
-        local.add(rows, alpha[places])
-        self.places = np.concatenate([self.places, places])
-        self.inside[places] = True
+        rows = GatheredRows(room[: len(new)], G, dual.lo, dual.hi, np.zeros(len(new)))
+        local.add(rows, alpha[new])
+        self.at = np.concatenate([self.at, new])
+        self.inside[new] = True
 
 
 @dataclass(frozen=True)
 class _Features:
-    """Makes features of some rows, of the entries that carry all directions."""
+    """Function that computes features of rows, from kernel entries of this type."""
 
     design: Design
     dtype: type
@@ -305,8 +346,8 @@ class _Features:
         return self.design.features_of(self.design.columns(X, self.dtype))
 
 
-def _nearest(G: FloatArray, among: NDArray[np.bool_], wanted: int) -> NDArray[np.bool_]:
-    """The so many rows nearest to their kink (n,)."""
+def _pick_nearest(G: FloatArray, among: NDArray[np.bool_], wanted: int) -> NDArray[np.bool_]:
+    """Pick this many of the rows ``among`` all that are nearest to their hinge point (n,)."""
     found, places = np.zeros(len(G), np.bool_), np.flatnonzero(among)
     if wanted:
         found[places[np.argsort(np.abs(G[places]), kind="stable")[:wanted]]] = True

@@ -1,4 +1,4 @@
-"""Products with the second moment of a zone's rows, whose columns are kept while a step lasts."""
+"""Hessian-vector products over the band's rows, whose columns are kept while a step lasts."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from numpy.typing import NDArray
 from bigscreen.features.design import Design, row_ranges
 from bigscreen.kernels.operand import scratch
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy, row_dot
-from bigscreen.solvers.newton.asks import Columns
+from bigscreen.solvers.newton.row_requests import Columns
 from bigscreen.solvers.newton.state import NewtonShard
 
-WHOLE = 2**15 - 1
-"""Columns in 16 bits are whole multiples, up to this one, of a unit."""
-
-ROUGHLY = 0.5
-"""What rounding to 16 bits may curve P by in any direction, beside the penalty's 1."""
+INT16_MAX = int(np.iinfo(np.int16).max)
+"""Entries of columns in 16 bits are integers up to this one, times a unit."""
 
 
-def unit_of(design: Design, bend: float) -> float:
-    """The unit of columns that are kept in 16 bits; 0 where they are to stay what they are.
+def int16_unit(design: Design, curvature: float, max_curvature: float) -> float:
+    """Choose the unit of columns that are kept in 16 bits; 0 if they must stay float32.
 
-    Rounding makes a noise of columns, which T amplifies and the rows' curvature ``bend`` weighs.
-    What products are made of need not tell more than a step that is a tenth off.
+    Rounding adds noise of variance ``unit^2 / 12`` to columns. T amplifies it, and the sum of the
+    band rows' ``curvature`` weighs it. It may curve P by ``max_curvature`` in any direction.
     """
     if design.kernel is None or design.factor is None:
         return 0.0
-    unit = design.column_bound / WHOLE
-    return unit if bend * unit**2 / 12 * design.longest**2 <= ROUGHLY else 0.0
+    unit = design.column_bound / INT16_MAX
+    return unit if curvature * unit**2 / 12 * design.longest**2 <= max_curvature else 0.0
 
 
 @dataclass
-class ZoneRows:
-    """Rows of a shard that the products of a step are with.
+class BandRows:
+    """Band rows of a shard that the Hessian-vector products of one step go over.
 
     Parameters
     ----------
     local : int64 (k,)
-        Their places in the shard's state, ascending.
-    bend : float64 (k,)
-        What each curves P by, for all that it stands for.
+        Indices of the rows in the shard's state, ascending.
+    curvature : float64 (k,)
+        Second derivative of each row's loss, times the rows that it stands for.
     border : float64 (k, extras)
+        The rows' entries for the extras.
     unit : float
-        Of columns in 16 bits; 0: they are what they are.
+        Unit of columns in 16 bits; 0 if they stay as they are.
     room : int
-        Bytes that columns may take which are kept from one product to the next.
+        Bytes of columns that may be kept from one product to the next.
+    kept : (rows, m) or None
+        Columns of the first rows; those of the first ``filled`` rows are complete.
     """
 
     local: NDArray[np.int64]
-    bend: FloatArray
+    curvature: FloatArray
     border: FloatArray
     unit: float
     room: int
@@ -62,7 +62,7 @@ class ZoneRows:
     def product(
         self, design: Design, state: NewtonShard, tile: int, coef: FloatArray, extras: FloatArray
     ) -> Generator[Columns, Any, FloatArray]:
-        """``sum bend_i [c_i, border_i] (c_i . coef + border_i . extras)`` (m + extras,)."""
+        """Sum ``curvature_i [c_i, border_i] (c_i . coef + border_i . extras)`` (m + extras,)."""
         width = len(coef)
         v, along = np.zeros(width + len(extras)), self.border @ extras
         if design.kernel is not None:
@@ -74,17 +74,17 @@ class ZoneRows:
             else:
                 columns = self._keep(a, b, (yield Columns(design, state, self.local[a:b])))
             if design.kernel is None:
-                _curve(columns, self.bend[a:b], along[a:b], coef, v[:width])
+                _multiply(columns, self.curvature[a:b], along[a:b], coef, v[:width])
                 continue
-            # (Sums over the few rows of a tile are as exact as a step is.)
+            # (float32 sums over the few rows of a tile are as exact as a step has to be.)
             part = np.zeros(width, np.float32)
-            _curve(columns, self.bend[a:b], along[a:b], coef, part)
+            _multiply(columns, self.curvature[a:b], along[a:b], coef, part)
             v[:width] += np.float64(self.unit or 1.0) * part
         v[width:] = along @ self.border
         return v
 
     def _keep(self, a: int, b: int, columns: Any) -> Any:
-        """These rows' columns as products take them; kept if there is room and none is missing."""
+        """Convert columns of rows a to b for products; keep them if there is room."""
         if not isinstance(columns, np.ndarray):
             return as_rows(columns)
         kind = np.dtype(np.int16 if self.unit else columns.dtype)
@@ -113,8 +113,8 @@ def _round(columns: NDArray[Any], scale: np.float32, out: NDArray[np.int16]) -> 
 
 
 @njit(cache=True, nogil=True)
-def _curve(columns: Any, bend: FloatArray, along: FloatArray, coef: Any, out: Any) -> None:
-    """``along_i = bend_i (c_i . coef + along_i)``, in place, and ``out += along_i c_i``."""
-    for i in range(len(bend)):
-        along[i] = bend[i] * (row_dot(columns, i, coef) + along[i])
+def _multiply(columns: Any, curvature: FloatArray, along: FloatArray, coef: Any, out: Any) -> None:
+    """Set ``along_i = curvature_i (c_i . coef + along_i)``, and add ``along_i c_i`` to out."""
+    for i in range(len(curvature)):
+        along[i] = curvature[i] * (row_dot(columns, i, coef) + along[i])
         row_axpy(columns, i, out.dtype.type(along[i]), out)

@@ -1,4 +1,4 @@
-"""What a Newton's coordinator asks of the shards, and what it concludes from their sums."""
+"""Rounds of a Newton run: the messages that the coordinator sends to shards, and their sums."""
 
 from __future__ import annotations
 
@@ -18,98 +18,110 @@ from bigscreen.problems.point import Point, Reading, SumLayout
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.newton.algebra import Algebra, averaged
-from bigscreen.solvers.newton.place import Place, Trial, next_h
-from bigscreen.solvers.newton.sampled import (
-    MORE_ROWS,
-    SAMPLE_ROWS,
-    Hessians,
-    Sample,
-    large,
-)
+from bigscreen.solvers.newton.iterate import Iterate, Trial, choose_h
+from bigscreen.solvers.newton.sampled import Sample, SampledHessian, is_wide
 from bigscreen.solvers.newton.shard import NewtonProgram
 from bigscreen.solvers.newton.tuning import NewtonTuning
 
 
 class Rounds:
-    """The rounds of one run: score passes, gradient passes, screening."""
+    """Score passes, gradient passes and screening of one Newton run.
+
+    Parameters
+    ----------
+    options : Newton
+    design : Design
+    problem : Problem
+    fleet : Fleet
+    """
 
     def __init__(self, options: Any, design: Design, problem: Problem, fleet: Fleet) -> None:
         self.options, self.design, self.problem, self.fleet = options, design, problem, fleet
         self.tuning: NewtonTuning = options.tuning
-        self.algebra = Algebra(design, SumLayout.of(problem, design.data))
-        self.large, self.hessians = large(design), Hessians()
+        self.algebra = Algebra(design, SumLayout.of(problem, design.data), self.tuning)
+        self.wide = is_wide(design)
         self.program: NewtonProgram
         self.largest = 0.0
-        """At least every row's ``|p| + e``."""
-        self.zero = False
+        """Upper bound of every row's ``|p| + e``."""
+        self.zero_is_feasible = False
         """Whether alpha = 0 is feasible."""
         self.passes = [0, 0]
-        """Passes that have scored all rows, and some of them."""
-        self.inside = 0
-        """Rows that were near enough to their kink, when that was last asked."""
-        self.ahead = False
-        """Whether another solver takes over where few rows are near their kink."""
-        self.read = 0
-        """Rows scored since they were last reported, as often as they were."""
+        """Passes that have scored all rows, and passes that have scored some of them."""
+        self.near_rows = 0
+        """Rows within reach of their hinge point, as last counted."""
+        self.successor_waits = False
+        """Whether another solver takes over once few rows are near their hinge point."""
+        self.rows_read = 0
+        """Rows scored since the last report (a row counts once for each pass that scored it)."""
         self.row_bytes = design.data.row_bytes
+        self._hessian: SampledHessian | None = None
 
     def open(self, program: NewtonProgram) -> bool:
         """Start a program on every shard and measure its rows.
 
-        Returns whether the coupling can be met: that of a subsample need not.
+        Returns whether some alpha meets the coupling: for a subsample there may be none.
         """
         self.program = program
         self.fleet.start(program, self.design.data.n_shards)
         stack, _ = self.fleet.round({"kind": "sizes"})
         weight, lin, sqnorm = stack[:, :3].sum(axis=0)
         total = self.algebra.frame.total
-        # Gradients are p at w = 0; where all p are 0, the scores of sum alpha = total.
+        # Gradients are p at w = 0; if all p are 0, the unit is a score of sum alpha = total.
         unit = lin / max(weight, 1e-300) or float(total.sum()) * sqnorm / max(weight, 1e-300)
         self.algebra.unit, self.largest = float(unit) or 1.0, float(stack[:, 3].max())
-        self.zero = not np.any(total) and float(stack[:, 4].max()) <= 0
+        self.zero_is_feasible = not np.any(total) and float(stack[:, 4].max()) <= 0
         most = stack[:, 5:].sum(axis=0)[: len(total)]
         return bool(np.all(most * (1 + 1e-9) >= total))
 
-    def seek(
+    def search_line(
         self,
-        place: Place,
+        iterate: Iterate,
         step: FloatArray,
         steps: FloatArray,
         h: float,
         near: FloatArray | None = None,
     ) -> Trial:
-        """Score pass along ``step``, and where on the grid P smoothed by h is least.
+        """Score rows along ``step``, and find the step length at which the smoothed P is least.
 
-        ``near`` (passes + 1,): of the rows that were last scored in each pass only those so near
-        to their kink are looked at, and P is that with all others on their sides: no more than P.
+        Parameters
+        ----------
+        iterate : Iterate
+        step : float64 (size,)
+        steps : float64 (k,)
+            Step lengths to compare.
+        h : float
+            Smoothing of P.
+        near : float64 (passes + 1,) or None
+            Score only rows within this distance of their hinge point, by the pass that they were
+            last scored in; all others are held to their sides. P is then a lower bound.
         """
-        end = place.x + step
-        ends = [self.algebra.coef(place.x), self.algebra.coef(end)]
-        reach = [place.x, place.x + steps.max() * step]
+        end = iterate.x + step
+        ends = [self.algebra.coef(iterate.x), self.algebra.coef(end)]
+        segment = [iterate.x, iterate.x + steps.max() * step]
         message: dict[str, Any] = {
             "kind": "trial",
             "h": h,
             "steps": steps,
             "coefs": np.stack([coef for coef, _ in ends], axis=1),
             "extras": np.stack([extras for _, extras in ends], axis=1),
-            "slack": self._rounding([coef for coef, _ in ends]),
+            "slack": self._measure_rounding([coef for coef, _ in ends]),
             "near": near,
-            **self.algebra.travel(place.past, place.errors, reach),
+            **self.algebra.bound_moves(iterate.past, iterate.score_errors, segment),
         }
         stack, _ = self.fleet.round(message)
-        found, place.held = stack.sum(axis=0), near is not None
-        place.passed.visited, place.passed.alive = int(found[0]), int(found[1])
-        self.passes[place.passed.visited < self.design.data.n_rows] += 1
-        self.read += place.passed.visited
+        found, iterate.has_held_rows = stack.sum(axis=0), near is not None
+        iterate.counts.visited, iterate.counts.alive = int(found[0]), int(found[1])
+        self.passes[iterate.counts.visited < self.design.data.n_rows] += 1
+        self.rows_read += iterate.counts.visited
         losses = found[2:]
         while True:
             smooth, plain = losses.reshape(2, -1)
-            regular = np.array([self.algebra.regular(place.x + t * step) for t in steps])
+            regular = np.array([self.algebra.regular(iterate.x + t * step) for t in steps])
             k = int(np.argmin(regular + smooth))
             if k > 0 or steps[-1] < self.tuning.shortest_step:
                 break
-            # Far from the optimum of a small h only tiny steps decrease: look among them. This
-            # costs no pass, the scores along the step are known.
+            # Far from the optimum of a small h only tiny steps decrease P: compare them. This needs
+            # no pass, as the scores along the step are known.
             steps = steps * steps[-1]
             stack, _ = self.fleet.round({**message, "scored": True, "steps": steps})
             losses = stack.sum(axis=0)[2:]
@@ -117,190 +129,236 @@ class Rounds:
         # Scores along the step mix those of both its ends, and extrapolate them a little.
         return Trial(step, steps, k, h, primal, cost, 3.0 * float(message["slack"]))
 
-    def _rounding(self, coefs: list[FloatArray]) -> float:
-        """How far scores at any of these coefficients may be from those of float64 columns.
+    def _measure_rounding(self, coefs: list[FloatArray]) -> float:
+        """Bound how far float32 columns move any score at these coefficients.
 
-        A few rows are seen with both; what could happen at most is thousands of times as much.
+        A few rows are scored with float64 columns too. (The worst case is thousands of times as
+        far.)
         """
         design = self.design
         most = max(design.score_error(coef) for coef in coefs)
         if design.kernel is None:
             return most
         stack, _ = self.fleet.round({"kind": "rounding", "coefs": np.stack(coefs, axis=1)})
-        own = max(design.score_error(coef, np.float64) for coef in coefs)
-        return min(most, TUNING.sample_factor * float(stack.max()) + own)
+        exact = max(design.score_error(coef, np.float64) for coef in coefs)
+        return min(most, TUNING.sample_factor * float(stack.max()) + exact)
 
     def sides(self) -> NDArray[np.int8]:
-        """Which side every row is on (n,): ``FREE`` where it is in the zone, or nobody knows."""
+        """Collect the side of every row (n,): ``FREE`` if it is in the band, or has no score."""
         data = self.design.data
-        parts = self._ask("sides").view(np.int8)
+        parts = self._round("sides").view(np.int8)
         shards = (data.shard(s) for s in range(data.n_shards))
-        return np.concatenate([own[: b - a] for own, (a, b) in zip(parts, shards, strict=True)])
+        return np.concatenate([part[: b - a] for part, (a, b) in zip(parts, shards, strict=True)])
 
-    def _ask(self, kind: str, **what: Any) -> FloatArray:
-        return self.fleet.round({"kind": kind, **what})[0]
+    def _round(self, kind: str, **content: Any) -> FloatArray:
+        """Send one message to all shards; returns their answers (shards, ...)."""
+        return self.fleet.round({"kind": kind, **content})[0]
 
-    def _gradient_message(self, place: Place, primal: float, moment: bool = True) -> dict[str, Any]:
-        most = self.options.zone_rows * self.design.width
-        place.zone.expected = place.zone.rows
+    def _gradient_message(
+        self, iterate: Iterate, primal: float, moment: bool = True
+    ) -> dict[str, Any]:
+        """Make the message of a gradient pass, with the band's second moment or without."""
+        most = self.tuning.moment_rows_per_column * self.design.width
+        iterate.band.expected = iterate.band.rows
+        curved = self.algebra.frame.curved
         return {
             "kind": "gradient",
-            "h": place.h,
-            "wide": place.wide * place.h,
-            "stride": max(1, round(place.zone.rows / most)) if moment else 0,
-            "turn": place.average.passes if place.average else 0,
-            **({"box": self._box(primal)} if self.algebra.frame.curved else {}),
+            "h": iterate.h,
+            "wide": iterate.widening * iterate.h,
+            "stride": max(1, round(iterate.band.rows / most)) if moment else 0,
+            "turn": iterate.average.passes if iterate.average else 0,
+            **({"alpha_sum": self._bound_alpha_sum(primal)} if curved else {}),
         }
 
-    def _box(self, primal: float) -> float:
-        """At least ``sum |alpha|`` at a place where P, of squared losses, is this."""
+    def _bound_alpha_sum(self, primal: float) -> float:
+        """Bound ``sum |alpha|`` of squared losses by their P."""
         reach = self.program.weight_bound
-        # alpha^2 / (2 reach) is a row's loss, so the sum is at most this (Cauchy and Schwarz); and
+        # alpha^2 / (2 reach) is a row's loss: Cauchy and Schwarz bound the sum. The rest covers
         # what rounding of scores can have taken from P.
         return float(np.sqrt(2.0 * reach * max(primal, 0.0))) * 1.001 + 1e-9 * reach * self.largest
 
-    def _finish(
+    def _sum_gradient(
         self,
-        place: Place,
+        iterate: Iterate,
         message: dict[str, Any],
-        stack: FloatArray,
-        totals: reproducible.Totals,
         primal: float,
-        known: bool = False,
+        bundled: bool = False,
     ) -> None:
-        """The dual point, the gap and the next Newton step from the sums of a gradient pass.
+        """Run a gradient pass: set the iterate's point (and so its gap), gradient and next step.
 
-        ``known``: the bundle holds this dual point already (a checkpoint's).
+        Parameters
+        ----------
+        iterate : Iterate
+        message : dict
+            See ``_gradient_message``.
+        primal : float
+            P of the iterate.
+        bundled : bool
+            Whether the bundle has this iterate's dual point already.
         """
-        program, h = self.program, place.h
-        largest = self.algebra.frame.largest(self.design.column_bound)
-        box = program.most_alpha(message)
-        v = reproducible.read(totals, "v", box * largest)
+        stack, totals = self.fleet.round(message)
+        alpha_sum = self.program.bound_alpha_sum(message)
+        v_bound = alpha_sum * self.algebra.frame.largest(self.design.column_bound)
+        v = reproducible.read(totals, "v", v_bound)
         found = stack.sum(axis=0)
-        place.zone.rows, place.zone.weight = int(found[-2]), float(found[-1])
-        place.zone.most = int(stack[:, -2].max())
+        iterate.band.rows, iterate.band.weight = int(found[-2]), float(found[-1])
+        iterate.band.most = int(stack[:, -2].max())
+        self._set_point(iterate, primal, v[:-1], found[:-2], alpha_sum, bundled)
 
-        coef, extras = self.algebra.coef(place.x)
+        band_v, middle_v = v[: self.algebra.frame.buckets].sum(axis=0), v[-1]
+        iterate.gradient = gradient = self.algebra.gradient(iterate.x, band_v)
+        iterate.gradient_cost = 0.5 * float(gradient @ gradient)
+        iterate.step, iterate.band_sums = None, (band_v, middle_v)
+        if message["stride"]:
+            moment = np.zeros((len(gradient), len(gradient)))  # if the band is empty
+            if "moment" in totals:
+                bound = self.program.moment_bound(message)
+                moment = reproducible.read(totals, "moment", bound)
+            self._set_exact_step(iterate, moment, message["stride"])
+            return
+        if iterate.sample is None and self.uses_cg(iterate):
+            iterate.sample = self._draw_sample(iterate)
+        if iterate.sample is not None:
+            # The sample may be of an earlier iterate's band: good enough to predict the decrease.
+            solved = self.precondition(iterate.sample, gradient)
+            iterate.decrement = 0.5 * iterate.kept_decrease * float(gradient @ solved)
+
+    def _set_point(
+        self,
+        iterate: Iterate,
+        primal: float,
+        v: FloatArray,
+        sums: FloatArray,
+        alpha_sum: float,
+        bundled: bool,
+    ) -> None:
+        """Set the iterate's point: its P, and the best dual point that is known."""
+        coef, extras = self.algebra.coef(iterate.x)
         constant, multiplier = self._offsets(extras)
-        reading = Reading(coef, constant, h, multiplier=multiplier)
-        alone = self._dual_point(v[:-1], found[:-2])
-        if not known and not place.held:
-            if alone is not None:
-                place.bundle.add(reading, *alone)
-            elif not place.bundle.lin:
-                self._add_middle(place)
-        bundle = place.bundle
+        reading = Reading(coef, constant, iterate.h, multiplier=multiplier)
+        single = self._dual_point(v, sums)
+        bundle, held = iterate.bundle, iterate.has_held_rows
+        if not bundled and not held:
+            if single is not None:
+                bundle.add(reading, *single)
+            elif not bundle.lin:
+                self._add_middle(iterate)
         readings: tuple[Reading, ...] = (reading,)
-        dual, w_alpha = -np.inf, place.x
-        if alone is not None:
-            dual, w_alpha = alone[0] - self.algebra.quadratic(alone[1]), alone[1]
-        if bundle.lin and not place.held and primal - dual > self.options.tol * abs(primal):
-            # A mixture makes the closing pass dearer: only where this alpha alone is not enough.
+        dual, w_alpha = -np.inf, iterate.x
+        if single is not None:
+            dual, w_alpha = single[0] - self.algebra.quadratic(single[1]), single[1]
+        if bundle.lin and not held and primal - dual > self.options.tol * abs(primal):
+            # A mixture makes the closing pass slower: use it only if this alpha is not enough.
             dual, readings, w_alpha = bundle.dual, bundle.mixture(), bundle.features()
-        if self.zero and dual < 0:
-            dual, readings, w_alpha = 0.0, (), np.zeros(len(place.x))  # alpha = 0 is better
-        error = place.errors[-1]
-        place.point = Point(
+        if self.zero_is_feasible and dual < 0:
+            dual, readings, w_alpha = 0.0, (), np.zeros(len(iterate.x))  # alpha = 0 is better
+        error = iterate.score_errors[-1]
+        iterate.point = Point(
             coef,
-            place.x[: self.design.rank],
+            iterate.x[: self.design.rank],
             constant + self.problem.offset(self.algebra.frame.mu(extras)),
             primal,
             dual,
             paired=False,
             readings=readings,
-            rounding=self._doubt(place, w_alpha, box, error),
+            rounding=self._bound_rounding(iterate, w_alpha, alpha_sum, error),
             multiplier=multiplier,
-            apart=float(np.sqrt(2 * self.algebra.quadratic(place.x - w_alpha))),
-            held=place.held,
+            apart=float(np.sqrt(2 * self.algebra.quadratic(iterate.x - w_alpha))),
+            held=held,
         )
 
-        now, middle = v[: self.algebra.frame.buckets].sum(axis=0), v[-1]
-        place.gradient = gradient = self.algebra.gradient(place.x, now)
-        place.gradient_cost = 0.5 * float(gradient @ gradient)
-        place.step, place.sums = None, (now, middle)
-        if not message["stride"]:
-            if place.sample is None and self.refines(place):
-                place.sample = self._sample(place)
-            if place.sample is not None:
-                # Its zone may be that of a place before: good enough to tell what is left.
-                solved = self.hessians.of(self.algebra, place.sample).solve(gradient)
-                place.decrement = 0.5 * place.kept * float(gradient @ solved)
-            return
-        inner = np.zeros((len(gradient), len(gradient)))  # where the zone is empty
-        if "moment" in totals:
-            inner = reproducible.read(totals, "moment", program.moment_bound(message))
-        place.before, place.average = place.average, None
-        if message["stride"] > 1:
-            place.average = averaged(place.before, inner, h, message["stride"])
-            inner = place.average.moment
-        place.step, place.decrement = self.algebra.newton_step(inner, gradient)
-        place.next_h = next_h(place, self.options.tol) if h else h
-        if place.next_h < h:
-            # The zone's rows as they are, at the next h: alpha is linear in z within the zone, so
-            # this is the exact step of the path in h while no row enters or leaves the zone.
-            ratio = h / place.next_h
-            gradient = self.algebra.gradient(place.x, middle + ratio * (now - middle))
-            place.step, _ = self.algebra.newton_step(ratio * inner, gradient)
-        self.expect(place, gradient)
+    def _set_exact_step(self, iterate: Iterate, moment: FloatArray, stride: int) -> None:
+        """Set the Newton step from the second moment of one in ``stride`` rows of the band."""
+        gradient, h = iterate.gradient, iterate.h
+        assert gradient is not None and iterate.band_sums is not None
+        iterate.average_before, iterate.average = iterate.average, None
+        if stride > 1:
+            iterate.average = averaged(iterate.average_before, moment, h, stride)
+            moment = iterate.average.moment
+        iterate.step, iterate.decrement = self.algebra.newton_step(moment, gradient)
+        iterate.next_h = choose_h(iterate, self.options.tol, tuning=self.tuning) if h else h
+        if iterate.next_h < h:
+            # Alpha of band rows is linear in z. So this is the exact step of the path in h, as long
+            # as no row enters or leaves the band.
+            band_v, middle_v = iterate.band_sums
+            ratio = h / iterate.next_h
+            gradient = self.algebra.gradient(iterate.x, middle_v + ratio * (band_v - middle_v))
+            iterate.step, _ = self.algebra.newton_step(ratio * moment, gradient)
+        self._predict_move(iterate, gradient)
 
-    def refines(self, place: Place) -> bool:
-        """Whether steps are made by products with the zone's rows, not of their second moment."""
-        if self.large:
+    def uses_cg(self, iterate: Iterate) -> bool:
+        """Whether steps come from conjugate gradients, not from the band's second moment."""
+        if self.wide:
             return True
-        if self.algebra.frame.curved or self.algebra.size < self.tuning.min_columns_refined:
+        if self.algebra.frame.curved or self.algebra.size < self.tuning.min_columns_cg:
             return False
-        return place.zone.rows > self.tuning.wide_band_rows_per_column * self.algebra.size
+        return iterate.band.rows > self.tuning.cg_rows_per_column * self.algebra.size
 
-    def expect(self, place: Place, gradient: FloatArray) -> None:
-        """Say how far the step, made of this gradient, is to move scores of the zone's rows."""
-        assert place.step is not None
-        h = min(place.h, place.next_h)
-        # Bend times the square of what it moves a row's score by adds up to twice what it promises.
-        promised = -2.0 * h * float(gradient @ place.step)
-        place.expected = float(np.sqrt(max(promised, 0.0) / max(place.zone.weight, 1e-300)))
+    def precondition(self, sample: Sample, v: FloatArray) -> FloatArray:
+        """Solve with the Hessian of a sample; its factor is kept until the sample changes."""
+        if self._hessian is None or self._hessian.sample is not sample:
+            self._hessian = None  # two would not fit into memory
+            self._hessian = SampledHessian(self.algebra, sample)
+        return self._hessian.solve(v)
 
-    def _sample(self, place: Place) -> Sample:
-        """Rows of the zone, spread evenly, to make a Hessian of."""
-        rows = (SAMPLE_ROWS if self.large else MORE_ROWS) * self.algebra.size
-        stride = max(1, int(place.zone.rows / rows))
-        most = -(-place.zone.most // stride)
-        stack = self._ask("sampled", h=place.h, stride=stride, most=most)
-        assert place.gradient is not None
+    def _predict_move(self, iterate: Iterate, gradient: FloatArray) -> None:
+        """Set the root mean square by which the step, made of this gradient, moves scores."""
+        assert iterate.step is not None
+        h = min(iterate.h, iterate.next_h)
+        # sum (width_i / 2h) (move of score i)^2 is twice the promised decrease.
+        promised = -2.0 * h * float(gradient @ iterate.step)
+        mean = max(promised, 0.0) / max(iterate.band.weight, 1e-300)
+        iterate.expected_move = float(np.sqrt(mean))
+
+    def _draw_sample(self, iterate: Iterate) -> Sample:
+        """Draw rows of the band, spread evenly, for the preconditioner."""
+        rows = self.tuning.sample_rows(self.wide) * self.algebra.size
+        stride = max(1, int(iterate.band.rows / rows))
+        most = -(-iterate.band.most // stride)
+        stack = self._round("sample", h=iterate.h, stride=stride, most=most)
+        assert iterate.gradient is not None
         table = stack.reshape(len(stack) * most, 2 + self.algebra.frame.extras)
-        return Sample.unpacked(table, self.algebra.damping(place.gradient))
+        return Sample.unpacked(table, self.algebra.damping(iterate.gradient))
 
-    def _doubt(self, place: Place, w_alpha: FloatArray, box: float, error: float) -> float:
-        """What rounding can have put into a gap of the problem with the columns as they are.
+    def _bound_rounding(
+        self, iterate: Iterate, w_alpha: FloatArray, alpha_sum: float, error: float
+    ) -> float:
+        """Bound what rounding can have added to the gap, given the columns as they are.
 
-        Rows at a side move P and D alike, those of the zone by an error of their score; and sums
-        are rounded, by six standard deviations of as many roundings as there are rows in a shard.
+        An error of a score moves P and D alike for rows at a side, so only band rows count. Sums
+        are off by six standard deviations of one rounding for each row of a shard.
         """
         design, frame = self.design, self.algebra.frame
         most = frame.largest(design.column_bound)
         size = sum(
-            float(np.sum(np.abs(part))) for x in (place.x, w_alpha) for part in self.algebra.coef(x)
+            float(np.sum(np.abs(part)))
+            for x in (iterate.x, w_alpha)
+            for part in self.algebra.coef(x)
         )
-        rows = 6.0 * np.sqrt(design.data.shard_rows + design.width)
-        summed = 2.0**-53 * rows * box * (most * size + self.largest)
+        deviations = 6.0 * np.sqrt(design.data.shard_rows + design.width)
+        summed = 2.0**-53 * deviations * alpha_sum * (most * size + self.largest)
         if frame.curved:
-            return float((box + self.program.weight_bound * error) * error + summed)
-        return float(place.zone.weight * error + summed)
+            return float((alpha_sum + self.program.weight_bound * error) * error + summed)
+        return float(iterate.band.weight * error + summed)
 
     def _offsets(self, extras: FloatArray) -> tuple[float, tuple[float, ...]]:
-        """What the constant adds to scores (0 without one), and the multipliers."""
+        """Split extras into what the constant adds to scores (0 without one) and multipliers."""
         frame = self.algebra.frame
         constant = frame.constant * float(np.sum(extras[: frame.first]))
         return constant, tuple(extras[frame.first :].tolist())
 
     def _dual_point(self, v: FloatArray, sums: FloatArray) -> tuple[float, FloatArray] | None:
-        """D less ``1/2 ||w||^2`` and w(alpha) of a feasible alpha with these terms, if there is."""
+        """Scale alpha to be feasible: D without ``1/2 ||w||^2``, and w(alpha); None if impossible.
+
+        ``v`` and ``sums`` are the sums of `Terms` over all rows.
+        """
         scales = self.algebra.frame.scales(v)
         if scales is None:
             return None
         return self.algebra.frame.value(scales, sums), self.algebra.features(scales @ v)
 
-    def _add_middle(self, place: Place) -> None:
-        """A dual point to begin with where too few rows are in the zone: what w = 0 reads."""
+    def _add_middle(self, iterate: Iterate) -> None:
+        """Add alpha in the middle of every box to the bundle, as a first feasible dual point."""
         stack, totals = self.fleet.round({"kind": "middle"})
         largest = self.algebra.frame.largest(self.design.column_bound)
         v = reproducible.read(totals, "v", self.program.weight_bound * largest)
@@ -312,36 +370,42 @@ class Rounds:
                 "`--scale standard`)"
             )
         frame, unit = self.algebra.frame, self.algebra.unit
-        nothing = Reading(np.zeros(self.design.width), 0.0, unit, multiplier=(0.0,) * frame.groups)
-        place.bundle.add(nothing, *point)
+        middle = Reading(np.zeros(self.design.width), 0.0, unit, multiplier=(0.0,) * frame.groups)
+        iterate.bundle.add(middle, *point)
 
-    def screen(self, place: Place, region: Ball) -> tuple[int, int]:
-        """Let every shard fix what the region proves; w, and so every score, stays as it is.
+    def screen(self, iterate: Iterate, region: Ball) -> tuple[int, int]:
+        """Let every shard fix the rows that a region around w decides; w stays as it is.
 
         Returns the rows newly fixed at hi, and elsewhere.
         """
         frame, design = self.algebra.frame, self.design
         if frame.curved and frame.groups:
-            return 0, 0  # no interval of scores bounds the multiplier: P has no kinks in it
-        coef, extras = self.algebra.coef(place.x)
+            return 0, 0  # P has no hinge points, so no interval of scores bounds the multiplier
+        coef, extras = self.algebra.coef(iterate.x)
         message: dict[str, Any] = {
             "region": region,
-            "slack": place.errors[-1],
+            "slack": iterate.score_errors[-1],
             "multipliers": np.where(np.arange(len(extras)) < frame.first, 0.0, extras),
-            **self.algebra.travel(place.past, place.errors, [place.x]),
+            **self.algebra.bound_moves(iterate.past, iterate.score_errors, [iterate.x]),
         }
-        reach = (
-            float(np.linalg.norm(place.x)) + region.radius + float(np.max(message["travel"][:-1]))
-        )
+        moved = float(np.max(message["w_moves"][:-1]))
+        reach = float(np.linalg.norm(iterate.x)) + region.radius + moved
         widest = 2.0 * (self.largest + reach * design.largest_norm)
-        ends = np.array([self._interval(message, g, widest) for g in range(frame.groups)])
+        ends = np.array([self._bracket_multiplier(message, g, widest) for g in range(frame.groups)])
         low, high = ends.reshape(-1, 2).T
         message["mu"] = _as_mu(low), _as_mu(high)
         stack, _ = self.fleet.round({**message, "kind": "screen"})
         return int(stack[:, 0].sum()), int(stack[:, 1].sum())
 
-    def _interval(self, message: dict[str, Any], group: int, widest: float) -> tuple[float, float]:
-        """An interval that holds mu*: bisection on the weighted order statistics (maths.md 3).
+    def _bracket_multiplier(
+        self,
+        message: dict[str, Any],
+        group: int,
+        widest: float,
+        rounds: int = 4,
+        candidates: int = 65,
+    ) -> tuple[float, float]:
+        """Find an interval that holds mu*: bisection on the weighted order statistics (maths.md 3).
 
         Every round counts weight below 65 candidates; four rounds leave 1e-7 of the range
         ``[-widest, widest]``, and both ends are rounded outwards.
@@ -350,12 +414,14 @@ class Rounds:
         ends = []
         for k, outward in enumerate((-1, 1)):
             low, high = -widest, widest
-            for _ in range(4):
-                grid = np.linspace(low, high, 65)
-                asked = {**message, "kind": "quantiles", "grid": grid, "group": group}
-                stack, _ = self.fleet.round(asked)
+            for _ in range(rounds):
+                grid = np.linspace(low, high, candidates)
+                stack, _ = self.fleet.round(
+                    {**message, "kind": "quantiles", "grid": grid, "group": group}
+                )
                 found = stack.sum(axis=0)
-                below, threshold = found[65 * k : 65 * (k + 1)], found[-2] - total
+                below = found[candidates * k : candidates * (k + 1)]
+                threshold = found[-2] - total
                 # found[-1] is the total weight: slack for the rounding of the sums.
                 enough = below >= threshold + outward * 1e-9 * found[-1]
                 if not enough[-1] or enough[0]:
@@ -368,4 +434,5 @@ class Rounds:
 
 
 def _as_mu(values: np.ndarray) -> Mu:
+    """Return multipliers as `Dual` takes them: an array of several, a float of one or none."""
     return values if len(values) > 1 else float(np.sum(values))

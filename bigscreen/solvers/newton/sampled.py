@@ -1,11 +1,11 @@
-"""The Hessian of a wide zone, about: the second moment of a sample of its rows.
+"""The preconditioner of a wide band: the Hessian with the second moment of a sample of its rows.
 
-A moment over all rows of the zone would take their number times m^2 operations, and an m x m
-matrix from every shard. Steps are made by conjugate gradients, from products with the zone's
-columns, which are exact; what a few rows a feature say of the Hessian is enough to precondition
-them. The coordinator makes it, of rows that it reads itself: shards send their numbers alone, and
-the bits are the same wherever they are. Of many landmarks even that matrix is dear: the features of
-a part of them are solved for together, and each of the others, which have little in common, alone.
+The moment of all band rows would take their number times m^2 operations, and an m x m matrix from
+every shard. Conjugate gradients find steps from exact Hessian-vector products; a few rows for each
+feature are enough for their preconditioner. The coordinator reads these rows itself: shards send
+row numbers alone, and the bits do not depend on where shards run. With many landmarks even that
+matrix costs too much: one part of the features is factored together, and every other feature,
+which has little in common with the rest, is preconditioned alone.
 """
 
 from __future__ import annotations
@@ -23,39 +23,26 @@ from bigscreen.numerics.cholesky import Factor, factorise_in_parallel
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.solvers.newton.algebra import RIDGES, TOO_LARGE, Algebra
 
-SAMPLE_ROWS, MORE_ROWS = 1.2, 5.0
-"""Rows of the sample for each feature, at least: of many landmarks, whose moment is dear, and of
-fewer. (Of s rows each conjugate gradients gain the root of s with every product.)"""
 
-TOGETHER = 0.3
-"""Part of the features of many landmarks that are solved for together. (Of 10,000 with two rows a
-feature, all of them save ten products in twenty, some 2 s, and take 29 s for 3.)"""
-
-ALONE_ROWS = 256
-"""Rows of the sample, about, that each of the others is seen with."""
-
-TILE_ROWS, TILE_COLUMNS, BLOCK_ROWS = 2048, 1024, 256
-"""Rows whose features are held at once; features, and rows, that one thread works at."""
-
-
-def large(design: Design) -> bool:
-    """Whether a machine has so many landmarks that moments of all its zone are out of reach."""
+def is_wide(design: Design) -> bool:
+    """Whether the features have more landmarks than second moments are affordable for."""
     return design.landmarks is not None and design.width > nystrom.MAX_EIGH_LANDMARKS
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Some rows of a zone, ascending, with what they have beside their columns.
+    """Sampled rows of a band, in ascending order.
 
     Parameters
     ----------
     rows : int64 (k,)
-        Their numbers.
+        Row numbers in the data.
     weight : float64 (k,)
-        What each curves P by, for all that it stands for.
+        Second derivative of each row's loss, times the rows that it stands for.
     border : float64 (k, extras)
+        The rows' entries for the extras.
     diagonal : float64 (size,)
-        What stands on the Hessian's diagonal beside them.
+        What the Hessian's diagonal has in addition to the rows' second moment.
     """
 
     rows: NDArray[np.int64]
@@ -65,73 +52,86 @@ class Sample:
 
     @classmethod
     def unpacked(cls, table: FloatArray, diagonal: FloatArray) -> Sample:
-        """The sample of a table as shards send it: row (-1: none), weight, border."""
+        """Read a table of shards: each line is a row number (-1: empty), its weight and border."""
         table = table[table[:, 0] >= 0]
         return cls(table[:, 0].astype(np.int64), table[:, 1], table[:, 2:], diagonal)
 
     @property
     def packed(self) -> dict[str, FloatArray]:
-        """What ``unpacked`` takes."""
+        """The arguments of ``unpacked``, for a checkpoint."""
         parts = [self.rows.astype(np.float64), self.weight, self.border]
         return {"table": np.column_stack(parts), "diagonal": self.diagonal}
 
 
 class SampledHessian:
-    """Cholesky's factor of a sample's Hessian, in the only matrix of its size.
+    """The Cholesky factor of the Hessian of a sample of rows.
 
-    Float32 of landmarks' features, whose lengths the kernel bounds; float64 of raw ones. What is
-    below its diagonal is the moment, for another try where rounding has left it indefinite.
+    It is float32 for features of landmarks, whose lengths the kernel bounds, and float64 for raw
+    features. One matrix holds the factor above its diagonal, and below it the second moment, for
+    another try with a ridge if rounding left the Hessian indefinite.
 
-    Of many landmarks it is that of the features with the most in common, and of all others the
-    diagonal: the first where T is upper triangular, a feature being what a landmark adds to those
-    before it, or the last, of the largest eigenvalues.
+    With many landmarks only the features that have most in common are factored together; the
+    others have their diagonal entries. The first features are factored if T is upper triangular (a
+    feature is then what a landmark adds to those before it), else the last, of the largest
+    eigenvalues.
 
     Parameters
     ----------
     algebra : Algebra
     sample : Sample
+    block_columns, block_rows : int
+        Features, and rows, that one thread works at.
     """
 
-    def __init__(self, algebra: Algebra, sample: Sample) -> None:
+    def __init__(
+        self,
+        algebra: Algebra,
+        sample: Sample,
+        block_columns: int = 1024,
+        block_rows: int = 256,
+    ) -> None:
         self.algebra, self.sample = algebra, sample
+        self._block_columns, self._block_rows = block_columns, block_rows
+        tuning = algebra.tuning
         design = algebra.design
         self._dtype = np.float64 if design.kernel is None else np.float32
         rank = design.rank
-        alone = rank - int(TOGETHER * rank) if large(design) else 0
+        joint = int(tuning.joint_fraction_wide * rank) if is_wide(design) else rank
+        alone = rank - joint
         if design.ridge:
-            self._together, self._alone = slice(0, rank - alone), slice(rank - alone, rank)
+            self._joint, self._separate = slice(0, joint), slice(joint, rank)
         else:
-            self._together, self._alone = slice(alone, rank), slice(0, alone)
+            self._joint, self._separate = slice(alone, rank), slice(0, alone)
         size = algebra.size - alone
         self._matrix = np.zeros((size, size), self._dtype)
-        tile = min(TILE_ROWS, max(1, len(sample.rows)))
+        tile = min(tuning.sample_tile_rows, max(1, len(sample.rows)))
         features = np.empty((tile, size), self._dtype)
-        for a, b in row_ranges(len(sample.rows), TILE_ROWS):
+        for a, b in row_ranges(len(sample.rows), tuning.sample_tile_rows):
             rows, out = slice(a, b), features[: b - a]
-            self._features(rows, self._together, out)
+            self._compute_features(rows, self._joint, out)
             root = np.sqrt(sample.weight[rows])[:, None]
             np.multiply(sample.border[rows], root, out=out[:, size - algebra.frame.extras :])
-            self._add(out)
-        self._factor = self._factored()
-        self._curved = self._diagonal()
+            self._add_to_moment(out)
+        self._factor = self._factorise()
+        self._diagonal = self._sum_diagonal()
 
     def solve(self, v: FloatArray) -> FloatArray:
-        """The solution for a right-hand side (size,), whatever its size."""
+        """Solve for a right-hand side v (size,)."""
         unit = float(np.max(np.abs(v), initial=0.0)) or 1.0
-        found = self._factor.solve(self._those(v) / unit).astype(np.float64)
+        found = self._factor.solve(self._joint_part(v) / unit).astype(np.float64)
         out = np.empty(len(v))
-        split = self._together.stop - self._together.start
-        out[self._together] = unit * found[:split]
+        split = self._joint.stop - self._joint.start
+        out[self._joint] = unit * found[:split]
         out[self.algebra.design.rank :] = unit * found[split:]
-        out[self._alone] = v[self._alone] / self._curved
+        out[self._separate] = v[self._separate] / self._diagonal
         return out
 
-    def _those(self, v: FloatArray) -> FloatArray:
-        """The part of a vector (size,) that is solved for together."""
-        return np.concatenate([v[self._together], v[self.algebra.design.rank :]])
+    def _joint_part(self, v: FloatArray) -> FloatArray:
+        """Select the entries of a vector (size,) that are factored together."""
+        return np.concatenate([v[self._joint], v[self.algebra.design.rank :]])
 
-    def _features(self, of: slice, which: slice, out: NDArray[Any]) -> None:
-        """These features of some rows of the sample, each times the root of its weight."""
+    def _compute_features(self, of: slice, which: slice, out: NDArray[Any]) -> None:
+        """Compute some features of rows of the sample, times the root of each row's weight."""
         design, sample = self.algebra.design, self.sample
         X, root = design.data.rows(sample.rows[of]), np.sqrt(sample.weight[of])[:, None]
         width = which.stop - which.start
@@ -143,80 +143,67 @@ class SampledHessian:
         kernel.prepare(side)
         columns = np.empty((len(root), design.width), np.float32)
 
-        def entries(a: int) -> None:
-            rows = slice(a, a + BLOCK_ROWS)
+        def fill_entries(a: int) -> None:
+            rows = slice(a, a + self._block_rows)
             kernel.block(X[rows], side, out=columns[rows])
 
-        def block(a: int) -> None:
-            # An upper triangular T has nothing farther down.
-            b = min(a + TILE_COLUMNS, which.stop)
+        def fill_features(a: int) -> None:
+            # (An upper triangular T is 0 farther down.)
+            b = min(a + self._block_columns, which.stop)
             depth = b if design.ridge else design.width
             made = columns[:, :depth] @ factor[:depth, a:b].astype(np.float32)
-            there = slice(a - which.start, b - which.start)
-            np.multiply(made, root, out=out[:, there], casting="same_kind")
+            part = slice(a - which.start, b - which.start)
+            np.multiply(made, root, out=out[:, part], casting="same_kind")
 
-        self.algebra.at_once(entries, range(0, len(root), BLOCK_ROWS))
-        self.algebra.at_once(block, range(which.start, which.stop, TILE_COLUMNS))
+        in_parallel = self.algebra.map_parallel
+        in_parallel(fill_entries, range(0, len(root), self._block_rows))
+        in_parallel(fill_features, range(which.start, which.stop, self._block_columns))
 
-    def _add(self, rows: NDArray[Any]) -> None:
+    def _add_to_moment(self, rows: NDArray[Any]) -> None:
         """Add ``rows' rows`` to the moment, on and below the diagonal."""
 
-        def block(a: int) -> None:
-            own = slice(a, min(a + TILE_COLUMNS, rows.shape[1]))
+        def add_block(a: int) -> None:
+            own = slice(a, min(a + self._block_columns, rows.shape[1]))
             self._matrix[own, : own.stop] += rows[:, own].T @ rows[:, : own.stop]
 
-        self.algebra.at_once(block, range(0, rows.shape[1], TILE_COLUMNS))
+        self.algebra.map_parallel(add_block, range(0, rows.shape[1], self._block_columns))
 
-    def _factored(self) -> Factor:
-        """The factor, with a ridge where rounding left the Hessian indefinite."""
+    def _factorise(self) -> Factor:
+        """Factor the Hessian, with a ridge if rounding left it indefinite."""
         matrix = self._matrix
-        own, penalty = np.diag(matrix).astype(np.float64), self._those(self.sample.diagonal)
+        own, penalty = np.diag(matrix).astype(np.float64), self._joint_part(self.sample.diagonal)
         for ridge in RIDGES:
-            self.algebra.at_once(self._mirror, range(0, len(matrix), BLOCK_ROWS))
+            self.algebra.map_parallel(self._mirror, range(0, len(matrix), self._block_rows))
             matrix[np.diag_indices_from(matrix)] = (
                 own + penalty + ridge * float(np.max(own, initial=0.0))
             )
-            if factorise_in_parallel(matrix, self.algebra.at_once):
+            if factorise_in_parallel(matrix, self.algebra.map_parallel):
                 return Factor(matrix, b"L")
         raise InputError(TOO_LARGE)
 
-    def _diagonal(self) -> FloatArray:
-        """How P curves along each feature that is solved for alone."""
-        which, count = self._alone, len(self.sample.rows)
+    def _sum_diagonal(self) -> FloatArray:
+        """Sum the Hessian's diagonal entries of the features that are not factored."""
+        which, count = self._separate, len(self.sample.rows)
         width = which.stop - which.start
         curved: FloatArray = np.array(self.sample.diagonal[which])
         if not width or not count:
             return curved
-        step = max(1, count // ALONE_ROWS)
+        step = max(1, count // self.algebra.tuning.separate_rows_wide)
         some = slice(0, None, step)
         rows = np.empty((len(self.sample.rows[some]), width), self._dtype)
-        self._features(some, which, rows)
+        self._compute_features(some, which, rows)
         return curved + count / len(rows) * np.einsum("ij,ij->j", rows, rows, dtype=np.float64)
 
     def _mirror(self, start: int) -> None:
-        """Write some rows of the moment above the diagonal as they are below it."""
-        own = slice(start, start + BLOCK_ROWS)
+        """Copy rows of the moment from below the diagonal to above it."""
+        own = slice(start, start + self._block_rows)
         corner = self._matrix[own, own]
         corner[...] = np.tril(corner) + np.tril(corner, -1).T
         self._matrix[own, own.stop :] = self._matrix[own.stop :, own].T
 
 
-class Hessians:
-    """The sampled Hessian of a run: made where it is first asked for, one at a time."""
-
-    def __init__(self) -> None:
-        self._known: SampledHessian | None = None
-
-    def of(self, algebra: Algebra, sample: Sample) -> SampledHessian:
-        """That of a sample."""
-        if self._known is None or self._known.sample is not sample:
-            self._known = None  # two would not fit
-            self._known = SampledHessian(algebra, sample)
-        return self._known
-
-
-def sampled(rows: NDArray[np.int64], weight: FloatArray, border: Any, most: int) -> FloatArray:
-    """A shard's part of a sample's table, filled up to ``most`` rows."""
+def pack_sample(rows: NDArray[np.int64], weight: FloatArray, border: Any, most: int) -> FloatArray:
+    """Make a shard's part of the table that ``Sample.unpacked`` reads, filled up to ``most``."""
     table = np.full((most, 2 + border.shape[1]), -1.0)
     table[: len(rows)] = np.column_stack([rows.astype(np.float64), weight, border])
     return table.ravel()

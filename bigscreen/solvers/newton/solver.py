@@ -1,12 +1,12 @@
-"""Smoothed Newton in the primal: m-dimensional, a map-reduce over shards (maths.md 5.4).
+"""The smoothed Newton solver: m-dimensional steps in the primal over shards (maths.md 5.4).
 
     min over w, b, mu   1/2 ||w||^2 (+ 1/2 b^2 for an appended constant) + mu . total
                         + sum_i huber_h(G_i)
 
-One iteration is two rounds: a score pass along the Newton step (its line search costs nothing
-more: scores are linear along the step) and a gradient pass over the zone ``|G| <= h``. h starts
-wide on a subsample and is halved while steps succeed, down to where smoothing costs half of what
-is asked. Each iteration has a dual point, read off the scores, and so a proved gap.
+One iteration is two rounds: a score pass along the Newton step (scores are linear along the step,
+so its line search needs no other pass) and a gradient pass over the smoothing band ``|G| <= h``. h
+starts wide on a subsample and is halved while steps succeed, until smoothing costs half of the
+requested gap. Each iteration reads a dual point off the scores, and so has a proved gap.
 """
 
 from __future__ import annotations
@@ -32,27 +32,26 @@ class Newton:
     Parameters
     ----------
     tol : float
-        Relative gap asked for; sets the final smoothing.
+        Requested relative gap; sets the final smoothing.
     lazy : bool
         Skip rows that provably stay on their side (exact).
-    sample : float
-        The coarsest subsample holds about ``sample * rank`` rows.
-    zone_rows : float
-        A pass takes the second moment of at most about ``zone_rows * m`` rows of the zone, the
-        next pass of others.
     tuning : NewtonTuning
     """
 
     tol: float = 1e-3
     lazy: bool = True
-    sample: float = 16.0
-    zone_rows: float = 16.0
     tuning: NewtonTuning = NEWTON
 
     def solve(self, run: Run, check: Check) -> Point:
-        """Solve to whatever ``check`` asks for; returns the last point.
+        """Solve until ``check`` returns None; returns the last point.
 
-        From a start the first step is over all rows, else over a subsample of them.
+        Subsamples are solved first, each from the solution of the one before; a run that has a
+        start solves the problem of all rows at once.
+
+        Raises
+        ------
+        InputError
+            If no alpha within the box meets the coupling, or C is too large for a Newton step.
         """
         design, bound = run.design, run.reach.total
         solve = NewtonRun(self, design, run.problem, run.fleet)
@@ -63,6 +62,7 @@ class Newton:
             lazy=self.lazy,
             weight_bound=bound,
             room=run.spare // design.data.n_shards,
+            tuning=self.tuning,
         )
         if run.checkpoint is not None:
             run.fleet.start(program, design.data.n_shards)
@@ -70,15 +70,15 @@ class Newton:
             if meta is not None:
                 check.restored(meta)
                 return solve.run(solve.restore(program, meta), check)
-        place, before, strides = solve.origin(), 1.0, self._strides(design)
+        iterate, rows_before, strides = solve.at_zero(), 1.0, self._strides(design)
         if run.near is not None:
-            place.x, place.given = run.near.x, run.near.dual
-            # (Of many landmarks a machine of some is not that near, and a pass over all rows dear.)
-            strides = strides if solve.large else [1]
+            iterate.x, iterate.start_dual = run.near.x, run.near.dual
+            # (A solution on some of many landmarks is less near, and a pass over all rows slower.)
+            strides = strides if solve.wide else [1]
         elif run.start is not None:
-            place, strides = solve.start_at(run.start), [1]
+            iterate, strides = solve.start_at_alpha(run.start), [1]
         for stride in strides:
-            # The picked rows can hold nearly all the weight, then scaled up by the stride.
+            # The picked rows can have nearly all the weight, and boxes are scaled by the stride.
             part = replace(program, stride=stride, scale=float(stride), weight_bound=stride * bound)
             if not solve.open(part):
                 if stride > 1:
@@ -88,56 +88,73 @@ class Newton:
                     "too large for one of the classes: use a smaller nu"
                 )
             rows = design.data.n_rows / stride
-            solve.enter(place, growth=rows / before)
-            before = rows
+            solve.enter(iterate, growth=rows / rows_before)
+            rows_before = rows
             if stride > 1:
                 error = design.rank * stride / design.data.n_rows
-                gained = self.tuning.subsample_gain_part * error if solve.large else None
-                solve.run(place, _Coarse(self.tuning.subsample_error_part * error, gained, check))
-        return solve.run(place, check)
+                solve.run(iterate, self._subsample_check(error, solve.wide, check))
+        return solve.run(iterate, check)
 
     def _strides(self, design: Design) -> list[int]:
-        """Subsamples of one row in 64, 8, ... down to all rows."""
-        wanted = max(self.sample * design.rank, 4000.0)
+        """List the strides of the subsamples, coarsest first: one row in 64, 8, ..., all rows."""
+        tuning = self.tuning
+        wanted = max(tuning.subsample_rows_per_column * design.rank, tuning.min_subsample_rows)
         strides = [1]
-        while design.data.n_rows / (strides[-1] * self.tuning.subsample_growth) >= wanted:
-            strides.append(strides[-1] * self.tuning.subsample_growth)
+        while design.data.n_rows / (strides[-1] * tuning.subsample_growth) >= wanted:
+            strides.append(strides[-1] * tuning.subsample_growth)
         return strides[::-1]
+
+    def _subsample_check(self, error: float, wide: bool, check: Check) -> _SubsampleCheck:
+        """Make the check of a subsample whose optimum has this relative statistical error."""
+        tuning = self.tuning
+        min_gain = tuning.subsample_gain_part * error if wide else None
+        promise = tuning.subsample_error_part * error
+        return _SubsampleCheck(promise, min_gain, check, tuning.max_subsample_passes)
 
 
 @dataclass
-class _Coarse:
-    """The check of a subsample: its own optimum is about ``rank / rows`` off, so no closer.
+class _SubsampleCheck:
+    """The check of a subsample, which ends the solve once its own statistical error is reached.
 
-    ``enough`` is the part of P that the next step may still promise; it looks at no gap. It ends
-    where h is not to fall any more, as every new h costs a step, or, with ``gained``, where the
-    last step has gained less than that part of P. ``check``: that of all rows.
+    The optimum of a subsample is about ``rank / rows`` of P off, so a closer gap is of no use.
+
+    Parameters
+    ----------
+    max_promise : float
+        End once h has settled and a step promises at most this fraction of P.
+    min_gain : float or None
+        End once the last step has lowered P by at most this fraction; None: never for that.
+    check : Check
+        The check of the whole solve, for its clock and pauses.
+    max_passes : int
     """
 
-    enough: float
-    gained: float | None
+    max_promise: float
+    min_gain: float | None
     check: Check
+    max_passes: int
     passes: int = 0
     primal: float = np.inf
     target: float = 0.0
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
+        """See `Check`."""
         self.pause()
         self.passes += 1
-        near = stats["decrement"] <= self.enough * abs(point.primal)
-        won, self.primal = self.primal - point.primal, point.primal
-        over = self.gained is not None and won <= self.gained * abs(point.primal)
-        done = (near and stats["settled"]) or over or stats["stalled"] or self.expired()
-        return None if done or self.passes >= 15 else Verdict()
+        near = stats["decrement"] <= self.max_promise * abs(point.primal)
+        gain, self.primal = self.primal - point.primal, point.primal
+        slow = self.min_gain is not None and gain <= self.min_gain * abs(point.primal)
+        done = (near and stats["settled"]) or slow or stats["stalled"] or self.expired()
+        return None if done or self.passes >= self.max_passes else Verdict()
 
     def expired(self) -> bool:
-        """See ``Check``."""
+        """See `Check`."""
         return self.check.expired()
 
     def pause(self, save: Save | None = None) -> None:
-        """See ``Check``: nothing is kept of a subsample."""
+        """See `Check`; nothing of a subsample is saved."""
         self.check.pause()
 
     def restored(self, meta: dict[str, Any]) -> None:
-        """A subsample is never checkpointed."""
+        """See `Check`; a subsample has no checkpoints."""
         raise AssertionError

@@ -1,4 +1,4 @@
-"""A shard's rows during a Newton solve, and the sums over them."""
+"""The state of a shard during a Newton solve: its rows, their scores and sides, and sums."""
 
 from __future__ import annotations
 
@@ -17,29 +17,63 @@ from bigscreen.screening.regions import Ball
 UNSET = np.int8(-1)
 """Side of a row that no pass has scored yet."""
 
-SAVED = (
-    *("ids", "scores", "ref", "side", "fixed", "side_sum", "side_lin", "below"),
+SAVED = {
+    **{name: name for name in ("ids", "scores", "ref", "side", "fixed")},
+    **{name: name for name in ("side_sum", "side_lin", "below")},
     # A shard can move to another worker between a trial and its end.
-    *("need", "trial", "held", "picked"),
-)
-"""What a checkpoint holds of a state; the rest follows from the data."""
+    **{"need": "visited", "trial": "trial", "held": "gathered", "picked": "picked"},
+}
+"""Arrays of a checkpoint, and the attributes of a state that they save; the rest is in the data."""
 
 
 @dataclass
 class NewtonShard:
-    """A shard's rows during a solve; arrays of shape (rows,) unless said otherwise.
+    """A shard's rows during a Newton solve, with their scores and sides.
 
-    ``X`` is None where the rows are read again in every pass (they do not fit in memory); ``lent``:
-    it has all rows that were opened, one in ``stride``, as other runs look at others of them.
-    ``scores``, the extras' part included, were computed at the w number ``ref``; ``side`` is AT_LO,
-    AT_HI, AT_ZERO, FREE (in a zone) or UNSET; ``fixed`` rows are screened: proved to stay on their
-    side. ``side_sum`` (buckets, m + extras): V of rows at a side, by bucket; ``side_lin``
-    (buckets,): their part of D's linear term, which is their H too. ``need``, ``trial``: rows of
-    the last trial, their scores. ``held``: rows that the coordinator has; ``picked``: the last of
-    them. ``most``, ``below`` (groups,): the shard's largest ``sum t alpha``
-    and the weight of breakpoints of its fixed rows that lie below mu*. ``sample``: a few of all the
-    shard's rows, of which rounding is seen; None where entries are what they are. ``curved``: the
-    rows that products are with (``ZoneRows``), while a step lasts.
+    Arrays have the shape (rows,) unless another is given.
+
+    Parameters
+    ----------
+    frame : SumLayout
+    start : int
+        Number of the shard's first row in the data.
+    ids : int64 (rows,)
+        Row numbers in the data, ascending.
+    dual : Dual
+    norms : float64 (rows,)
+        ``||phi||`` of every row.
+    X : array or None
+        The rows; None if they are read again in every pass (they do not fit in memory).
+    stride : int
+        The state was opened with one row in ``stride``.
+    lent : bool
+        Whether X has all opened rows, because it is shared with runs that use others of them.
+    scores : float64 (rows,)
+        Scores with the extras' part, computed at the x number ``ref``.
+    ref : int32 (rows,)
+        Index of the past x that a row was last scored at; -1 if it never was.
+    side : int8 (rows,)
+        AT_LO, AT_HI, AT_ZERO, FREE (in the band) or UNSET (never scored).
+    fixed : bool (rows,)
+        Screened rows: proved to stay on their side.
+    side_sum : float64 (buckets, m + extras)
+        V, the sum of ``s alpha [c, border]`` over rows at a side, by bucket.
+    side_lin : float64 (buckets,)
+        H, the same rows' part of D's linear term.
+    most, below : float64 (groups,)
+        The shard's largest ``sum t alpha``; the weight of its fixed rows' breakpoints below mu*.
+    sample : array or None
+        A few rows of the shard that show how far float32 columns move scores.
+    curved : BandRows or None
+        Band rows that the Hessian-vector products of the current step go over.
+    visited : int64 (k,)
+        Indices of the rows of the last line search.
+    trial : float64 (k, 2)
+        Scores of the visited rows at both ends of the line search.
+    gathered : bool (rows,), or of length 0
+        Rows whose features the coordinator has gathered.
+    picked : int64 (k,)
+        Indices of the rows that were last picked to be gathered.
     """
 
     frame: SumLayout
@@ -60,18 +94,18 @@ class NewtonShard:
     below: FloatArray
     sample: Any = None
     curved: Any = None
-    need: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    visited: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     trial: FloatArray = field(default_factory=lambda: np.empty((0, 2)))
-    held: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    gathered: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     picked: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
-    def visited(self) -> Dual:
-        """The rows of the last trial."""
-        return self.dual[span(self.need)]
+    def visited_dual(self) -> Dual:
+        """The dual of the rows of the last line search."""
+        return self.dual[as_slice(self.visited)]
 
     def compact(self) -> None:
-        """Drop fixed rows: the arrays hold alive rows only from here on, named by ``ids``."""
+        """Drop fixed rows from all arrays; ``ids`` keeps the numbers of the others."""
         keep = np.flatnonzero(~self.fixed)
         if self.X is not None and not self.lent:
             self.X = self.X[keep]
@@ -79,25 +113,25 @@ class NewtonShard:
         self.ids, self.norms = self.ids[keep], self.norms[keep]
         self.scores, self.ref = self.scores[keep], self.ref[keep]
         self.side, self.fixed = self.side[keep], self.fixed[keep]
-        self.need, self.trial = np.empty(0, np.int64), np.empty((0, 2))
-        self.held, self.picked = np.empty(0, np.bool_), np.empty(0, np.int64)
+        self.visited, self.trial = np.empty(0, np.int64), np.empty((0, 2))
+        self.gathered, self.picked = np.empty(0, np.bool_), np.empty(0, np.int64)
 
     def rows(self, data: Rows, local: NDArray[np.int64]) -> Any:
-        """Features of the rows at some places, ascending."""
+        """Return the rows at ascending indices, from memory or from the data."""
         if self.X is not None:
-            places = (self.ids[local] - self.start) // self.stride if self.lent else local
-            return self.X[span(places)]
+            at = (self.ids[local] - self.start) // self.stride if self.lent else local
+            return self.X[as_slice(at)]
         return data.rows(self.ids[local])
 
     def distance(self, scores: FloatArray) -> FloatArray:
-        """How far every row's G is from a kink at these scores."""
-        return off_kink(self.dual, self.dual.lin - self.dual.sign * scores)
+        """Return the distance of every row's G from its nearest hinge point, at these scores."""
+        return hinge_distance(self.dual, self.dual.lin - self.dual.sign * scores)
 
     def sizes(self) -> FloatArray:
-        """What rows are measured by, weighted by their reach.
+        """Sum what the coordinator measures the rows by; a row's weight is its reach.
 
-        Returns [sum weight, sum weight |p|, sum weight ||phi||^2, largest |p| + e, how far
-        alpha = 0 is from its box, the most that ``sum t alpha`` can be in every group...].
+        Returns [sum weight, sum weight |p|, sum weight ||phi||^2, largest |p| + e, distance of
+        alpha = 0 from its box, largest ``sum t alpha`` of every group...].
         """
         dual = self.dual
         weight, lin = dual.reach, np.abs(dual.lin)
@@ -106,12 +140,12 @@ class NewtonShard:
         return np.array([*sums, np.max(lin + tube_of(dual), initial=0.0), out, *self.most])
 
     def moved_since(self, message: dict[str, Any]) -> FloatArray:
-        """How far every row's score may be from the one it has: infinite where it never had one."""
-        moved = message["travel"][self.ref] * self.norms + message["shift"][self.ref]
+        """Bound how far every row's score has moved since it was computed; infinite if never."""
+        moved = message["w_moves"][self.ref] * self.norms + message["score_moves"][self.ref]
         return np.where(self.ref < 0, np.inf, moved)
 
     def intervals(self, message: dict[str, Any]) -> tuple[FloatArray, FloatArray]:
-        """Intervals of every row's optimal score, widened by what lazy rows have moved."""
+        """Bound every row's optimal score by a region, widened by moves since it was scored."""
         norms = np.sqrt(self.norms**2 + self.frame.constant**2)
         # The multipliers have an interval of their own.
         scores = self.scores - self.frame.border(self.dual) @ message["multipliers"]
@@ -120,7 +154,7 @@ class NewtonShard:
         return region.intervals(scores, norms, slack)
 
     def fix(self, message: dict[str, Any]) -> FloatArray:
-        """Fix the rows that a region proves to stay on the side they are on.
+        """Fix the rows that a region proves to stay on their current side.
 
         Returns [rows newly fixed at hi, rows newly fixed elsewhere].
         """
@@ -131,7 +165,7 @@ class NewtonShard:
         new = decided != FREE
         self.fixed |= new
         if t is not None:
-            # A fixed row's breakpoints are on known sides of mu*: all later statistics keep that.
+            # A fixed row's breakpoints lie on known sides of mu*: later rounds count them so.
             most = np.maximum(t * dual.lo, t * dual.hi)
             lie_below = np.where(new, most - t * side_value(dual, decided), 0.0)
             group = np.zeros(len(dual), np.int8) if dual.group is None else dual.group
@@ -140,10 +174,10 @@ class NewtonShard:
         return np.array([at_hi, np.count_nonzero(new) - at_hi], dtype=np.float64)
 
     def quantiles(self, message: dict[str, Any]) -> FloatArray:
-        """Weight of a group's breakpoints below each of a grid of candidates for its multiplier.
+        """Sum the weight of a group's breakpoints below each candidate for its multiplier.
 
-        Returns [weight of lower ends at or below each candidate..., of upper ends..., the most that
-        ``sum t alpha`` can be, the total weight].
+        Returns [weight of lower ends at or below each candidate..., of upper ends..., largest
+        ``sum t alpha``, total weight].
         """
         g, grid = message["group"], message["grid"]
         lower, upper = self.intervals(message)
@@ -158,12 +192,12 @@ class NewtonShard:
         return np.concatenate([*sums, [self.most[g], float(np.sum(weights)) + self.below[g]]])
 
     def side_loss(self, coefs: FloatArray, extras: FloatArray) -> FloatArray:
-        """Loss of the rows not visited, at both ends of a segment: ``H - <V, w>``, exact.
+        """Sum the losses of rows not visited, at both ends of a segment: ``H - <V, w>``, exact.
 
-        V and H cover all rows at a side; those among them that are visited are taken out again.
+        V and H cover all rows at a side; the part of visited rows is subtracted.
         """
-        part = self.visited
-        bound = side_value(part, self.side[self.need])
+        part = self.visited_dual
+        bound = side_value(part, self.side[self.visited])
         visited = np.sum(part.linear(bound)) - (bound * part.sign) @ self.trial
         v, width = self.side_sum.sum(axis=0), len(coefs)
         losses: FloatArray = (
@@ -172,33 +206,33 @@ class NewtonShard:
         return losses
 
 
-def flat(values: FloatArray) -> FloatArray:
-    """The same numbers; where all are one as a read-only view that takes no memory."""
+def compress_constant(values: FloatArray) -> FloatArray:
+    """Return the values; if all are equal, as a read-only view that takes no memory."""
     if not len(values) or np.any(values != values[0]):
         return values
     return np.broadcast_to(np.float64(values[0]), values.shape)
 
 
-def span(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-    """Ascending places as a slice, for which nothing is copied, if they follow one another."""
-    if len(places) and places[-1] - places[0] == len(places) - 1:
-        return slice(int(places[0]), int(places[-1]) + 1)
-    return places
+def as_slice(at: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """Return consecutive indices as a slice, so that indexing copies nothing; else as they are."""
+    if len(at) and at[-1] - at[0] == len(at) - 1:
+        return slice(int(at[0]), int(at[-1]) + 1)
+    return at
 
 
 def tube_of(dual: Dual) -> FloatArray:
-    """Half the width of every row's tube (rows,)."""
+    """Return half the width of every row's tube (rows,), 0 without a tube."""
     return np.zeros(len(dual)) if dual.tube is None else np.ascontiguousarray(dual.tube)
 
 
-def off_kink(dual: Dual, z: FloatArray) -> FloatArray:
-    """How far gradients z are from the nearest kink of their loss (rows,)."""
+def hinge_distance(dual: Dual, z: FloatArray) -> FloatArray:
+    """Return the distance of gradients z from the nearest hinge point of their loss (rows,)."""
     size = np.abs(z)
     return size if dual.tube is None else np.abs(size - dual.tube)
 
 
-def sides(dual: Dual, z: FloatArray, h: float) -> NDArray[np.int8]:
-    """Where alpha is at gradients z (rows,): at an end, at 0 within the tube, or FREE."""
+def find_sides(dual: Dual, z: FloatArray, h: float) -> NDArray[np.int8]:
+    """Find the side of alpha at gradients z (rows,): at an end, at 0 within the tube, or FREE."""
     tube: Any = 0.0 if dual.tube is None else dual.tube
     found = [z > tube + h, z < -tube - h, np.abs(z) < tube - h]
     if dual.curve is not None:
@@ -208,14 +242,14 @@ def sides(dual: Dual, z: FloatArray, h: float) -> NDArray[np.int8]:
 
 
 def side_value(dual: Dual, side: NDArray[np.int8]) -> FloatArray:
-    """The value of alpha at a side; 0 in the zone and where no side is known yet."""
+    """Return alpha at each row's side (rows,); 0 in the band, and for rows never scored."""
     return np.where(side == AT_HI, dual.hi, np.where(side == AT_LO, dual.lo, 0.0))
 
 
-def zone_widths(dual: Dual, z: FloatArray, h: float) -> tuple[FloatArray, FloatArray]:
-    """Of rows in a zone: how far alpha runs across it, and alpha at its middle (rows,) each.
+def band_widths(dual: Dual, z: FloatArray, h: float) -> tuple[FloatArray, FloatArray]:
+    """Return the range of alpha across the band, and alpha at its middle, of band rows (rows,).
 
-    A tube has two zones, which overlap where it is narrower than h.
+    A tube has two bands, which overlap if it is narrower than h.
     """
     if dual.tube is None:
         return dual.hi - dual.lo, 0.5 * (dual.lo + dual.hi)
@@ -224,11 +258,13 @@ def zone_widths(dual: Dual, z: FloatArray, h: float) -> tuple[FloatArray, FloatA
     return upper + lower, 0.5 * (upper - lower)
 
 
-def curvature(dual: Dual, z: FloatArray, h: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """How much rows of a zone curve the loss, and `zone_widths`, all 0 where no h matters."""
+def band_curvature(
+    dual: Dual, z: FloatArray, h: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return second derivatives of band rows' losses, then `band_widths` (0 for squared losses)."""
     if dual.curve is not None:
         return dual.reach, np.zeros(len(dual)), np.zeros(len(dual))
-    width, middle = zone_widths(dual, z, h)
+    width, middle = band_widths(dual, z, h)
     return width / (2 * h), width, middle
 
 
@@ -244,12 +280,12 @@ def segment_losses(
     losses: FloatArray,
     curve: FloatArray | None = None,
 ) -> None:
-    """Smoothed (row 0) and plain (row 1) losses at ``z + t dz`` for every step length t."""
+    """Add smoothed (row 0) and plain (row 1) losses at ``z + t dz`` for every step length t."""
     for k in range(len(steps)):
         smooth, plain = 0.0, 0.0
         for i in range(len(z)):
             g = z[i] + steps[k] * dz[i]
-            # The hinge above the tube and, with a box below 0, the one under it.
+            # The hinge above the tube and, if the box reaches below 0, the hinge below it.
             over = g - tube[i]
             if curve is not None:
                 under = -g - tube[i]

@@ -1,8 +1,8 @@
-"""One shard's part of stochastic steps: subgradients of rows drawn, and P over all rows.
+"""What each shard computes for stochastic steps: subgradients of drawn rows, and P of all rows.
 
-A pass over the rows visits every row once. Its order depends on the seed, the pass and the shard
-alone, and goes chunk by chunk, so that rows on disk are read as they lie. A state holds nothing
-that a message does not say again: a lost shard is opened, and goes on.
+A pass visits every row once. Its order depends only on the seed, the pass and the shard, and goes
+chunk by chunk, so that rows on disk are read in the order of the file. A state is a cache: every
+message says all that it needs, so a lost shard is simply opened again.
 """
 
 from __future__ import annotations
@@ -25,20 +25,28 @@ from bigscreen.problems.point import SumLayout, Terms, read_off
 from bigscreen.problems.recipes import Problem
 from bigscreen.solvers.kept_rows import KeptRows
 
-COLUMN_ROWS = 1024
-"""Rows whose columns are held at once."""
-
 Handler = Callable[["DrawnShard", dict[str, Any], Totals], FloatArray]
-"""What answers messages of one kind."""
+"""A method of `DrawProgram` that answers messages of one kind."""
 
 
 @dataclass
 class DrawnShard:
-    """A shard's rows during a solve.
+    """The state of a shard during a stochastic solve.
 
-    ``parts``: sign, lin, lo, hi and tube of the dual, as compiled loops take them. ``order`` is
-    that of the rows in the pass number ``epoch``; ``chunk`` the number and the rows of the chunk
-    that was read last, where rows are not kept.
+    Parameters
+    ----------
+    shard : int
+    dual : Dual
+    parts : tuple of float64 (rows,)
+        sign, lin, lo, hi and tube of the dual, for compiled loops.
+    X : array or None
+        The rows; None if they are read again in every pass.
+    epoch : int
+        Number of the pass that ``order`` is for.
+    order : int64 (rows,)
+        Indices of the rows in the order of the pass.
+    chunk : (int, array)
+        Number and rows of the chunk that was read last, if X is None.
     """
 
     shard: int
@@ -59,11 +67,13 @@ class DrawProgram(KeptRows):
     design : Design
     problem : Problem
     seed : int
-        Of the orders.
+        Seed of the orders of rows.
     resident : float
         1 if the rows are kept in memory, 0 if not.
     weight_bound : float
-        Upper bound of the rows' reach in all (sizes the exact sums).
+        Upper bound of the sum of the rows' reach, by which exact sums are sized.
+    column_rows : int
+        Rows whose columns are computed at once.
     """
 
     design: Design
@@ -71,24 +81,25 @@ class DrawProgram(KeptRows):
     seed: int
     resident: float
     weight_bound: float
+    column_rows: int = 1024
 
     @cached_property
     def frame(self) -> SumLayout:
-        """What rows have beside their columns."""
+        """The extras of the problem, and each row's entries for them."""
         return SumLayout.of(self.problem, self.design.data)
 
     @property
     def bound(self) -> float:
-        """At least every entry of ``sum s alpha [c, 1]``, whichever rows it goes over."""
+        """Upper bound of every entry of ``sum s alpha [c, 1]``, over any rows."""
         return self.weight_bound * self.frame.largest(self.design.column_bound)
 
     @property
     def square_bound(self) -> float:
-        """At least every entry of ``sum reach phi^2``."""
+        """Upper bound of every entry of ``sum reach phi^2``."""
         return self.weight_bound * self.frame.largest(self.design.largest_norm) ** 2
 
     def open(self, shard: int) -> DrawnShard:
-        """The state before the first message: nothing drawn."""
+        """Return the state before the first message: no row is drawn."""
         data = self.design.data
         start, stop = data.shard(shard)
         dual = self.problem.dual(data.y(start, stop), data.weights(start, stop))
@@ -104,15 +115,15 @@ class DrawProgram(KeptRows):
 
     # -- rows that are drawn -----------------------------------------------------------------------
     def _sample(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Second moments of the features of some rows, weighted by their reach.
+        """Add second moments of the features of drawn rows, weighted by reach, to the totals.
 
-        Returns [sum reach of these rows, sum reach |p| of them; of all rows their losses at w = 0,
-        and how far alpha = 0 is from any box].
+        Returns [sum of reach and sum of reach |p| over drawn rows; sum of losses at w = 0 over all
+        rows, and the largest distance of alpha = 0 from a row's box].
         """
         squares = np.zeros(self.design.rank)
         mass = unit = 0.0
         for X, at, ids in self._pieces(state, self._picks(state, message)):
-            for a, b in row_ranges(len(at), COLUMN_ROWS):
+            for a, b in row_ranges(len(at), self.column_rows):
                 rows = X[at[a:b]]
                 part = state.dual[ids[a:b]]
                 reach = part.reach
@@ -129,9 +140,9 @@ class DrawProgram(KeptRows):
         return np.array([mass, unit, nothing, np.max(np.maximum(lo, -hi), initial=0.0)])
 
     def _step(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """``sum s alpha [c, 1]`` with the alpha that each row chooses, of one w or several.
+        """Add ``sum s alpha [c, 1]`` over drawn rows to the totals: a subgradient, for each w.
 
-        Returns [rows].
+        Returns [drawn rows].
         """
         coefs, offsets = message["coefs"], message["offsets"]
         v = np.zeros((len(coefs), coefs.shape[1] + 1))
@@ -139,15 +150,15 @@ class DrawProgram(KeptRows):
         for X, at, ids in self._pieces(state, picks):
             for columns, here, rows in self._tiles(X, at, ids):
                 for k in range(len(coefs)):
-                    _choose(columns, here, rows, state.parts, coefs[k], offsets[k], v[k])
+                    _add_subgradient(columns, here, rows, state.parts, coefs[k], offsets[k], v[k])
         if len(picks):
             reproducible.add(totals, "v", v, self.bound)
         return np.array([float(len(picks))])
 
     def _estimate(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Losses of some rows at one w or several.
+        """Sum the losses of drawn rows at each w.
 
-        Returns [rows, loss of each...].
+        Returns [drawn rows, loss at each w...].
         """
         coefs, offsets = message["coefs"], message["offsets"]
         out = np.zeros(1 + len(coefs))
@@ -160,7 +171,7 @@ class DrawProgram(KeptRows):
         return out
 
     def _picks(self, state: DrawnShard, message: dict[str, Any]) -> NDArray[np.int64]:
-        """The rows of the parts ``first`` to ``last`` of a pass's ``parts``, by their place."""
+        """Return indices of the shard's rows in batches ``first`` to ``last`` of a group."""
         lane = np.flatnonzero(message["lanes"] == state.shard)
         if not len(lane):
             return np.empty(0, np.int64)
@@ -172,7 +183,7 @@ class DrawProgram(KeptRows):
             drawn = [chunks[c] for c in rng.permutation(len(chunks))]
             state.order = np.concatenate([a + rng.permutation(b - a) for a, b in drawn])
             state.epoch = message["epoch"]
-        # Batches smaller than there are lanes take a row of one lane after the other.
+        # If a batch has fewer rows than there are lanes, lanes take turns to give a row.
         ends = [message["first"], message["last"]]
         first, last = ((n * lanes * end + int(lane[0]) * parts) // (parts * lanes) for end in ends)
         return state.order[first:last]
@@ -180,13 +191,13 @@ class DrawProgram(KeptRows):
     def _pieces(
         self, state: DrawnShard, picks: NDArray[np.int64]
     ) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.int64]]]:
-        """Rows that hold those picked, where they are in them, and their places in the shard."""
+        """Iterate over arrays with picked rows: array, row indices in it, indices in the shard."""
         if not len(picks):
             return
         data = self.design.data
         start, stop = data.shard(state.shard)
         ends = np.flatnonzero(np.diff(picks // data.chunk_rows)) + 1
-        # Chunk by chunk where rows are kept, too: columns have the same bits then.
+        # Chunk by chunk also if rows are in memory, so that columns have the same bits.
         for ids in np.split(picks, ends):
             if state.X is not None:
                 yield state.X, ids, ids
@@ -201,16 +212,16 @@ class DrawProgram(KeptRows):
     def _tiles(
         self, X: Any, at: NDArray[np.int64], ids: NDArray[np.int64]
     ) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.int64]]]:
-        """Columns for compiled loops, where the rows are in them, and their places."""
+        """Iterate over tiles of columns: columns, row indices in them and in the shard."""
         if self.design.kernel is None:
             yield as_rows(X), at, ids
             return
-        for a, b in row_ranges(len(at), COLUMN_ROWS):
+        for a, b in row_ranges(len(at), self.column_rows):
             yield as_rows(self.design.columns(X[at[a:b]])), np.arange(b - a), ids[a:b]
 
     # -- all rows ----------------------------------------------------------------------------------
     def _measure(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """P's losses over all rows, and the sums of D for alphas read off at some smoothings.
+        """Sum losses over all rows, and the terms of D for alpha read off at each smoothing.
 
         Returns [loss, the sums of `Terms` of every alpha...].
         """
@@ -222,7 +233,7 @@ class DrawProgram(KeptRows):
         start, stop = data.shard(state.shard)
         for a, b in row_ranges(stop - start, data.chunk_rows):
             X = data.X(start + a, start + b) if state.X is None else state.X[a:b]
-            for c, d in row_ranges(b - a, COLUMN_ROWS):
+            for c, d in row_ranges(b - a, self.column_rows):
                 part = state.dual[a + c : a + d]
                 rows = X[c:d]
                 columns = as_rows(rows if self.design.kernel is None else self.design.columns(rows))
@@ -239,16 +250,16 @@ class DrawProgram(KeptRows):
 
     # -- checkpoints -------------------------------------------------------------------------------
     def save(self, state: DrawnShard) -> Arrays:
-        """Nothing: messages say all."""
+        """Return no arrays: messages say all that a state needs."""
         return {}
 
     def load(self, shard: int, arrays: Arrays) -> DrawnShard:
-        """The state as it was opened."""
+        """Open the state again."""
         return self.open(shard)
 
 
 @njit(cache=True, nogil=True)
-def _choose(
+def _add_subgradient(
     columns: Any,
     at: NDArray[np.int64],
     ids: NDArray[np.int64],
@@ -257,7 +268,7 @@ def _choose(
     offset: float,
     v: FloatArray,
 ) -> None:
-    """``v += sum s alpha [c, 1]``: alpha is the end of the box that a row's gradient points to."""
+    """Add ``s alpha [c, 1]`` of rows to v, with alpha at the end that the gradient points to."""
     sign, lin, lo, hi, tube = parts
     for k in range(len(at)):
         i = ids[k]

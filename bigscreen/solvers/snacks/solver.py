@@ -2,9 +2,9 @@
 
     P(w) / S = 1 / (2 S) ||w||^2 + mean of the rows' losses,      S = sum of the rows' reach
 
-A batch of rows gives an unbiased subgradient; T is applied once a batch, so features are never
-written down, and kernel entries are computed of the rows drawn alone. Neither solver proves
-anything on its way but by alphas that are read off the scores at the end of a stage.
+A batch of rows gives an unbiased subgradient. T is applied once for each batch, so features are
+never stored, and kernel entries are computed only for drawn rows. A proved gap comes from alpha
+that is read off the scores at the end of a stage.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from bigscreen.solvers.protocol import Check, Run
 from bigscreen.solvers.snacks.draws import Draws
 from bigscreen.solvers.snacks.shard import DrawProgram
 
-TRIED = 4.0 ** np.arange(6)
-"""Step sizes that are tried in the first stage, the least of them ``batch / 128``."""
-
 
 @dataclass(frozen=True)
 class SnacksTuning:
@@ -36,23 +33,26 @@ class SnacksTuning:
     Parameters
     ----------
     batch, min_batches : int
-        Rows of a batch; batches of a pass, at least, where the data are few.
+        Rows of a batch; and the least number of batches in a pass, which limits it for few rows.
     first_part, min_first_steps, max_first_steps : int
-        The first stage has one step in ``first_part`` of a pass's, within these limits.
-    sample : int
-        Rows that second moments, and P between passes, are taken from.
-    flat : float
-        Part of the mean second moment below which a direction's steps grow no more.
-    around : float
-        How much farther from its start a stage may go than the one before it did.
-    checked_part : int
-        Step sizes are compared on one row for each ``checked_part`` rows that they have walked on.
+        The first stage has the steps of a pass divided by ``first_part``, within these limits.
+    first_sizes : tuple of float
+        Step sizes to compare in the first stage, in units of ``max(1, batch / 128)``.
+    sample_rows : int
+        Rows from which second moments, and P between passes, are estimated.
+    min_moment_fraction : float
+        Add this fraction of the mean second moment to every direction's, so that steps along
+        directions of small moments stay bounded.
+    radius_factor : float
+        Radius of the next ball, as a multiple of how far the last stage went from its start.
+    compare_part : int
+        Compare step sizes on one row for each ``compare_part`` rows that they have drawn.
     max_passes : int
-        Passes that are as many rows as a solve draws, about.
+        Draw at most about this many times the number of rows.
     patience : int
-        Stages running that lower P by less than tol of it, after which there is no other.
-    wide, narrow : float
-        Smoothings beside the best of the stage before that D is looked for at, as multiples of it.
+        End after this many consecutive stages that lower P by less than ``tol`` of it.
+    smoothing_factors : tuple of float
+        Smoothings at which alpha is read off, as multiples of the best one of the last stage.
     """
 
     batch: int = 512
@@ -60,14 +60,14 @@ class SnacksTuning:
     first_part: int = 8
     min_first_steps: int = 16
     max_first_steps: int = 64
-    sample: int = 4096
-    flat: float = 0.1
-    around: float = 2.0
-    checked_part: int = 8
+    first_sizes: tuple[float, ...] = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)
+    sample_rows: int = 4096
+    min_moment_fraction: float = 0.1
+    radius_factor: float = 2.0
+    compare_part: int = 8
     max_passes: int = 256
     patience: int = 2
-    wide: float = 4.0
-    narrow: float = 0.25
+    smoothing_factors: tuple[float, ...] = (0.25, 1.0, 4.0)
 
 
 SNACKS = SnacksTuning()
@@ -77,32 +77,33 @@ SNACKS = SnacksTuning()
 class Snacks:
     """Stages of averaged subgradient steps, each from the end of the one before, in a ball.
 
-    Xu, Lin and Yang 2019, algorithm 1, as Tanji et al. 2023 have it, mended (maths.md 5.9). What is
-    None is set by rules: step sizes are tried on the first stage's rows; every other stage is
-    walked with the steps of the one before and with half of them, and goes on from the better end;
-    its ball is twice as wide as the stage before went. Every stage is twice as long as the one
-    before.
+    Xu, Lin and Yang 2019, algorithm 1, as in Tanji et al. 2023, with changes (maths.md 5.9).
+    Parameters that are None are chosen by rules. The first stage compares step sizes on the same
+    rows. Every later stage runs with the last step size and with half of it, and continues from the
+    better end; its ball is twice as wide as the last stage went. Every stage is twice as long as
+    the one before.
 
     Parameters
     ----------
     tol : float
-        The solve ends with two stages that each lower P by less than this part of it.
+        End after two stages that each lower P by less than this fraction of it.
     seed : int
-        Of the order of rows.
+        Seed of the order of rows.
     passes : int
-        Nor does another stage begin once as many rows have been drawn as so many passes have.
+        Start no other stage once this many times the number of rows have been drawn.
     step : float or None
-        How far a step on one row moves its own score, at first; of ``plain`` steps their length.
+        How far a step on one row moves its own score, at first; for ``plain`` steps their length.
     radius : float or None
-        Of the first stage's ball; it is halved with the step.
+        Radius of the first stage's ball; it is halved with the step.
     batch : int or None
         Rows of a step.
     first : int or None
         Steps of the first stage.
     growth : float
-        How many times as many steps the next stage has.
+        Steps of a stage divided by steps of the stage before.
     plain : bool
-        Measure steps and balls by ``||w||``, not by what directions move scores.
+        Measure steps and balls by ``||w||``, not by how far they move scores.
+    tuning : SnacksTuning
     """
 
     tol: float = 1e-3
@@ -114,8 +115,10 @@ class Snacks:
     first: int | None = None
     growth: float = 2.0
     plain: bool = False
+    tuning: SnacksTuning = SNACKS
 
     def __post_init__(self) -> None:
+        """Refuse parameters outside their range."""
         for name in ("tol", "step", "radius", "batch", "first", "growth"):
             value = getattr(self, name)
             if value is not None and not (is_number(value) and value > 0):
@@ -124,7 +127,7 @@ class Snacks:
             raise InputError(f"growth must be 1 or more, got {self.growth!r}")
 
     def solve(self, run: Run, check: Check) -> Point:
-        """Solve until ``check`` answers None, or is told that stages gain no more.
+        """Solve until ``check`` returns None, or stages gain no more; returns the last point.
 
         Raises
         ------
@@ -136,35 +139,38 @@ class Snacks:
 
 @dataclass(frozen=True)
 class Pegasos:
-    """Steps of length ``1 / (lambda t)`` in the ball that holds w*, the last half averaged.
+    """Pegasos: subgradient steps of length ``1 / (lambda t)``, projected to a ball, averaged.
 
-    As its authors have it (maths.md 5.9). A stage here is as many steps as all before it: its
-    average is that of the last half.
+    The algorithm is its authors' (maths.md 5.9). A stage has as many steps as all stages before it,
+    so that its average is the average of the last half of all steps.
 
     Parameters
     ----------
     tol : float
-        The solve ends with two stages that each lower P by less than this part of it.
+        End after two stages that each lower P by less than this fraction of it.
     seed : int
-        Of the order of rows.
+        Seed of the order of rows.
     passes : int
-        Nor does another stage begin once as many rows have been drawn as so many passes have.
+        Start no other stage once this many times the number of rows have been drawn.
     batch : int or None
         Rows of a step.
+    tuning : SnacksTuning
     """
 
     tol: float = 1e-3
     seed: int = 0
     passes: int = SNACKS.max_passes
     batch: int | None = None
+    tuning: SnacksTuning = SNACKS
 
     def solve(self, run: Run, check: Check) -> Point:
-        """As `Snacks.solve`.
+        """Solve until ``check`` returns None, or stages gain no more; returns the last point.
 
         Raises
         ------
         InputError
-            Also for an unpenalised offset, which a step of 1 / t has no measure for.
+            For squared losses, a total to meet (nu), the exact kernel, and an unpenalised offset,
+            for which steps of 1 / t are not defined.
         """
         if run.problem.intercept == "true":
             raise InputError(
@@ -175,29 +181,31 @@ class Pegasos:
 
 @dataclass
 class Pace:
-    """Where a solve stands after a stage, and how it goes on.
+    """The state of a stochastic solve between two stages.
 
     Parameters
     ----------
     x : float64 (size,)
-        The average of the last stage.
+        The result of the last stage: w and the offset.
     at : float64 (size,)
-        The point that the next one starts from.
+        The point that the next stage starts from.
     stages : int
-        So many, so far.
+        Stages so far.
     step, radius, length : float, float, int
-        Of the next stage's steps: their size, the ball they stay in, their number.
-    steps, rows, drawn, tried, passes : int
-        Steps so far, rows drawn in the last stage, in all, and in a trial of step sizes before the
-        next one, passes made over all rows for P.
+        The next stage's step size, radius of its ball, and number of steps.
+    steps, passes : int
+        Steps so far, and passes over all rows so far.
+    rows, drawn, tried : int
+        Rows drawn in the last stage, in all stages, and in a comparison of step sizes before the
+        next stage.
     before : float
-        P where the stage began, infinite if it is not known.
+        P before the last stage, infinite if it is not known.
     slow : int
-        Stages running that have gained next to nothing.
+        Consecutive stages that have lowered P by less than ``tol`` of it.
     smoothing : float
-        The one that D was best at, in units of scores.
+        Smoothing at which D was largest, in units of scores.
     place : list of int
-        See `Draws`.
+        ``Draws.position``.
     """
 
     x: FloatArray
@@ -217,25 +225,31 @@ class Pace:
     place: list[int] = field(default_factory=lambda: [0, 0, 0])
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as checkpoints have it, bit for bit."""
+        """Return all fields, for a checkpoint."""
         plain = {name: value for name, value in vars(self).items() if name not in ("x", "at")}
         return {"solver": plain, "x": self.x, "at": self.at}
 
     @classmethod
     def from_dict(cls, meta: dict[str, Any]) -> Pace:
-        """What ``to_dict`` wrote."""
+        """Return the pace that ``to_dict`` wrote."""
         return cls(meta["x"], meta["at"], **meta["solver"])
 
 
 class _Steps:
-    """What both have in common: rows drawn, P measured, stages until they gain no more.
+    """Base of both solvers: it draws rows, measures P, and repeats stages until they gain no more.
 
-    A machine is ``x = (w, offset)``; the offset, if there is one, is what a constant beside the
-    row's features is multiplied with, penalised or not.
+    A machine is ``x = (w, offset)``: the offset, if there is one, is the coefficient of a constant
+    feature, penalised or not.
+
+    Parameters
+    ----------
+    run : Run
+    options : Snacks or Pegasos
     """
 
     def __init__(self, run: Run, options: Any) -> None:
         self.run_, self.options, self.design = run, options, run.design
+        self.tuning: SnacksTuning = options.tuning
         if run.design.exact:
             raise InputError(
                 "stochastic steps need landmarks or a linear machine; use block or pairs"
@@ -250,25 +264,24 @@ class _Steps:
         self.scale = max(run.reach.total, 1e-300)
         self.rank, self.width = run.design.rank, run.design.width
         self.constant = self.frame.constant or float(self.frame.groups > 0)
-        """What stands beside the features of every row, 0 without an offset."""
+        """The constant feature of every row, 0 without an offset."""
         self.penalty = np.ones(self.rank + (self.constant != 0))
         self.penalty[self.rank :] = float(self.frame.constant != 0)
         self.rows = run.design.data.n_rows
-        factor, most = run.design.factor, max(1, self.rows // SNACKS.min_batches)
-        # As many rows as make the products with T cheap beside their columns.
-        batch = min(SNACKS.batch if factor is None else max(SNACKS.batch, self.width), most)
+        factor, most = run.design.factor, max(1, self.rows // self.tuning.min_batches)
+        batch = self.tuning.batch
+        # Batches of at least m rows make products with T cheap compared with their columns.
+        batch = min(batch if factor is None else max(batch, self.width), most)
         self.batch = int(options.batch or batch)
         self.draws = Draws(run.design.data, options.seed, self.batch)
         self.program = DrawProgram(
             run.design, run.problem, options.seed, float(run.resident >= 1), run.reach.total
         )
-        # (Rounding in steps is nothing beside their noise.)
+        # (Rounding errors of float32 are far below the noise of steps.)
         self.factor = None if factor is None else factor.astype(np.float32)
-        self.primal = np.inf
-        """P over all rows where the last stage came, infinite if nobody has summed it."""
 
     def run(self, check: Check) -> Point:
-        """Stage after stage until ``check`` answers None."""
+        """Run stages until ``check`` returns None."""
         run = self.run_
         run.fleet.start(self.program, run.design.data.n_shards)
         found = None if run.checkpoint is None else run.fleet.load(run.checkpoint)
@@ -278,43 +291,43 @@ class _Steps:
         else:
             check.restored(found)
             pace = Pace.from_dict(found)
-            self.draws.place = list(pace.place)
+            self.draws.position = list(pace.place)
         while True:
-            saved = replace(pace, place=list(self.draws.place)).to_dict()
-            point, stats = self._end(pace)
+            saved = replace(pace, place=list(self.draws.position)).to_dict()
+            point, stats = self._report(pace)
             if check(point, stats, _saver(run, saved)) is None:
                 return point
             pace = self.stage(pace)
 
-    # -- what they differ in -----------------------------------------------------------------------
+    # -- in subclasses -----------------------------------------------------------------------------
     def begin(self, x: FloatArray) -> Pace:
-        """The pace of the first stage, which begins at x."""
+        """Make the pace of the first stage, which starts at x."""
         raise NotImplementedError
 
     def stage(self, pace: Pace) -> Pace:
-        """Draw the rows of a stage, and step."""
+        """Run one stage; returns the pace after it."""
         raise NotImplementedError
 
     # -- rounds ------------------------------------------------------------------------------------
     def _measure_rows(self) -> None:
-        """Second moments of the features and the unit of scores, from a sample; P at 0."""
-        message = {"kind": "sample", **self.draws.ahead(SNACKS.sample)}
+        """Estimate second moments of features and the unit of scores from a sample; sum P(0)."""
+        message = {"kind": "sample", **self.draws.ahead(self.tuning.sample_rows)}
         stack, totals = self.run_.fleet.round(message)
         mass, unit, nothing, out = stack.T
         weight = float(mass.sum()) or 1.0
         squares = reproducible.read(totals, "squares", self.program.square_bound) / weight
         moments = np.concatenate([squares, self.constant**2 * (self.penalty[self.rank :] >= 0)])
-        floor = SNACKS.flat * float(moments.mean()) or 1.0
+        floor = self.tuning.min_moment_fraction * float(moments.mean()) or 1.0
         self.metric = moments + floor
-        """By which squares of a direction are weighed, so that a row's step has length 1."""
+        """Weights (size,) of the squared length of a direction: a step on one row has length 1."""
         self.metric *= float((moments / self.metric).sum()) or 1.0
         self.unit = float(unit.sum()) / weight or 1.0
         self.ball = float(np.sqrt(nothing.sum()))
-        """``||w*||`` is no more: at the optimum ``||w||^2 <= p . alpha - e . |alpha| <= P(0)``."""
+        """Upper bound of ``||w*||``: ``||w*||^2 <= p . alpha - e . |alpha| <= P(0)``."""
         self.holds_zero = float(out.max()) <= 0
 
     def _start(self) -> FloatArray:
-        """``w(alpha)`` of the alpha that is given; an unpenalised offset begins at 0."""
+        """Return w(alpha) of the run's start, else 0; an unpenalised offset starts at 0."""
         run, x = self.run_, np.zeros(len(self.penalty))
         if run.start is not None:
             data = self.design.data
@@ -331,29 +344,44 @@ class _Steps:
         rate: Callable[[int], Any],
         project: Callable[[FloatArray], FloatArray],
     ) -> tuple[FloatArray, FloatArray, int]:
-        """Steps of some machines x (k, size) over the same rows.
+        """Take steps of k machines x (k, size) over the same rows.
 
-        ``rate`` is what the subgradient of P is multiplied with in a step. Returns the averages,
-        the ends and the rows drawn.
+        Parameters
+        ----------
+        x : float64 (k, size)
+        steps : int
+        rate : callable
+            Step size of step t: the factor of the subgradient of P.
+        project : callable
+            Maps machines (k, size) to the nearest allowed ones.
+
+        Returns
+        -------
+        averages, ends : float64 (k, size)
+        rows : int
+            Rows drawn.
         """
         total, rows = np.zeros_like(x), 0
         for t in range(steps):
-            chosen, drawn = self._chosen(x)
+            chosen, drawn = self._draw_subgradient(x)
             x = project(x - rate(t) * (self.penalty * x - chosen))
             total += x
             rows += drawn
         return total / steps, x, rows
 
     def _machines(self, x: FloatArray) -> dict[str, FloatArray]:
-        """Machines (k, size) as coefficients of columns and offsets, for messages."""
+        """Convert machines (k, size) to coefficients of columns and offsets, for messages."""
         w = x[:, : self.rank]
         if self.factor is not None:
             w = (w.astype(np.float32) @ self.factor.T).astype(np.float64)
         offsets = self.constant * x[:, self.rank :].sum(axis=1)
         return {"coefs": np.ascontiguousarray(w), "offsets": offsets}
 
-    def _chosen(self, x: FloatArray) -> tuple[FloatArray, int]:
-        """An unbiased guess of ``sum s alpha phi`` over all rows at each of x (k, size)."""
+    def _draw_subgradient(self, x: FloatArray) -> tuple[FloatArray, int]:
+        """Estimate ``sum s alpha phi`` over all rows from a batch, unbiased, at each x (k, size).
+
+        Returns the estimates (k, size) and the rows of the batch.
+        """
         machines, rows = self._machines(x), 0
         while not rows:  # the batches of a pass are not all of one size
             message = {"kind": "step", **self.draws.next(), **machines}
@@ -368,19 +396,20 @@ class _Steps:
         return chosen * (self.rows / rows), rows
 
     def estimates(self, x: FloatArray, rows: int = 0) -> tuple[FloatArray, int]:
-        """P at each of x (k, size), estimated from the rows that come next; their number.
+        """Estimate P at each of x (k, size) from the next rows, about ``rows`` of them.
 
-        About as many as are asked for, and no fewer than `SNACKS.sample`, as far as there are any.
+        Returns the estimates (k,) and the number of rows: at least the tuning's ``sample_rows``, as
+        far as the current group of shards has as many.
         """
-        ahead = self.draws.ahead(max(rows, SNACKS.sample))
+        ahead = self.draws.ahead(max(rows, self.tuning.sample_rows))
         message = {"kind": "estimate", **ahead, **self._machines(x)}
         found = self.run_.fleet.round(message)[0].sum(axis=0)
         losses = found[1:] * (self.rows / found[0])
         return 0.5 * (x**2 @ self.penalty) + losses, int(found[0])
 
     # -- points ------------------------------------------------------------------------------------
-    def _end(self, pace: Pace) -> tuple[Point, dict[str, Any]]:
-        """The point that a stage has come to, and what ``check`` is told of the stage."""
+    def _report(self, pace: Pace) -> tuple[Point, dict[str, Any]]:
+        """Make the point at the end of a stage, and the counts of the stage, for ``check``."""
         stats = {
             "rows_visited": pace.rows,
             "rows_alive": self.rows,
@@ -391,21 +420,21 @@ class _Steps:
             "stalled": False,
         }
         if pace.rows < self.rows:
-            point, seen = self._guessed(pace)
+            point, seen = self._estimate_point(pace)
             return point, {**stats, "full_passes": pace.passes, "estimated_from": seen}
-        point = self._point(pace)
+        point = self._measure_point(pace)
         slow = pace.before - point.primal <= self.options.tol * abs(point.primal)
         pace.slow = pace.slow + 1 if slow else 0
         pace.before = point.primal
-        over = pace.slow >= SNACKS.patience or pace.drawn >= self.options.passes * self.rows
+        over = pace.slow >= self.tuning.patience or pace.drawn >= self.options.passes * self.rows
         return point, {**stats, "full_passes": pace.passes, "stalled": "slow" if over else False}
 
-    def _point(self, pace: Pace) -> Point:
-        """The point of x, P and D summed over all rows: D at the best of three smoothings."""
+    def _measure_point(self, pace: Pace) -> Point:
+        """Make the point of x: sums P and D over all rows, D at the best of three smoothings."""
         design, frame = self.design, self.frame
         w, offset = self._parts(pace.x)
         coef = design.coef(w)
-        widths = pace.smoothing * np.array([SNACKS.narrow, 1.0, SNACKS.wide])
+        widths = pace.smoothing * np.array(self.tuning.smoothing_factors)
         smoothings = (self.unit * widths).tolist()
         stack, totals = self.run_.fleet.round(
             {"kind": "measure", "coef": coef, "offset": offset, "smoothings": smoothings}
@@ -423,36 +452,37 @@ class _Steps:
         if self.holds_zero and dual < 0:
             dual, readings, w_alpha = 0.0, (), 0.0 * w_alpha
         error = design.score_error(coef) + 2 * design.score_error(design.coef(w_alpha[: self.rank]))
-        return self._stands(coef, w, offset, primal, dual, readings, error)
+        return self._make_point(coef, w, offset, primal, dual, readings, error)
 
     def _dual(self, v: FloatArray, sums: FloatArray) -> tuple[float, FloatArray]:
-        """D of an alpha with these terms, the coupling kept, and its ``w(alpha)`` (size,)."""
+        """Scale alpha with these terms to meet the coupling; returns its D and w(alpha) (size,)."""
         scales = self.frame.scales(v)
-        assert scales is not None  # there always are where no total is to be met
+        assert scales is not None  # without a total, alpha can always be scaled
         total = scales @ v
         x = np.concatenate([self.design.features(total[: self.width]), total[self.width :]])
         return self.frame.value(scales, sums) - 0.5 * float(x**2 @ self.penalty), x
 
-    def _guessed(self, pace: Pace) -> tuple[Point, int]:
-        """The point of x, P estimated and no D but that of alpha = 0; and the rows looked at."""
+    def _estimate_point(self, pace: Pace) -> tuple[Point, int]:
+        """Make the point of x from an estimate of P; returns it and the number of rows used."""
         w, offset = self._parts(pace.x)
         coef = self.design.coef(w)
         primal, seen = self.estimates(pace.x[None])
         value = float(primal[0])
         readings = () if self.holds_zero else (self._reading(coef, offset, self.unit),)
         dual = 0.0 if self.holds_zero else -abs(value)
-        return self._stands(coef, w, offset, value, dual, readings, 0.0), seen
+        return self._make_point(coef, w, offset, value, dual, readings, 0.0), seen
 
     def _parts(self, x: FloatArray) -> tuple[FloatArray, float]:
-        """w, and what is added to its scores."""
+        """Split x into w and the offset of scores."""
         return x[: self.rank].copy(), self.constant * float(x[self.rank :].sum())
 
     def _reading(self, coef: FloatArray, offset: float, h: float) -> Reading:
+        """Describe how to read alpha off the scores of a machine, smoothed by h."""
         if self.frame.groups:
             return Reading(coef, 0.0, h, multiplier=(offset,))
         return Reading(coef, offset, h)
 
-    def _stands(
+    def _make_point(
         self,
         coef: FloatArray,
         w: FloatArray,
@@ -474,44 +504,46 @@ class _Steps:
             multiplier=(offset,) * self.frame.groups,
         )
 
-    def first(self, asked: int | None = None) -> int:
-        """Steps of the first stage."""
-        part = self.rows // (SNACKS.first_part * self.batch)
-        return asked or min(max(part, SNACKS.min_first_steps), SNACKS.max_first_steps)
+    def first_steps(self, requested: int | None = None) -> int:
+        """Choose the number of steps of the first stage, unless one is requested."""
+        tuning = self.tuning
+        part = self.rows // (tuning.first_part * self.batch)
+        return requested or min(max(part, tuning.min_first_steps), tuning.max_first_steps)
 
 
 def _saver(run: Run, saved: dict[str, Any]) -> Callable[[Any, dict[str, Any]], None]:
-    """What writes a checkpoint of the pace as it was at a stage's end."""
+    """Return a function that writes a checkpoint of the pace at a stage's end."""
     return lambda folder, meta: run.fleet.save(folder, {**meta, **saved})
 
 
 class _SnacksSteps(_Steps):
-    """Steps of one size within a stage, in a metric and a ball; from average to average."""
+    """Stages of `Snacks`: steps of one size, in a metric and a ball."""
 
     def begin(self, x: FloatArray) -> Pace:
-        """The pace of the first stage; where no step is given the best of some, tried on it."""
+        """Make the pace of the first stage; without a step size, compare some on its rows."""
         options: Snacks = self.options
-        length = self.first(options.first)
+        length = self.first_steps(options.first)
         if options.plain:
             self.metric = np.ones(len(self.penalty))
-        # (The metric is not below its smallest entry: this ball holds w* wherever x is in it.)
+        # (A ball of this radius around x contains w*: the metric is at most its largest entry.)
         reach = (self.ball + float(np.linalg.norm(x))) * float(np.sqrt(self.metric.max()))
         radius = reach if options.radius is None else options.radius
         pace = Pace(x, x, step=options.step or 0.0, radius=radius, length=length)
         if options.step is not None:
             return pace
-        first = self._race(pace, max(1.0, self.batch / 128) * TRIED)
+        sizes = max(1.0, self.batch / 128) * np.array(self.tuning.first_sizes)
+        first = self._compare_sizes(pace, sizes)
         return replace(first, rows=0, tried=first.rows, stages=0)
 
     def stage(self, pace: Pace) -> Pace:
         """See `_Steps.stage`."""
         if self.options.step is None:
-            return self._race(pace, np.array([pace.step, 0.5 * pace.step]))
-        after = self._race(pace, np.array([pace.step]))
+            return self._compare_sizes(pace, np.array([pace.step, 0.5 * pace.step]))
+        after = self._compare_sizes(pace, np.array([pace.step]))
         return replace(after, step=0.5 * pace.step)
 
-    def _race(self, pace: Pace, sizes: NDArray[Any]) -> Pace:
-        """A stage with each of some step sizes over the same rows; the best one goes on."""
+    def _compare_sizes(self, pace: Pace, sizes: NDArray[Any]) -> Pace:
+        """Run a stage with each step size over the same rows; returns the pace of the best."""
         options: Snacks = self.options
         unit = 1.0 if options.plain else self.unit
         rate = sizes[:, None] * unit / (self.scale * self.metric)
@@ -521,11 +553,11 @@ class _SnacksSteps(_Steps):
         with np.errstate(over="ignore", invalid="ignore"):
             ends, _, rows = self.walk(starts, pace.length, lambda t: rate, ball)
             if len(sizes) > 1:
-                found, _ = self.estimates(ends, rows // SNACKS.checked_part)
+                found, _ = self.estimates(ends, rows // self.tuning.compare_part)
                 best = int(np.argmin(np.where(np.isfinite(found), found, np.inf)))
         radius = 0.5 * pace.radius
         if options.radius is None:
-            radius = SNACKS.around * float(ball.farthest[best]) or pace.radius
+            radius = self.tuning.radius_factor * float(ball.farthest[best]) or pace.radius
         return replace(
             pace,
             x=ends[best],
@@ -542,10 +574,20 @@ class _SnacksSteps(_Steps):
 
 
 class _Ball:
-    """The ball around a stage's start that its points stay in (eq. 7 of Tanji et al.).
+    """Projection to the ball around a stage's start (eq. 7 of Tanji et al.).
 
-    ``weights`` are those of a direction's square in lengths; of weight 0 one is free.
-    ``farthest``: how far from the centre each machine was at most.
+    Parameters
+    ----------
+    pace : Pace
+        Its ``at`` and ``radius`` are the ball's.
+    weights : float64 (size,)
+        Weights of the squared length of a direction; directions of weight 0 are not bounded.
+    machines : int
+
+    Attributes
+    ----------
+    farthest : float64 (machines,)
+        The largest distance from the centre of each machine so far.
     """
 
     def __init__(self, pace: Pace, weights: FloatArray, machines: int) -> None:
@@ -553,7 +595,7 @@ class _Ball:
         self.farthest = np.zeros(machines)
 
     def __call__(self, x: FloatArray) -> FloatArray:
-        """The nearest points to some machines x (k, size)."""
+        """Project machines x (k, size) to the ball."""
         away = x - self.centre
         length = np.sqrt(away**2 @ self.weights)
         self.farthest = np.fmax(self.farthest, np.minimum(length, self.radius))
@@ -565,11 +607,11 @@ class _Ball:
 
 
 class _PegasosSteps(_Steps):
-    """Steps of 1 / t in the ball that holds w*; each stage goes on where the last one ended."""
+    """Stages of `Pegasos`: steps of 1 / t in a ball that contains w*, from the last end."""
 
     def begin(self, x: FloatArray) -> Pace:
         """See `_Steps.begin`."""
-        return Pace(x, x, radius=self.ball, length=self.first())
+        return Pace(x, x, radius=self.ball, length=self.first_steps())
 
     def stage(self, pace: Pace) -> Pace:
         """See `_Steps.stage`."""

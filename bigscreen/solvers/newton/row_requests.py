@@ -1,4 +1,8 @@
-"""What the steps of a Newton's shard ask of its rows: once for several runs that ask alike."""
+"""Requests of a Newton shard for numbers of its rows, answered once for runs that share them.
+
+Several runs can step together (`fleet.lockstep`). Requests with one ``key`` are answered by one
+call of ``answers``.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,14 @@ from bigscreen.features.design import Design
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.solvers.newton.algebra import second_moment
 from bigscreen.solvers.newton.state import NewtonShard
+from bigscreen.solvers.newton.tuning import NEWTON, NewtonTuning
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of some of a state's rows: (rows, m). Not to be written to.
+    """Request for columns (rows, m), which must not be written to.
 
-    ``local``: their places in the state, ascending.
+    ``local`` (rows,) are ascending indices of rows in the state.
     """
 
     design: Design
@@ -31,17 +36,17 @@ class Columns:
         return "columns", self.dtype, self.state.ids[self.local].tobytes()
 
     def answers(self, alike: list[Columns]) -> list[Any]:
-        return [self.made()] * len(alike)
+        return [self.compute()] * len(alike)
 
-    def made(self, passing: str = "") -> NDArray[Any]:
-        """The columns, those of a kernel in a buffer of this name (see `Design.columns`)."""
+    def compute(self, passing: str = "") -> NDArray[Any]:
+        """Compute the columns; kernel columns use the buffer of this name (`Design.columns`)."""
         rows = self.state.rows(self.design.data, self.local)
         return self.design.columns(rows, self.dtype, passing)
 
 
 @dataclass(frozen=True)
 class Dots:
-    """The products of some of a state's rows' columns with ``coefs`` (m, k): float64 (rows, k)."""
+    """Request for products of columns with ``coefs`` (m, k): float64 (rows, k)."""
 
     design: Design
     state: NewtonShard
@@ -63,7 +68,7 @@ class Dots:
 
 @dataclass(frozen=True)
 class Rounding:
-    """How far float32 columns move a score of some rows X at most, for each of ``coefs`` (k,)."""
+    """Request for the largest change of any row's score by float32 columns, for each coef (k,)."""
 
     design: Design
     X: Any
@@ -83,7 +88,7 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Moment:
-    """`second_moment` of some of a state's rows, with these columns: not to be written to."""
+    """Request for the second moment of rows with these columns; it must not be written to."""
 
     design: Design
     state: NewtonShard
@@ -91,6 +96,7 @@ class Moment:
     columns: NDArray[Any]
     border: FloatArray
     weight: FloatArray
+    tuning: NewtonTuning = NEWTON
 
     @property
     def key(self) -> Any:
@@ -98,5 +104,5 @@ class Moment:
         return "moment", self.state.ids[self.local].tobytes(), *own
 
     def answers(self, alike: list[Moment]) -> list[Any]:
-        found = second_moment(self.design, self.columns, self.border, self.weight)
+        found = second_moment(self.design, self.columns, self.border, self.weight, self.tuning)
         return [found] * len(alike)
