@@ -1,5 +1,6 @@
 """`fit_many` proves every fit, and each agrees with a separate fit."""
 
+import functools
 import warnings
 
 import numpy as np
@@ -122,7 +123,8 @@ def test_features_are_made_once_and_steps_together(monkeypatch):
 
 
 def test_a_fit_with_too_large_a_gap_is_solved_alone(monkeypatch):
-    monkeypatch.setattr(many, "MANY", many.ManyTuning(max_steps=2))
+    short = functools.partial(many.solve_many, tuning=many.ManyTuning(max_steps=2))
+    monkeypatch.setattr("bigscreen.train.many.solve_many", short)
     for each in fit_many(NystroemSVC(**HOW), X, Y, DRAWS[:, :3]):
         assert each.relative_gap_ <= 1e-3 and len(each.history_) > 1
 
