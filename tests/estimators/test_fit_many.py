@@ -179,8 +179,8 @@ def test_rows_that_do_not_fit_are_read_in_every_pass(offset):
 @pytest.mark.parametrize("ridge", [many.MANY.ridge, 1e-12])
 def test_a_curvature_that_rounding_leaves_indefinite_is_damped(ridge, monkeypatch):
     """Repeated columns, and C so large that float32 rounds C + 1 to C."""
-    made, factored = [], many.factored
-    monkeypatch.setattr(many, "factored", lambda H: made.append(factored(H)) or made[-1])
+    made, factorise = [], many.factorise
+    monkeypatch.setattr(many, "factorise", lambda H: made.append(factorise(H)) or made[-1])
     data = MemoryDataset(np.repeat(X, 20, axis=1), (Y == "yes").astype(np.int32), ["no", "yes"])
     cases = [many.Case(CSvc(C, 1, (), "none"), data) for C in (1e8, 2e8)]
     with Inline(1) as fleet:
