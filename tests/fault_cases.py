@@ -112,13 +112,16 @@ import os, signal
 signal.signal(signal.SIGINT, lambda *_: os.write(2, b"interrupted\\n") and os._exit(130))
 from bigscreen.fit import monitor
 from bigscreen.fleet import workers
-from bigscreen.intake import read_pass, spill
+from bigscreen.intake import ingest as ingest_module
 from bigscreen.intake.readers import base
+from bigscreen.intake.tuning import IngestTuning
 from bigscreen.cli import main
 monitor.MONITOR = monitor.MonitorTuning(checkpoint_seconds={every})
 workers.FROZEN_SECONDS = {frozen}
-read_pass.CHECKPOINT_SECONDS, base.PIECE_BYTES = {every}, 1 << 18
-read_pass.BUCKET_BYTES, spill.PART_BYTES = 1 << 20, 1 << 19
+base.PIECE_BYTES = 1 << 18
+ingest_module.TUNING = IngestTuning(
+    checkpoint_seconds={every}, bucket_bytes=1 << 20, part_bytes=1 << 19
+)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 main(prog_name="bigscreen")
 """

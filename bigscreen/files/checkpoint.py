@@ -31,7 +31,6 @@ from bigscreen.files.output import sync_folder
 from bigscreen.files.sealed import pack_arrays, unpack_arrays
 
 FORMAT = 1
-KEPT_CHECKPOINTS = 2
 
 
 class DamagedCheckpoint(InputError):
@@ -184,18 +183,20 @@ class Draft:
         self.path = folder / f"{newest + 1}.{secrets.token_hex(4)}.tmp"
         self.path.mkdir()
 
-    def commit(self, checksums: Mapping[int, int]) -> Path:
+    def commit(self, checksums: Mapping[int, int], kept: int = 2) -> Path:
         """Finish a checkpoint of shards written by :func:`write_shard`: describe, sync, rename.
 
         Parameters
         ----------
         checksums : mapping of shard to checksum
             One for each shard, as :func:`write_shard` returned it.
+        kept : int
+            Number of newest checkpoints that stay in the folder.
 
         Returns
         -------
         Path
-            The finished checkpoint. Only the two newest stay in the folder.
+            The finished checkpoint.
         """
         for shard in checksums:
             if not (self.path / _shard_name(shard)).is_file():
@@ -216,7 +217,7 @@ class Draft:
         path = self.folder / self.path.name.partition(".")[0]
         os.rename(self.path, path)
         sync_folder(self.folder)
-        for old in list_checkpoints(self.folder)[KEPT_CHECKPOINTS:]:
+        for old in list_checkpoints(self.folder)[kept:]:
             shutil.rmtree(old, ignore_errors=True)
         return path
 

@@ -25,7 +25,6 @@ STDOUT = "-"
 
 _DESCRIPTOR = re.compile(r"/dev/std(in|out|err)|/(?:dev|proc/self)/fd/(\d+)")
 _STREAMS = {"in": 0, "out": 1, "err": 2}
-_MOST_LINKS = 40
 _reserved: list[TextIO] = []
 
 
@@ -92,7 +91,7 @@ def resolve_destination(path: str | os.PathLike[str]) -> str | int:
     place = os.fspath(path)
     if place == STDOUT:
         return 1
-    for _ in range(_MOST_LINKS):
+    for _ in range(40):  # as many links as Linux follows
         if found := _DESCRIPTOR.fullmatch(place):
             return int(found[2]) if found[2] else _STREAMS[found[1]]
         if not os.path.islink(place):

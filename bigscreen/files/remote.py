@@ -14,7 +14,6 @@ from bigscreen.errors import InputError, reason_of
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _LIBRARIES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-_BLOCK_BYTES = 8 << 20
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -145,7 +144,7 @@ class RemotePath:
     def open(self, mode: str = "rb", buffering: int = -1) -> IO[Any]:
         """Open the file for reading from start to end, with read-ahead of some MiB."""
         opened: IO[Any] = self._system.open(
-            self._key, mode, block_size=_BLOCK_BYTES, cache_type="readahead"
+            self._key, mode, block_size=8 << 20, cache_type="readahead"
         )
         return opened
 

@@ -44,6 +44,7 @@ from bigscreen.intake.needs import count_threads
 from bigscreen.intake.read_pass import Reading, ReadRequest
 from bigscreen.intake.settle import Ingested, StoreBuilder, StoreRequest
 from bigscreen.intake.spill import JOURNAL, LOCK, Journal
+from bigscreen.intake.tuning import TUNING
 from bigscreen.model.model import Model
 
 Column = str | int
@@ -281,7 +282,7 @@ def _list_inputs(
     how = {**options, "missing": choices.missing_rule(known)}
     if known is not None and known.n_raw is not None:
         how["like"] = add_absent_category(known) if choices.drop_missing else known
-    inputs = list_inputs(sources, how)
+    inputs = list_inputs(sources, how, TUNING)
     if pattern is not None and pattern.index_base is not None and options["zero_based"] == "auto":
         how["zero_based"] = pattern.index_base == 0
     return inputs, {**how, "memory": memory}
@@ -402,7 +403,7 @@ def _make(
     if fleet is not None:  # the workers must see the folder
         fleet.rely_on([journal.folder / LOCK])
     anywhere = None if fleet is None else fleet.each
-    reading = Reading(request, journal.folder.absolute() / BUCKETS, journal)
+    reading = Reading(request, journal.folder.absolute() / BUCKETS, journal, TUNING)
     reading.run(report.read, each, anywhere)
     made = StoreBuilder(wanted, reading, journal, report.build).run(each, anywhere)
     dropped = [made.dropped, made.dropped_rows]

@@ -15,11 +15,8 @@ from bigscreen.errors import InputError
 from bigscreen.files.remote import Place, RemotePath, as_path
 from bigscreen.intake.readers.base import MAX_WHOLE_BYTES, Reader, check_state
 from bigscreen.intake.readers.formats import is_path, open_source
+from bigscreen.intake.tuning import TUNING, IngestTuning
 
-# Bytes of float32 rows per byte on disk, rather too many: of text or packed numbers, and of the
-# same compressed.
-_GROWTH, _PACKED_GROWTH = 4, 20
-UNKNOWN_BYTES = 1 << 29
 _PACKED = (".gz", ".bz2", ".xz", ".npz", ".parquet", ".pq", ".feather", ".arrow")
 
 
@@ -63,7 +60,9 @@ def _open_unchanged(path: Place, state: tuple[int, int | str], options: dict[str
     return open_source(path, **options)
 
 
-def list_inputs(sources: Any, options: dict[str, Any]) -> list[Input]:
+def list_inputs(
+    sources: Any, options: dict[str, Any], tuning: IngestTuning = TUNING
+) -> list[Input]:
     """Return one input for each file or object that `sources` names.
 
     Raises
@@ -74,11 +73,11 @@ def list_inputs(sources: Any, options: dict[str, Any]) -> list[Input]:
     if is_path(sources):
         sources = [sources]
     if isinstance(sources, (list, tuple)) and len(sources) and all(map(is_path, sources)):
-        return [_make_input(path) for source in sources for path in list_files(source)]
+        return [_make_input(path, tuning) for source in sources for path in list_files(source)]
     reader = open_source(sources, **options)
     size = reader.progress()[1]
     kind = type(sources).__name__
-    return [Input(kind, reader.identity, size, size or UNKNOWN_BYTES, reader)]
+    return [Input(kind, reader.identity, size, size or tuning.unknown_bytes, reader)]
 
 
 def list_files(source: str | Place) -> list[Place]:
@@ -111,12 +110,13 @@ def list_files(source: str | Place) -> list[Place]:
     return [file for one in found for file in list_files(one)]
 
 
-def _make_input(path: Place) -> Input:
+def _make_input(path: Place, tuning: IngestTuning) -> Input:
     try:
         size = file_size(path)
         mark = path.mark() if isinstance(path, RemotePath) else path.stat().st_mtime_ns
     except OSError as error:
         reason = error.strerror or "there is no such file"
         raise InputError(f"{path} cannot be opened: {reason}.") from None
-    growth = _PACKED_GROWTH if path.name.lower().endswith(_PACKED) else _GROWTH
+    is_packed = path.name.lower().endswith(_PACKED)
+    growth = tuning.packed_growth if is_packed else tuning.text_growth
     return Input(str(path), [str(path.absolute()), size, mark], size, growth * size, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from bigscreen.data.layout import MAX_CHUNK_BYTES
@@ -11,25 +12,42 @@ from bigscreen.fleet.inline import usable_processors
 from bigscreen.intake.readers.base import Reader
 from bigscreen.intake.spill import RECORD
 
-BASE_BYTES = 320 << 20
-"""The process, a piece of text in all its forms, a part that is sorted (measured: 220 to 290)."""
-SCALED_BYTES = 400
-"""A scaled feature: moments, offset and factor, and both in the manifest (measured)."""
-DIVIDED_BYTES = 130
-"""A feature that is divided by a number: the factor alone."""
-CHUNK_COPIES = 5
-"""A chunk as pieces, stacked, checked and on its way to the disk."""
-STORED_ROW_BYTES = 32
-"""Label, norm, source row and weight of a stored row."""
+
+@dataclass(frozen=True)
+class IngestCosts:
+    """Bytes that the steps of an ingest need, most of them measured.
+
+    Attributes
+    ----------
+    base_bytes : int
+        Memory of the process, of a piece of text in all its forms, and of a part that is sorted
+        (measured: 220 to 290 MiB).
+    thread_bytes : int
+        Memory of each further thread: two pieces of text, a part and a chunk.
+    scaled_feature_bytes : int
+        Memory of a scaled feature: moments, offset and factor, and both in the manifest (measured).
+    divided_feature_bytes : int
+        Memory of a feature that is divided by a number: only the factor.
+    chunk_copies : int
+        Copies of a chunk in memory: pieces, stacked, checked, and being written.
+    stored_row_bytes : int
+        Label, norm, source row and weight of a stored row on disk.
+    """
+
+    base_bytes: int = 320 << 20
+    thread_bytes: int = 192 << 20
+    scaled_feature_bytes: int = 400
+    divided_feature_bytes: int = 130
+    chunk_copies: int = 5
+    stored_row_bytes: int = 32
 
 
-THREAD_BYTES = 192 << 20
-"""One thread more: a piece of text in all its forms and the next one, a part and a chunk."""
+COSTS = IngestCosts()
 
 
 def count_threads(memory: int, asked: int | None) -> int:
     """Return the number of threads: as requested, or one per core, and fewer if memory is small."""
-    most = max((memory - BASE_BYTES) // THREAD_BYTES + 1, 1)
+    most = max((memory - COSTS.base_bytes) // COSTS.thread_bytes + 1, 1)
     return min(asked or usable_processors(), most)
 
 
@@ -81,12 +99,13 @@ def check_memory(memory: int, n_features: int, scale: str, row_bytes: int, store
     ------
     InputError
     """
-    of_scaling = {"none": 0, "standard": SCALED_BYTES, "minmax": SCALED_BYTES}
+    scaled = COSTS.scaled_feature_bytes
+    of_scaling = {"none": 0, "standard": scaled, "minmax": scaled}
     parts = {
-        "for the process and the rows it reads": BASE_BYTES,
+        "for the process and the rows it reads": COSTS.base_bytes,
         f"for the scaling of {n_features} features": n_features
-        * of_scaling.get(scale, DIVIDED_BYTES),
-        "for rows on their way to the disk": CHUNK_COPIES
+        * of_scaling.get(scale, COSTS.divided_feature_bytes),
+        "for rows on their way to the disk": COSTS.chunk_copies
         * stores
         * max(row_bytes, MAX_CHUNK_BYTES),
     }

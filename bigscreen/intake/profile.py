@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,19 +15,31 @@ from bigscreen.data.order import row_hash
 from bigscreen.data.preparation import Preparation
 from bigscreen.numerics.rows import njit
 
-MOST_COLUMNS = 1000
-"""Tables with more columns than this are not profiled."""
 
-KEPT = 1 << 17
-"""Distinct rows whose hashes are kept to count copies; of more, a sample is kept."""
+@dataclass(frozen=True)
+class ProfileTuning:
+    """Sizes of the samples that a profile of a table keeps in memory.
 
-FIRST_ROWS = 20_000
-"""First rows whose values are kept, to recognise row numbers and undeclared marks of gaps."""
+    Attributes
+    ----------
+    max_hashes : int
+        Distinct rows whose hashes are kept to count copies; of more rows, a sample is kept.
+    first_rows : int
+        First rows whose values are kept, to recognise row numbers and undeclared marks of missing
+        values.
+    min_values : int
+        Columns with fewer distinct values are not searched for undeclared marks.
+    slice_values : int
+        Add rows in slices of this many values.
+    """
 
-FEW_VALUES = 10
-"""Columns with fewer distinct values are not searched for undeclared marks of missing values."""
+    max_hashes: int = 1 << 17
+    first_rows: int = 20_000
+    min_values: int = 10
+    slice_values: int = 1 << 20
 
-_SLICE = 1 << 20
+
+TUNING = ProfileTuning()
 
 
 def find_nearly_equal(texts: Iterable[Any]) -> str | None:
@@ -47,7 +60,8 @@ class CopyCounter:
     result does not depend on the order of the rows.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, max_hashes: int = TUNING.max_hashes) -> None:
+        self._max_hashes = max_hashes
         self._hashes, self._times = np.empty(0, np.uint64), np.empty(0, np.int64)
         self._shift, self._seed = 0, seed
         self._weights = np.empty(0, np.uint64)
@@ -71,7 +85,7 @@ class CopyCounter:
         self._times[places[known]] += times[known]
         self._hashes = np.insert(self._hashes, places[~known], hashes[~known])
         self._times = np.insert(self._times, places[~known], times[~known])
-        while len(self._hashes) > KEPT:
+        while len(self._hashes) > self._max_hashes:
             self._shift += 1
             below = self._is_sampled(self._hashes)
             self._hashes, self._times = self._hashes[below], self._times[below]
@@ -153,10 +167,10 @@ class TableProfile:
         Says which columns are categories or dates, and their names.
     """
 
-    def __init__(self, preparation: Preparation) -> None:
-        self._known = preparation
+    def __init__(self, preparation: Preparation, tuning: ProfileTuning = TUNING) -> None:
+        self._known, self._tuning = preparation, tuning
         self._numeric = preparation.numeric_columns
-        self._rows, self._copies = 0, CopyCounter()
+        self._rows, self._copies = 0, CopyCounter(max_hashes=tuning.max_hashes)
         self._kinds = {c: np.zeros(0, np.int64) for c in preparation.categories}
         self._shift: NDArray[np.float64] | None = None
         width = len(self._numeric)
@@ -167,7 +181,7 @@ class TableProfile:
 
     def add(self, X: Features, y: NDArray[Any]) -> None:
         """Add dense rows X, (rows, n_raw), with categories as codes, and labels y, (rows,)."""
-        step = max(_SLICE // max(X.shape[1], 1), 1)
+        step = max(self._tuning.slice_values // max(X.shape[1], 1), 1)
         for at in range(0, X.shape[0], step):
             self._add(np.asarray(X[at : at + step]), y[at : at + step])
 
@@ -177,8 +191,8 @@ class TableProfile:
             found = np.bincount(X[X[:, c] >= 0, c].astype(np.int64), minlength=len(counts))
             found[: len(counts)] += counts
             self._kinds[c] = found
-        if len(self._first) < FIRST_ROWS:
-            first = X[: FIRST_ROWS - len(self._first), self._numeric]
+        if (missing := self._tuning.first_rows - len(self._first)) > 0:
+            first = X[:missing, self._numeric]
             self._first = np.concatenate([self._first, first])
         self._rows += len(X)
         if self._shift is None:
@@ -246,7 +260,7 @@ class TableProfile:
         """Return the smallest or largest value if it is frequent and far from others, or None."""
         values, times = np.unique(self._first[:, k], return_counts=True)
         values, times = values[~np.isnan(values)], times[~np.isnan(values)]
-        if len(values) < FEW_VALUES:
+        if len(values) < self._tuning.min_values:
             return None
         for end, rest in ((values[0], values[1:]), (values[-1], values[:-1])):
             often = times[values == end][0] >= max(5, 0.01 * times.sum())

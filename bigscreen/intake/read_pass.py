@@ -34,12 +34,8 @@ from bigscreen.intake.readers.binary import MatrixReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
 from bigscreen.intake.readers.text import missing_value_error
 from bigscreen.intake.source import BlockChecker, BlockShape, ReadState
-from bigscreen.intake.spill import BUCKET_BYTES, RECORD, Journal, Spill, choose_bucket_bits
-
-CHECKPOINT_BYTES = 64 << 20
-CHECKPOINT_SECONDS = 5.0
-LISTED = 1000
-"""List the places of at most this many dropped rows."""
+from bigscreen.intake.spill import RECORD, Journal, Spill, choose_bucket_bits
+from bigscreen.intake.tuning import TUNING, IngestTuning
 
 Report = Callable[[dict[str, Any]], None]
 _Open = tuple[Reader, Iterable[Block]]
@@ -97,9 +93,17 @@ class Reading:
     folder : Path
         Folder of the spill.
     journal : Journal
+    tuning : IngestTuning
     """
 
-    def __init__(self, request: ReadRequest, folder: Path, journal: Journal) -> None:
+    def __init__(
+        self,
+        request: ReadRequest,
+        folder: Path,
+        journal: Journal,
+        tuning: IngestTuning = TUNING,
+    ) -> None:
+        self.tuning = tuning
         self.request, self.folder, self.journal = request, folder, journal
         self.shape: BlockShape | None
         self.spill: Spill | None
@@ -344,7 +348,8 @@ class Reading:
             labels = np.ravel(block.y).tolist()
             lacking = lacking | np.array([plain_label(value) is None for value in labels], bool)
         found = self.found
-        for row in np.flatnonzero(lacking)[: LISTED - len(found.dropped_rows)].tolist():
+        max_rows = self.tuning.max_listed_rows
+        for row in np.flatnonzero(lacking)[: max_rows - len(found.dropped_rows)].tolist():
             names = (
                 repr(reader.names[c]) if reader.names else f"column {c + 1}"
                 for c in np.flatnonzero(lacks[row]).tolist()
@@ -401,8 +406,8 @@ class Reading:
             categorical=sorted({*reader.categories, *kinds}),
             dates={str(c): form for c, form in {**reader.dates, **dates}.items()},
             hashed={str(c): bits for c, bits in reader.hashed.items()},
-            bits=choose_bucket_bits(self.request.expected_bytes),
-            rows_per_bucket=max(BUCKET_BYTES // (RECORD.itemsize + row_bytes), 1),
+            bits=choose_bucket_bits(self.request.expected_bytes, self.tuning),
+            rows_per_bucket=max(self.tuning.bucket_bytes // (RECORD.itemsize + row_bytes), 1),
             wide=wide,
             left_out=reader.left_out,
             spread=None if sparse or wide else column_spreads(block.X).tolist(),
@@ -441,7 +446,7 @@ class Reading:
         choices = self.request.choices
         order = Order(choices.seed, choices.shuffle, shape.bits, shape.rows_per_bucket)
         self.shape = shape
-        self.spill = Spill(self.folder, order, shape.width, lengths, shape.wide)
+        self.spill = Spill(self.folder, order, shape.width, lengths, shape.wide, self.tuning)
         self._intake = BlockChecker(self.found, shape, self.request.like, choices)
 
     def _update_index_base(self, reader: Reader) -> None:
@@ -453,8 +458,8 @@ class Reading:
     def _save_if_due(self) -> None:
         if self.spill is None:
             return
-        due = self.spill.pending >= max(CHECKPOINT_BYTES, len(self.spill.lengths) << 16)
-        if due or time.monotonic() - self._saved >= CHECKPOINT_SECONDS:
+        due = self.spill.pending >= max(self.tuning.checkpoint_bytes, len(self.spill.lengths) << 16)
+        if due or time.monotonic() - self._saved >= self.tuning.checkpoint_seconds:
             self._save()
 
     def _count_categories(self) -> dict[int, int]:

@@ -21,12 +21,11 @@ from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.choices import Choices
-from bigscreen.intake.needs import STORED_ROW_BYTES, check_disk, check_memory
-from bigscreen.intake.profile import MOST_COLUMNS, TableProfile, find_nearly_equal
+from bigscreen.intake.needs import COSTS, check_disk, check_memory
+from bigscreen.intake.profile import TableProfile, find_nearly_equal
 from bigscreen.intake.read_pass import Reading, Report
 from bigscreen.intake.source import (
-    FEW_LABELS,
-    MAX_LABELS,
+    LIMITS,
     match_labels,
     normalise_truths,
     settle_labels,
@@ -40,10 +39,6 @@ from bigscreen.intake.write_pass import (
     measure_moments,
     write_datasets,
 )
-
-DENSE_WIDTH = 256
-DENSE_SHARE = 0.5
-"""Store CSR if rows have more features than the first, and CSR takes less than this fraction."""
 
 MAX_NAMED = 5
 """Name at most this many columns, labels or rows in a note."""
@@ -128,6 +123,7 @@ class StoreBuilder:
     ) -> None:
         assert reading.shape is not None and reading.spill is not None
         self.wanted, self.found, self.shape = wanted, reading.found, reading.shape
+        self._tuning = reading.tuning
         self._spill, self._journal, self._report = reading.spill, journal, report
         self.notes: list[str] = []
 
@@ -186,8 +182,9 @@ class StoreBuilder:
         if like is not None and like.labels:
             return list(like.labels), match_labels(self.found.labels, like.labels, like.positive)
         # Test rows of a one-class machine keep their own labels: the existing store has none.
-        least = 2 if like is None and not wanted.choices.unlabelled else 0
-        most = max(wanted.choices.max_kinds or 0, FEW_LABELS) if least else MAX_LABELS
+        least, most = 0, LIMITS.max_raw_labels
+        if like is None and not wanted.choices.unlabelled:
+            least, most = 2, max(wanted.choices.max_kinds or 0, LIMITS.max_labels)
         return settle_labels(self.found.labels, wanted.choices.positive, least, most)
 
     def _count_held_out(self) -> int:
@@ -254,7 +251,8 @@ class StoreBuilder:
                 preparation = replace(preparation, scaling=scale, factor=factor)
         n_features = preparation.n_features or n_raw
         self.planned = self._plan_bytes(preparation, n_features)
-        return Transform(preparation, recode, n_features, self._is_sparse(preparation, n_features))
+        sparse = self._is_sparse(preparation, n_features)
+        return Transform(preparation, recode, n_features, sparse, self._tuning.slice_bytes)
 
     def _plan_bytes(self, preparation: Preparation, n_features: int) -> dict[str, int]:
         """Return the bytes of the features in the dense and in the sparse layout."""
@@ -273,7 +271,7 @@ class StoreBuilder:
         name = "sparse" if transform.sparse else "dense"
         parts = {
             f"{rows} {name} rows of {transform.n_features} features": self.planned[name],
-            "labels, weights and numbers of rows": STORED_ROW_BYTES * rows,
+            "labels, weights and numbers of rows": COSTS.stored_row_bytes * rows,
         }
         files = (file for path in wanted.paths for file in unfinished_path(path).rglob("*"))
         kept = sum(file.stat().st_size for file in files if file.is_file())
@@ -294,8 +292,8 @@ class StoreBuilder:
             return False
         if wanted.like_sparse is not None:
             return wanted.like_sparse
-        saves = self.planned["sparse"] < DENSE_SHARE * self.planned["dense"]
-        return n_features > DENSE_WIDTH and saves
+        saves = self.planned["sparse"] < self._tuning.max_sparse_fraction * self.planned["dense"]
+        return n_features > self._tuning.min_sparse_features and saves
 
     def _settle_fill(self, spilled: SpillReader, survey: RowCounts, transform: Transform) -> None:
         """Compute the replacements of missing numbers, unless an earlier run has done so."""
@@ -478,7 +476,7 @@ class StoreBuilder:
 
     def _make_profiles(self, transform: Transform, sides: int) -> list[TableProfile]:
         n_raw = transform.preparation.n_raw or 0
-        if self.shape.sparse or not 0 < n_raw <= MOST_COLUMNS:
+        if self.shape.sparse or not 0 < n_raw <= self._tuning.max_profile_columns:
             return []
         return [TableProfile(transform.preparation) for _ in range(sides)]
 

@@ -28,12 +28,31 @@ Where = Callable[[int], str]
 
 _NUMBER_WITH_UNIT = re.compile(r"[^\w\s]?\s?-?\d[\d.,' ]*\s?(?:[^\W\d]{1,4}|[^\w\s])?[23²³]?")
 """Matches a number with a currency or a unit: $1,200.50, 45.5 kg, 12%."""
-FEW_LABELS = 200
-"""Refuse more distinct labels than this, unless `max_kinds` allows them."""
-MAX_KINDS = 1000
-"""Refuse a text column with more categories than this: it probably holds names or free text."""
-FEW_KINDS = 50
-"""Accept this many categories for any number of rows; beyond it, at most one for ten rows."""
+
+
+@dataclass(frozen=True)
+class DistinctLimits:
+    """Limits on distinct labels and categories: more are probably measurements, names or texts.
+
+    Attributes
+    ----------
+    max_labels : int
+        Refuse more labels, unless `max_kinds` allows them.
+    max_raw_labels : int
+        Refuse more labels while reading, whatever the options.
+    max_kinds : int
+        Refuse a text column with more categories, unless `max_kinds` allows them.
+    min_kinds : int
+        Accept this many categories for any number of rows; beyond it, at most one for ten rows.
+    """
+
+    max_labels: int = 200
+    max_raw_labels: int = 65_536
+    max_kinds: int = 1000
+    min_kinds: int = 50
+
+
+LIMITS = DistinctLimits()
 
 
 @dataclass
@@ -265,7 +284,7 @@ class BlockChecker:
                     ours[text] = len(names)
                     names.append(text)
                 fresh.append(ours.get(text, -1))
-            most = self.choices.max_kinds or MAX_KINDS
+            most = self.choices.max_kinds or LIMITS.max_kinds
             self._check_kinds(c, most, f"has more than {most} kinds", reader)
             self._tables[c] = table = np.concatenate([table, np.array(fresh, np.int32)])
             # One entry more, at the end, so that -1 stays -1.
@@ -281,7 +300,7 @@ class BlockChecker:
             rows = self.found.rows
             for c, kinds in self.found.categories.items():
                 why = f"has {len(kinds)} kinds in {rows} rows, more than one for ten"
-                self._check_kinds(c, max(rows // 10, FEW_KINDS), why, reader)
+                self._check_kinds(c, max(rows // 10, LIMITS.min_kinds), why, reader)
 
     def _check_kinds(self, c: int, most: int, why: str, reader: Reader) -> None:
         hashed = str(c) in self.shape.hashed
@@ -338,7 +357,6 @@ class BlockChecker:
             self.found.unknown[code] = self.found.unknown.get(code, 0) + int(rows[code])
 
 
-MAX_LABELS = 65_536
 REST = "rest"
 
 
@@ -353,9 +371,14 @@ class LabelEncoder:
     ----------
     values : list of str, int or float, optional
         The label of each raw code so far; new labels are appended.
+    max_labels : int
+        Refuse more labels than this.
     """
 
-    def __init__(self, values: list[Label] | None = None) -> None:
+    def __init__(
+        self, values: list[Label] | None = None, max_labels: int = LIMITS.max_raw_labels
+    ) -> None:
+        self._max_labels = max_labels
         self.values: list[Label] = [] if values is None else values
         self._codes: dict[Any, int] = {value: code for code, value in enumerate(self.values)}
         self._bytes = sum(len(str(value).encode()) for value in self.values)
@@ -385,11 +408,12 @@ class LabelEncoder:
         else:
             values, inverse = np.unique(y, return_inverse=True)
             codes = np.array([self._code(v) for v in values.tolist()], np.int32)[inverse.ravel()]
-        if len(self.values) > MAX_LABELS:
-            first = int(np.argmax(codes >= MAX_LABELS))
+        if len(self.values) > self._max_labels:
+            first = int(np.argmax(codes >= self._max_labels))
             raise InputError(
-                f"{where(first)}: there are more than {MAX_LABELS} different labels; say which "
-                "column holds the label (this one looks like a measurement), or ask for regression."
+                f"{where(first)}: there are more than {self._max_labels} different labels; say "
+                "which column holds the label (this one looks like a measurement), or ask for "
+                "regression."
             )
         if self._bytes > MAX_TEXT_BYTES:
             raise InputError(
@@ -445,7 +469,7 @@ def normalise_truths(values: Sequence[Label]) -> list[Label]:
 
 
 def settle_labels(
-    values: list[Label], positive: Label | None, least: int = 2, most: int = MAX_LABELS
+    values: list[Label], positive: Label | None, least: int = 2, most: int = LIMITS.max_raw_labels
 ) -> tuple[list[Label], NDArray[np.int32]]:
     """Decide the labels of a new store, and the code of each raw label.
 

@@ -21,28 +21,20 @@ from bigscreen.data.layout import Features, csr, csr_stack, take_rows
 from bigscreen.data.order import Order
 from bigscreen.errors import InputError
 from bigscreen.files.sealed import CHECKSUM, Damaged, seal, unseal
+from bigscreen.intake.tuning import TUNING, IngestTuning
 
 RECORD = np.dtype([("row", "<i8"), ("nnz", "<i8"), ("weight", "<f8"), ("y", "<f8")])
 ENTRY = {kind: np.dtype([("index", "<i4"), ("value", kind)]) for kind in ("<f4", "<f8")}
 
-BUCKET_BYTES = 32 << 20
-"""Choose the number of buckets so that each has about this size."""
 
-PART_BYTES = 64 << 20
-"""Sort at most this many bytes of rows in memory at once: a larger bucket is read in parts."""
-
-SLAB_BYTES = 16 << 20
-MAX_BITS = 12
-FLUSHERS = 8
-
-
-def choose_bucket_bits(expected_bytes: int) -> int:
-    """Return b so that 2**b buckets of `expected_bytes` are about BUCKET_BYTES each.
+def choose_bucket_bits(expected_bytes: int, tuning: IngestTuning = TUNING) -> int:
+    """Return b so that 2**b buckets of `expected_bytes` have about `tuning.bucket_bytes` each.
 
     The estimate may be far off, because a compressed source does not tell its size: small buckets
     cost a few file handles, and large buckets are read back in parts.
     """
-    return min(max(expected_bytes // BUCKET_BYTES, 0).bit_length(), MAX_BITS)
+    buckets = max(expected_bytes // tuning.bucket_bytes, 0)
+    return min(buckets.bit_length(), tuning.max_bucket_bits)
 
 
 @dataclass
@@ -92,6 +84,7 @@ class Spill:
         lengths. Older versions wrote no checksums.
     wide : bool
         Whether values are float64 instead of float32.
+    tuning : IngestTuning
     """
 
     def __init__(
@@ -101,7 +94,9 @@ class Spill:
         width: int | None,
         lengths: dict[int, list[int]] | None = None,
         wide: bool = False,
+        tuning: IngestTuning = TUNING,
     ) -> None:
+        self.tuning = tuning
         self.real = "<f8" if wide else "<f4"
         self.folder, self.order, self.width = folder, order, width
         self.lengths = dict(lengths or {})
@@ -127,7 +122,7 @@ class Spill:
 
     def flush(self) -> dict[int, list[int]]:
         """Write the added rows durably; return the new lengths and checksums of their buckets."""
-        with ThreadPoolExecutor(FLUSHERS) as pool:  # threads mostly wait for the disk
+        with ThreadPoolExecutor(self.tuning.flush_threads) as pool:
             grown = dict(pool.map(self._flush_bucket, self._waiting.items()))
         self.lengths.update(grown)
         self._waiting.clear()
@@ -153,21 +148,21 @@ class Spill:
         return self.folder / f"{bucket:06d}.rows", self.folder / f"{bucket:06d}.values"
 
     def parts(self) -> list[Part]:
-        """Return ascending key ranges whose rows take about PART_BYTES at most."""
+        """Return ascending key ranges whose rows take about `tuning.part_bytes` at most."""
         parts = []
         for bucket in sorted(self.lengths):
-            pieces = -(-sum(self.lengths[bucket][:2]) // PART_BYTES)
+            pieces = -(-sum(self.lengths[bucket][:2]) // self.tuning.part_bytes)
             parts += [Part(bucket, *bounds) for bounds in self.order.split(bucket, pieces)]
         return parts
 
     def records(self, bucket: int) -> Iterator[NDArray[np.void]]:
-        """Yield the records of a bucket in source order, one array for each SLAB_BYTES."""
+        """Yield the records of a bucket in source order, one array for each slab."""
         self._verify_bucket(bucket)
         count = self.lengths[bucket][0] // RECORD.itemsize
         with open(self.files(bucket)[0], "rb") as file:
-            for at in range(0, count, SLAB_BYTES // RECORD.itemsize):
-                wanted = min(SLAB_BYTES // RECORD.itemsize, count - at)
-                yield np.fromfile(file, RECORD, wanted)
+            per_slab = self.tuning.slab_bytes // RECORD.itemsize
+            for at in range(0, count, per_slab):
+                yield np.fromfile(file, RECORD, min(per_slab, count - at))
 
     def numbers(self) -> Iterator[NDArray[np.int64]]:
         """Yield arrays of the source row numbers of all rows."""
@@ -205,7 +200,7 @@ class Spill:
         self._verify_bucket(bucket)
         of_records, of_values = self.lengths[bucket][:2]
         count = of_records // RECORD.itemsize
-        per_slab = max(SLAB_BYTES * count // max(of_records + of_values, 1), 1)
+        per_slab = max(self.tuning.slab_bytes * count // max(of_records + of_values, 1), 1)
         rows_file, values_file = self.files(bucket)
         with open(rows_file, "rb") as records, open(values_file, "rb") as values:
             for at in range(0, count, per_slab):
@@ -229,7 +224,7 @@ class Spill:
         for file, crc in zip(self.files(bucket), crcs, strict=False):
             found = 0
             with open(file, "rb", buffering=0) as stream:
-                while data := stream.read(SLAB_BYTES):
+                while data := stream.read(self.tuning.slab_bytes):
                     found = google_crc32c.extend(found, data)
             if found != crc:
                 raise InputError(

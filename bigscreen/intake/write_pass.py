@@ -19,8 +19,7 @@ from bigscreen.data.writer import DatasetWriter
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.profile import TableProfile
 from bigscreen.intake.spill import Part, Spill, SpilledRows, stack_rows
-
-_SLICE_BYTES = 8 << 20
+from bigscreen.intake.tuning import TUNING
 
 
 @dataclass
@@ -36,18 +35,21 @@ class Transform:
         Number of columns of the result.
     sparse : bool
         Whether the result is CSR.
+    slice_bytes : int
+        See `IngestTuning`.
     """
 
     preparation: Preparation
     recode: dict[int, NDArray[np.int32]]
     n_features: int
     sparse: bool
+    slice_bytes: int = TUNING.slice_bytes
 
     def slices(self, X: Features) -> Iterator[tuple[int, Features]]:
         """Yield slices of X, small when stored, and the number of the first row of each."""
         width = X.shape[1] if self.sparse else self.n_features
         whole = (issparse(X) and self.sparse) or self._is_identity(X)
-        step = X.shape[0] if whole else max(_SLICE_BYTES // (8 * width), 1)
+        step = X.shape[0] if whole else max(self.slice_bytes // (8 * width), 1)
         for at in range(0, X.shape[0], max(step, 1)):
             yield at, _slice_rows(X, at, min(at + step, X.shape[0]))
 
@@ -167,13 +169,9 @@ def measure_moments(
             report(int(sizes.sum()))
 
     # Always the same batches: the last digits of sums depend on which rows are added at once.
-    for batch in _rebatch(pieces(), max(_SLICE_BYTES // (8 * len(numeric)), 1)):
+    for batch in _rebatch(pieces(), max(transform.slice_bytes // (8 * len(numeric)), 1)):
         moments.add(batch)
     return moments
-
-
-SAMPLE_ROWS, SAMPLE_BYTES = 100_000, 64 << 20
-"""Compute medians and commonest values from at most this many evenly spread rows and bytes."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +195,9 @@ def measure_fill(
     numeric : int64 (columns,)
     """
     rows = int(survey.sizes[:, 0].sum())
-    most = max(1, min(SAMPLE_ROWS, SAMPLE_BYTES // (8 * max(len(numeric), 1))))
+    tuning = spilled.spill.tuning
+    within = tuning.fill_sample_bytes // (8 * max(len(numeric), 1))
+    most = max(1, min(tuning.fill_sample_rows, within))
     step, at = -(-rows // most), 0
     sums, counts = np.zeros(len(numeric)), np.zeros(len(numeric), np.int64)
     sample = [np.empty((0, len(numeric)))]

@@ -21,8 +21,8 @@ from bigscreen.data.limits import parse_json
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
 from bigscreen.intake.readers import categories
-from bigscreen.intake.readers import table as dialect
 from bigscreen.intake.readers.formats import open_source
+from bigscreen.intake.readers.table import detect_layout
 from bigscreen.model.file import is_path
 from bigscreen.model.model import Model
 
@@ -314,13 +314,12 @@ def test_texts_of_a_column_are_bounded_in_all(tmp_path, monkeypatch):
         open_source(tmp_path / "a.csv")
 
 
-def test_wide_tables_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(dialect, "_MAX_COLUMNS", 101)
+def test_tables_with_too_many_columns_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text((",".join(["1.5"] * 100) + "\n") * 3)
     assert open_source(tmp_path / "a.csv", header=False).n_features == 99
     (tmp_path / "b.csv").write_text((",".join(["1.5"] * 102) + "\n") * 3)
     with pytest.raises(InputError, match="line 1: the line has 101 columns or more"):
-        open_source(tmp_path / "b.csv", header=False)
+        detect_layout(tmp_path / "b.csv", header=False, max_columns=101)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "svm", "npy", "npz", "h5", "parquet", "arff", "idx"])

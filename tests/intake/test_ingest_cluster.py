@@ -24,6 +24,7 @@ from bigscreen.intake import read_pass
 from bigscreen.intake.ingest import ingest
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.formats import open_source
+from bigscreen.intake.tuning import IngestTuning
 
 ROWS = 1000
 HOW = {"impute": "mean", "scale": "standard", "holdout": 0.2, "seed": 3}
@@ -145,7 +146,7 @@ def test_workers_that_die_and_an_ingest_that_goes_on(tmp_path, monkeypatch, flee
         if event["phase"] == "read" and event["rows"] > ROWS // 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("bigscreen.intake.read_pass.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("bigscreen.intake.ingest.TUNING", IngestTuning(checkpoint_seconds=0.0))
     with pytest.raises(KeyboardInterrupt, match="run the same command again"):
         ingest(source, tmp_path / "s.store", progress=stop, **how)
     read = []

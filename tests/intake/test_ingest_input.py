@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
+from bigscreen.intake.source import LabelEncoder
 
 
 def real(name: str) -> Path:
@@ -56,10 +57,10 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(case, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_regression_targets_are_no_labels(tmp_path, monkeypatch):
-    monkeypatch.setattr("bigscreen.intake.source.MAX_LABELS", 100)
+def test_regression_targets_are_no_labels():
+    labels = LabelEncoder(max_labels=100)
     with pytest.raises(InputError, match="row 100: there are more than 100 different labels"):
-        ingest((np.ones((500, 2)), np.arange(500) / 7), tmp_path / "a")
+        labels.encode(np.arange(500) / 7, 500, lambda i: f"row {i}")
 
 
 # --- real data -------------------------------------------------------------------------------

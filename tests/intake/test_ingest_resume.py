@@ -40,13 +40,14 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 CHILD = """
 import json, sys, time
-from bigscreen.intake import read_pass, spill
+from bigscreen.intake import ingest as ingest_module
 from bigscreen.intake.ingest import ingest
 from bigscreen.intake.readers import base
+from bigscreen.intake.tuning import IngestTuning
 
-spill.BUCKET_BYTES = read_pass.BUCKET_BYTES = 60_000
-spill.PART_BYTES = 30_000
-read_pass.CHECKPOINT_BYTES = 60_000
+ingest_module.TUNING = IngestTuning(
+    bucket_bytes=60_000, part_bytes=30_000, checkpoint_bytes=60_000
+)
 base.PIECE_BYTES = 20_000
 
 def progress(event):

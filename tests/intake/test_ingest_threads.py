@@ -13,6 +13,7 @@ from bigscreen.data.dataset import Dataset
 from bigscreen.errors import InputError
 from bigscreen.intake import needs
 from bigscreen.intake.ingest import ingest
+from bigscreen.intake.needs import COSTS
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.formats import open_source
 
@@ -133,8 +134,8 @@ def test_blocks_and_progress_do_not_depend_on_who_parses(
 
 
 def test_threads_within_the_memory() -> None:
-    assert needs.count_threads(needs.BASE_BYTES, 8) == 1
-    assert needs.count_threads(needs.BASE_BYTES + 2 * needs.THREAD_BYTES, 8) == 3
+    assert needs.count_threads(COSTS.base_bytes, 8) == 1
+    assert needs.count_threads(COSTS.base_bytes + 2 * COSTS.thread_bytes, 8) == 3
     assert needs.count_threads(1 << 40, 8) == 8
     assert needs.count_threads(1 << 40, None) >= 1
 

@@ -10,9 +10,8 @@ from scipy import sparse, stats
 
 from bigscreen.cli.commands import group
 from bigscreen.data.dataset import Dataset
-from bigscreen.intake import profile
 from bigscreen.intake.ingest import ingest
-from bigscreen.intake.profile import CopyCounter
+from bigscreen.intake.profile import TUNING, CopyCounter
 
 
 def mixed(path, n=900, seed=0):
@@ -113,11 +112,11 @@ def test_the_command_line_prints_it_and_info_again(tmp_path):
         assert "2021-01-01 to 2021-12-28" in text and "'Rome' and 'rome' differ" in text
 
 
-def test_sparse_and_wide_tables_have_none(tmp_path, monkeypatch):
+def test_sparse_and_wide_tables_have_no_profile(tmp_path):
     X = sparse.random_array((30, 20), density=0.2, format="csr", rng=np.random.default_rng(0))
     assert ingest((X, np.arange(30) % 2), tmp_path / "s").store.profile is None
-    monkeypatch.setattr("bigscreen.intake.settle.MOST_COLUMNS", 10)
-    assert ingest((X.toarray(), np.arange(30) % 2), tmp_path / "t").store.profile is None
+    wide = np.ones((30, 1001), np.float32)
+    assert ingest((wide, np.arange(30) % 2), tmp_path / "t").store.profile is None
 
 
 @settings(max_examples=25, deadline=None)
@@ -130,14 +129,12 @@ def test_copies_are_counted_in_any_order(seed, rows, kinds):
     chosen = rng.integers(0, kinds, rows)
     wanted = 1 - len(np.unique(chosen)) / rows
     shares = []
-    with pytest.MonkeyPatch.context() as patch:
-        for most in (profile.KEPT, 60, 60):
-            patch.setattr(profile, "KEPT", most)
-            copies = CopyCounter()
-            for part in np.array_split(rng.permutation(chosen), 4):
-                copies.add(X[part], y[part])
-            shares.append(copies.fraction)
-            assert copies.is_exact == (most > 60 or len(np.unique(chosen)) <= 60)
+    for most in (TUNING.max_hashes, 60, 60):
+        copies = CopyCounter(max_hashes=most)
+        for part in np.array_split(rng.permutation(chosen), 4):
+            copies.add(X[part], y[part])
+        shares.append(copies.fraction)
+        assert copies.is_exact == (most > 60 or len(np.unique(chosen)) <= 60)
     assert shares[0] == pytest.approx(wanted) and shares[1] == shares[2]
     assert abs(shares[1] - wanted) <= 0.4
 

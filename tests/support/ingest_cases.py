@@ -7,10 +7,9 @@ import pytest
 from scipy.sparse import issparse
 
 from bigscreen.data.dataset import Dataset
-from bigscreen.intake import inputs, spill
-from bigscreen.intake import read_pass as reading
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers import binary as matrix
+from bigscreen.intake.tuning import IngestTuning
 
 
 def rows_and_labels() -> tuple[np.ndarray, np.ndarray]:
@@ -25,12 +24,14 @@ def take_small_steps(patch: pytest.MonkeyPatch) -> None:
     """Many blocks, buckets, parts and checkpoints out of little data."""
     patch.setattr(matrix, "PIECE_BYTES", 20_000)
     patch.setattr(base, "PIECE_BYTES", 20_000)
-    patch.setattr(spill, "BUCKET_BYTES", 50_000)
-    patch.setattr(reading, "BUCKET_BYTES", 50_000)
-    patch.setattr(spill, "PART_BYTES", 20_000)
-    patch.setattr(spill, "SLAB_BYTES", 9_000)
-    patch.setattr(reading, "CHECKPOINT_BYTES", 100_000)
-    patch.setattr(inputs, "UNKNOWN_BYTES", 300_000)
+    small = IngestTuning(
+        bucket_bytes=50_000,
+        part_bytes=20_000,
+        slab_bytes=9_000,
+        checkpoint_bytes=100_000,
+        unknown_bytes=300_000,
+    )
+    patch.setattr("bigscreen.intake.ingest.TUNING", small)
 
 
 def dense(data: Dataset) -> np.ndarray:

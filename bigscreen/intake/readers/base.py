@@ -48,9 +48,6 @@ with suppress(ImportError):
     _DECOMPRESSORS["gzip"] = lambda raw: igzip.IGzipFile(fileobj=raw, mode="rb")
     _DAMAGE_ERRORS = (*_DAMAGE_ERRORS, importlib.import_module("isal.isal_zlib").error)
 
-_DECOMPRESS_BYTES = 1 << 16
-"""Decompress this many bytes at a time: errors locate damage to within this size."""
-
 
 @dataclass
 class Block:
@@ -222,12 +219,15 @@ class Source:
         self._take: Callable[[int], bytes] = self._file.read
         self._read = self._done = 0
 
-    def read(self, size: int) -> bytes:
-        """Return the next `size` uncompressed bytes; fewer only at the end of the file."""
+    def read(self, size: int, step_bytes: int = 1 << 16) -> bytes:
+        """Return the next `size` uncompressed bytes; fewer only at the end of the file.
+
+        It decompresses `step_bytes` at a time, so that an error locates damage that precisely.
+        """
         parts: list[bytes] = []
         missing = size
         while missing > 0:
-            step = min(missing, _DECOMPRESS_BYTES) if self.compressed else missing
+            step = min(missing, step_bytes) if self.compressed else missing
             try:
                 part = self._take(step)
             except _DAMAGE_ERRORS as error:

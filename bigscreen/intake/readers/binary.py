@@ -31,10 +31,6 @@ X_NAMES = ("X", "x", "data", "features")
 Y_NAMES = ("y", "Y", "label", "labels", "target", "targets")
 
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-_SKIP_BYTES = 8 << 20
-
-LARGEST_CHUNK = 256 << 20
-"""Refuse HDF5 datasets with larger chunks: one row needs a whole chunk in memory."""
 
 
 class StreamRows:
@@ -60,7 +56,7 @@ class StreamRows:
         """Return rows start..stop-1; `start` must not be below the last `stop`."""
         missing = (start - self._at) * self.row_bytes
         while missing > 0:
-            missing -= len(self._bytes(min(missing, _SKIP_BYTES)))
+            missing -= len(self._bytes(min(missing, PIECE_BYTES)))
         data = self._bytes((stop - start) * self.row_bytes)
         self._at = stop
         values = np.frombuffer(data, self._dtype).reshape(stop - start, *self.shape[1:])
@@ -165,6 +161,7 @@ def open_hdf5(
     h5_x: str | None,
     h5_y: str | None,
     memory: int | None = None,
+    max_chunk_bytes: int = 256 << 20,
 ) -> MatrixReader:
     """Open an HDF5 file.
 
@@ -175,6 +172,10 @@ def open_hdf5(
     h5_x, h5_y : str or None
         Paths of the datasets within the file. Default: the only dataset with a usual name (X,
         data, features; y, label, target), or else the only dataset of a suitable shape.
+    memory : int, optional
+        Bytes of memory that reading may use.
+    max_chunk_bytes : int
+        Refuse datasets with larger chunks: reading one row needs a whole chunk in memory.
     """
     import h5py
 
@@ -199,7 +200,7 @@ def open_hdf5(
             path, shapes, h5_y, Y_NAMES, "y", lambda shape: shape in ((rows,), (rows, 1))
         )
 
-    most = min(LARGEST_CHUNK, allowed_memory(memory) // 4)
+    most = min(max_chunk_bytes, allowed_memory(memory) // 4)
     for name in (x_name, y_name):
         if name is not None and chunks[name] > most:
             raise InputError(

@@ -30,9 +30,6 @@ from bigscreen.numerics.rows import njit
 NO_MISSING = Missing()
 """Missing values are errors, and only the usual texts ("", "NA", ...) mark them."""
 
-_FIRST_ROWS = 64
-"""Try to convert this many rows before a whole column, since a failing conversion is slow."""
-
 MAX_CATEGORIES = 100_000
 MAX_TEXT_BYTES = 64 << 20
 """Refuse a column whose distinct texts take more bytes than this."""
@@ -360,13 +357,13 @@ def trim_texts(column: Any) -> Any:
     return pyarrow.compute.utf8_trim_whitespace(column)
 
 
-def try_numbers(column: Any) -> Any:
+def try_numbers(column: Any, first_rows: int = 64) -> Any:
     """Return an Arrow array as float64, or None if it contains a text that is not a number."""
     try:
         if pyarrow.types.is_large_binary(column.type):
             column = column.cast(pyarrow.large_utf8())
         # A cast that fails is slow, and most text columns fail in the first rows.
-        column.slice(0, _FIRST_ROWS).cast(pyarrow.float64(), safe=False)
+        column.slice(0, first_rows).cast(pyarrow.float64(), safe=False)
         return column.cast(pyarrow.float64(), safe=False)
     except pyarrow.ArrowException:
         return None

@@ -18,9 +18,6 @@ from bigscreen.fleet.memory import allowed_memory
 from bigscreen.intake.readers.arrow import ArrowReader
 from bigscreen.intake.readers.base import MAX_WHOLE_BYTES, PIECE_BYTES, check_state, file_state
 
-MAX_GROUP_BYTES = 256 << 20
-"""Never read a row group as one piece if its numbers take more bytes than this."""
-
 
 class ColumnarReader(ArrowReader):
     """Reads a Parquet or Feather file; text columns become categorical.
@@ -55,7 +52,8 @@ class ColumnarReader(ArrowReader):
         if rows == 0:
             raise NoRows(f"{path} has no row.")
         super().__init__(str(path), schema, rows, **options)
-        self._whole_bytes = min(max(most // 128, MAX_WHOLE_BYTES), MAX_GROUP_BYTES)
+        # Row groups whose numbers take at most this are read as one piece.
+        self._whole_bytes = min(max(most // 128, MAX_WHOLE_BYTES), 256 << 20)
         self.anywhere = all(map(self._is_piece, range(len(self._groups))))
 
     @cached_property

@@ -60,7 +60,6 @@ _MAGIC = {
     b"\x00\x00": "IDX",
 }
 _ENTRY = re.compile(rb"\d+:[^\s:]+$")
-_HEAD_BYTES = 1 << 16
 
 
 def is_path(source: Any) -> bool:
@@ -144,7 +143,7 @@ def detect_format(path: Place) -> str:
         If the file does not exist, or its format is unknown.
     """
     with Source(path) as source:
-        head = source.read(_HEAD_BYTES)
+        head = source.read(1 << 16)
         compressed = source.compressed
     kind = next((k for magic, k in _MAGIC.items() if head.startswith(magic)), None)
     if kind not in (None, "IDX") and compressed:

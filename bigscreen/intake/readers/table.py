@@ -140,8 +140,8 @@ def _holds_whole_numbers(fields: Fields | None, f: int) -> bool:
 
 
 _SAMPLE_ROWS = 100
-_SAMPLE_BYTES = 1 << 20
-_MAX_COLUMNS = 1 << 22
+"""Detect delimiter and header from at most this many first rows."""
+
 _DELIMITERS = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar"}
 
 
@@ -153,6 +153,7 @@ def detect_layout(
     missing: Missing = NO_MISSING,
     decimal: str | None = None,
     known_names: Sequence[str] = (),
+    max_columns: int = 1 << 22,
 ) -> TextLayout:
     """Detect delimiter, header and column names of a text table.
 
@@ -173,6 +174,8 @@ def detect_layout(
         See `TextLayout`.
     known_names : sequence of str
         Column names of an earlier store; a first row that has all of them is a header.
+    max_columns : int
+        Refuse a first line with this many columns or more.
 
     Raises
     ------
@@ -190,9 +193,9 @@ def detect_layout(
     body = [decode(line) for line in lines[first:]]
     if not body:
         raise NoRows(f"{path} has no row among its first lines: check that it is a table.")
-    if max(map(body[0].count, delimiter or (*_DELIMITERS, " "))) >= _MAX_COLUMNS:
+    if max(map(body[0].count, delimiter or (*_DELIMITERS, " "))) >= max_columns:
         raise InputError(
-            f"{path}, line {first + 1}: the line has {_MAX_COLUMNS} columns or more; check its "
+            f"{path}, line {first + 1}: the line has {max_columns} columns or more; check its "
             "format, or write so wide rows as svmlight or HDF5."
         )
     delimiter = delimiter or _detect_delimiter(path, body)
@@ -269,8 +272,8 @@ def _read_first_lines(path: str | Place) -> list[bytes]:
                 break
             if len(head) > base.MAX_RECORD_BYTES:
                 raise too_long_error(source.path, 1)
-    if head.count(b"\n", 0, _SAMPLE_BYTES) > 1:
-        head = head[:_SAMPLE_BYTES]
+    if head.count(b"\n", 0, TYPE_SAMPLE_BYTES) > 1:
+        head = head[:TYPE_SAMPLE_BYTES]
     return head.split(b"\n")[:-1]
 
 
