@@ -53,6 +53,18 @@ def test_parts_are_joined_as_one_table_is(tmp_path, suffix, order):
             ingest(parts[0], tmp_path / "x")
 
 
+@pytest.mark.parametrize("values", [["x", "y"], ["1.5", "2"], ["2020-01-01", "2020-01-02"]])
+def test_a_text_column_that_begins_blank_has_the_type_of_its_later_rows(tmp_path, values):
+    texts = pa.array([None] * 70_000 + values, pa.string())
+    table = pa.table({"town": texts, "label": np.arange(70_002) % 2})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=30_000)
+    full = ingest(table.slice(70_000), tmp_path / "full", impute="median").store
+    for k, source in enumerate([table, tmp_path / "a.parquet"]):
+        made = ingest(source, tmp_path / f"s{k}", impute="median").store.preparation
+        assert set(made.categories) == set(full.preparation.categories)
+        assert made.dates == full.preparation.dates
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_partitions_of_dask(tmp_path, reverse):
     pandas = pytest.importorskip("pandas")

@@ -155,7 +155,7 @@ def test_what_is_no_truth_value_is_refused_in_every_row(tmp_path, rows, odd):
     values = ["True", "False"] * (rows // 2) + [odd]
     tables = [(source, known) for source in wrote(tmp_path, "b", values)]
     if rows > 10:  # and so beyond the first rows, by which columns are known
-        tables.append((tmp_path / "b.csv", None))
+        tables += [(source, None) for source, _ in tables]
     what = f"'{odd}' stands among truth values and is neither true nor false"
     for source, like in tables:
         with pytest.raises(

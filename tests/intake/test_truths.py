@@ -88,3 +88,15 @@ def test_later_files_and_rows_may_write_truth_values_as_texts(tmp_path, old):
         assert not later.notes
         np.testing.assert_array_equal(in_source_order(later.store)[0], expected)
     np.testing.assert_array_equal(prepare_rows(known, texts[["on"]]), expected)
+
+
+@pytest.mark.parametrize("first", [0, 70_000, 200_000])
+def test_zeros_and_ones_may_stand_among_truth_values_in_every_row(tmp_path, first):
+    values = ["True", "False"] * (first // 2) + ["1", "0", "True", "0"]
+    frame = pandas.DataFrame({"on": values, "label": np.arange(len(values)) % 2})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "a.parquet")
+    for k, source in enumerate([frame, tmp_path / "a.csv", tmp_path / "a.parquet"]):
+        store = ingest(source, tmp_path / f"{k}").store
+        assert store.preparation.truths == [0]
+        assert in_source_order(store)[0][-4:].tolist() == [[1], [0], [1], [0]]

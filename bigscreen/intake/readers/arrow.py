@@ -38,6 +38,9 @@ from bigscreen.intake.readers.typed import TypedReader
 
 _DAY_US = 86_400_000_000
 
+TYPE_SAMPLE_ROWS = 1 << 16
+"""Detect the types of text columns from at most this many first rows."""
+
 _Converted = tuple[Block, dict[int, Any]]
 
 
@@ -61,8 +64,6 @@ class ArrowReader(TypedReader):
     """
 
     _done = 0
-    _late_types: frozenset[str] = frozenset()
-    """Columns without a value in the first rows, whose type is known from later rows."""
 
     def __init__(self, name: str, schema: Any, n_rows: int | None, **options: Any) -> None:
         asked = ColumnOptions(**options)
@@ -128,16 +129,38 @@ class ArrowReader(TypedReader):
                 kinds[j] = TEXT
             elif self._is_text(plain):
                 texts[j] = self._names[f]
-        first = self.first_rows([*texts.values()]) if texts else {}
+        first = next(self.text_batches([*texts.values()]), None) if texts else None
         for j, column in texts.items():
-            places = partial(_name_place, self._name, 0, column)
-            kind = detect_kind(first[column], places, missing, "convert the column to numbers")
+            assert first is not None
+            kind = self._detect_kind(first.slice(0, TYPE_SAMPLE_ROWS), 0, column, missing)
             if kind is not None:
-                kinds[j] = TEXT if kind == BLANK and column in self._late_types else kind
+                kinds[j] = kind
+        blank = {j: column for j, column in texts.items() if kinds.get(j) == BLANK}
+        late = self._detect_late_kinds(blank, missing)
+        return {j: kind for j, kind in (kinds | late).items() if kind is not None}
+
+    def _detect_kind(self, batch: Any, first: int, column: str, missing: Missing) -> Kind | None:
+        places = partial(_name_place, self._name, first, column)
+        return detect_kind(batch[column], places, missing, "convert the column to numbers")
+
+    def _detect_late_kinds(self, blank: dict[int, str], missing: Missing) -> dict[int, Kind | None]:
+        """Return the types of text columns without a value in the first rows, from later rows."""
+        kinds: dict[int, Kind | None] = {}
+        row, blank = 0, dict(blank)
+        for batch in self.text_batches([*blank.values()]) if blank else ():
+            for j, column in [*blank.items()]:
+                if batch[column].null_count < len(batch):
+                    kind = self._detect_kind(batch, row, column, missing)
+                    if kind != BLANK:
+                        kinds[j] = kind
+                        del blank[j]
+            if not blank:
+                break
+            row += len(batch)
         return kinds
 
-    def first_rows(self, names: list[str]) -> Any:
-        """Return the first rows of the named text columns as a record batch, to detect types."""
+    def text_batches(self, names: list[str]) -> Iterator[Any]:
+        """Yield all rows of the named text columns as record batches, to detect types."""
         raise NotImplementedError
 
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:

@@ -111,15 +111,20 @@ class ColumnarReader(ArrowReader):
         size = file_size(self.path)
         return size * self._done // self.n_rows, size
 
-    def first_rows(self, names: list[str]) -> Any:
-        """See `ArrowReader.first_rows`."""
+    def text_batches(self, names: list[str]) -> Iterator[Any]:
+        """See `ArrowReader.text_batches`."""
+        rows = 0
         with self._report_damage():
-            for batch in self._read_group(0, names):
-                return batch
-        raise InputError(
-            f"{self.path} is damaged: it says that it has {self.n_rows} rows, and it gives none; "
-            "write or fetch the file again."
-        )
+            for group in range(len(self._groups)):
+                for batch in self._read_group(group, names):
+                    if len(batch):
+                        yield batch
+                    rows += len(batch)
+        if rows == 0:
+            raise InputError(
+                f"{self.path} is damaged: it says that it has {self.n_rows} rows, and it gives "
+                "none; write or fetch the file again."
+            )
 
     def _read_group(self, group: int, names: list[str]) -> Iterator[Any]:
         """Yield the record batches of a row group."""

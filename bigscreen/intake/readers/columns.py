@@ -268,8 +268,9 @@ def detect_kind(
     Raises
     ------
     InputError
-        If it holds both texts and numbers, amounts with a unit (which would lose their order as
-        categories), or dates whose order of day and month is ambiguous.
+        If it holds both texts and numbers (except 0 and 1 among truth values), amounts with a unit
+        (which would lose their order as categories), or dates whose order of day and month is
+        ambiguous.
     """
     if pyarrow.types.is_dictionary(column.type):
         coded = Tokens.of(column, places)
@@ -296,13 +297,14 @@ def detect_kind(
             f"{place}: {words[0]!r} is a number with a unit: write numbers without their units, "
             "say that the column is `categorical`, or `drop` it."
         )
-    if has_numbers or not all(map(missing.is_mark, numbers)):
+    is_truth = all(parse_truth(word) is not None for word in words)
+    if not all(missing.is_mark(n) or (is_truth and exact_number(n) in (0, 1)) for n in numbers):
         raise InputError(
             f"{place}: {words[0][:40]!r} stands among numbers; mend it, say that it means a "
             f"missing value (`missing={words[0][:40]!r}`), or that the column is `categorical`, or "
             "`drop` it."
         )
-    if all(parse_truth(word) is not None for word in words):
+    if is_truth:
         return TRUTH
     if all(map(ISO_DATE.fullmatch, words)):
         return Kind("date", "")

@@ -9,12 +9,8 @@ import numpy as np
 import pyarrow
 
 from bigscreen.errors import InputError, NoRows, reason_of
-from bigscreen.intake.readers.arrow import ArrowReader
+from bigscreen.intake.readers.arrow import TYPE_SAMPLE_ROWS, ArrowReader
 from bigscreen.intake.readers.base import PIECE_BYTES
-
-FIRST = 1 << 16
-"""Judge the types of text columns by at most this many first rows."""
-
 
 _PLAIN = (str, bool, int, float, np.bool_, np.number)
 
@@ -68,8 +64,9 @@ class FrameReader(ArrowReader):
         if _is_dask(frame):
             parts = (frame.partitions[k] for k in range(frame.npartitions))
             self._parts = [part.compute for part in parts]
-        tables = (table for table in map(self._to_arrow, self._parts) if table.num_rows)
-        first = next(tables, None)
+        every = enumerate(map(self._to_arrow, self._parts), 1)
+        tables = ((after, table) for after, table in every if table.num_rows)
+        after, first = next(tables, (0, None))
         if first is None:
             raise NoRows(f"the {kind} has no row.")
         schema = first.schema
@@ -77,21 +74,19 @@ class FrameReader(ArrowReader):
         # A partition without any value of a column does not have the column's type.
         while any(null(field.type) for field in schema) and (other := next(tables, None)):
             fields = [
-                other.schema.field(field.name)
-                if null(field.type) and field.name in other.schema.names
+                other[1].schema.field(field.name)
+                if null(field.type) and field.name in other[1].schema.names
                 else field
                 for field in schema
             ]
             schema = pyarrow.schema(fields, schema.metadata)
         if schema != first.schema:
-            named = zip(schema, first.schema, strict=True)
-            self._late_types = frozenset(a.name for a, b in named if a.type != b.type)
             first = first.cast(schema)
         rows = None if len(self._parts) > 1 else first.num_rows
         self._separate = [None if part is None else np.asarray(part) for part in (y, weights)]
         if y is not None:
             options = {"label": False, **options}
-        self._first = first.slice(0, FIRST)
+        self._first, self._after_first = first, after
         super().__init__(f"the {kind}", first.schema, rows, **options)
         del self._first
         self._size = first.nbytes if rows is not None else 0
@@ -117,9 +112,13 @@ class FrameReader(ArrowReader):
         """Return the bytes of the rows read so far, and of all rows (0: not known)."""
         return (self._size * self._done // (self.n_rows or 1)), self._size
 
-    def first_rows(self, names: list[str]) -> Any:
-        """See `ArrowReader.first_rows`."""
-        return self._first.select(names).combine_chunks().to_batches()[0]
+    def text_batches(self, names: list[str]) -> Iterator[Any]:
+        """See `ArrowReader.text_batches`."""
+        table = self._first.select(names)
+        yield table.slice(0, TYPE_SAMPLE_ROWS).combine_chunks().to_batches()[0]
+        yield from table.slice(TYPE_SAMPLE_ROWS).to_batches()
+        for part in self._parts[self._after_first :]:
+            yield from self._to_arrow(part).select(names).to_batches()
 
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
         """See `ArrowReader.batches`."""
