@@ -20,7 +20,6 @@ from bigscreen.cli.commands import group
 from bigscreen.data.missing import Missing
 from bigscreen.errors import InputError
 from bigscreen.fleet.local import local_cluster
-from bigscreen.intake import read_pass
 from bigscreen.intake.ingest import ingest
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.formats import open_source
@@ -190,16 +189,11 @@ def test_many_small_files(tmp_path, monkeypatch, fleet):
         name.write_text(text) if k % 3 else (folder / f"{name.name}.gz").write_bytes(
             gzip.compress(text.encode())
         )
-    stores, seen = [], []
-    whole = read_pass._read_small_source
-    monkeypatch.setattr(
-        read_pass, "_read_small_source", lambda opened: seen.append(opened) or whole(opened)
-    )
+    stores = []
     for where in ({"threads": 1}, {"threads": 3}, {"fleet": fleet}):
         ingest(folder, tmp_path / "s.store", overwrite=True, **where, **HOW, **TYPED)
         stores.append(files(tmp_path / "s.store"))
     assert stores[0] == stores[1] == stores[2]
-    assert len(seen) == 36 - 12  # (the workers have their own)
-    monkeypatch.setattr("bigscreen.intake.inputs.WHOLE_BYTES", 0)
+    monkeypatch.setattr("bigscreen.intake.inputs.MAX_WHOLE_BYTES", 0)
     ingest(folder, tmp_path / "s.store", overwrite=True, threads=2, **HOW, **TYPED)
     assert files(tmp_path / "s.store") == stores[0]
