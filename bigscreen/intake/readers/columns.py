@@ -298,7 +298,7 @@ def detect_kind(
             "say that the column is `categorical`, or `drop` it."
         )
     is_truth = all(parse_truth(word) is not None for word in words)
-    if not all(missing.is_mark(n) or (is_truth and exact_number(n) in (0, 1)) for n in numbers):
+    if not all(missing.is_mark(n) or (is_truth and parse_number(n) in (0, 1)) for n in numbers):
         raise InputError(
             f"{place}: {words[0][:40]!r} stands among numbers; mend it, say that it means a "
             f"missing value (`missing={words[0][:40]!r}`), or that the column is `categorical`, or "
