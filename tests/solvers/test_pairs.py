@@ -201,7 +201,7 @@ def test_an_interrupted_solve_goes_on(crash, kernel, intercept, rule, tmp_path, 
     class Graceful(Pairs):
         def solve(self, run, check):
             with GracefulInterrupt(check.folder) as heard:
-                heard.tell(check)
+                heard.register(check)
                 return super().solve(run, check)
 
     with pytest.raises(KeyboardInterrupt):
