@@ -195,7 +195,7 @@ class KernelCache:
         self.side, self.rows = self._whole(side), len(side)
         if isinstance(self.kernel, Compiled):
             # With the origin and grid of all rows, so that recomputed entries have the same bits.
-            self.side.measured_as(before)
+            self.side.copy_measures(before)
         # In place: new memory costs more than copying.
         flat, width = old.reshape(-1), len(self.side)
         squeeze(flat, old.shape[1], width, np.flatnonzero(self.owner >= 0), keep)

@@ -149,7 +149,7 @@ def tiles(
         # Tiles of equal width, no narrow last one. A multiple of 64, so that BLAS uses one loop.
         width = max(1, -(-m // max(1, -(-m // width))))
         width = -(-width // 64) * 64
-    origin = side.moved(pairing)
+    origin = side.shift_for(pairing)
     for c in range(0, m, width):
         w = min(width, m - c)
         if not manhattan and pairing != "apart":

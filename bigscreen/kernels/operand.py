@@ -101,7 +101,7 @@ class Operand:
         """Return an Operand of the rows at these places (int64), with their ids."""
         return Operand(self.X[places], None if self.ids is None else self.ids[places])
 
-    def measured_as(self, other: "Operand") -> None:
+    def copy_measures(self, other: "Operand") -> None:
         """Take over origin and grid from an operand that contains these rows: equal entry bits."""
         for name in MEASURED:
             if name != "grid" or vnni.is_available():
@@ -190,7 +190,7 @@ class Operand:
             load_rows(X, first, self.position, self.origin, rows, half[first:])
         return half
 
-    def moved(self, pairing: str) -> NDArray[Any]:
+    def shift_for(self, pairing: str) -> NDArray[Any]:
         """Return what to subtract from rows before values of this pairing: (frequent,)."""
         # Differences of columns do not need a shift, unless float64 rows have yet to be rounded.
         rounds = pairing in ("manhattan", "apart") and self.X.dtype == np.float64
@@ -198,9 +198,9 @@ class Operand:
             return self.origin
         return np.zeros(self.dense.shape[1], self.X.dtype)
 
-    def rounded(self, pairing: str) -> NDArray[np.float32]:
+    def as_float32(self, pairing: str) -> NDArray[np.float32]:
         """Return `dense` less the shift of this pairing as float32; overflow gives inf."""
-        origin = self.moved(pairing)
+        origin = self.shift_for(pairing)
 
         def make() -> NDArray[np.float32]:
             with np.errstate(over="ignore"):
@@ -217,7 +217,7 @@ class Operand:
         wide = dtype == self.X.dtype == np.float64
 
         def make() -> NDArray[Any]:
-            rows = self.dense - self.origin if wide else self.rounded("manhattan")
+            rows = self.dense - self.origin if wide else self.as_float32("manhattan")
             return np.ascontiguousarray(rows.T)
 
         return cast("NDArray[Any]", self._once(("transposed", wide), make))
@@ -227,16 +227,16 @@ class Operand:
 
         def make() -> vnni.Panels:
             assert self.grid is not None
-            return vnni.pack_rows(self.dense, self.grid, self.moved(pairing), vnni.RIGHT)
+            return vnni.pack_rows(self.dense, self.grid, self.shift_for(pairing), vnni.RIGHT)
 
         return cast("vnni.Panels", self._once(("panels", pairing), make))
 
     def columns(self, pairing: str, c: int, w: int, dtype: DTypeLike) -> NDArray[Any]:
         """Return rows [c, c + w) of `dense`, less the shift, for a dense product by BLAS."""
         if dtype == np.float32:
-            return self.rounded(pairing)[c : c + w]
+            return self.as_float32(pairing)[c : c + w]
         # From the original rows, since the float32 copy has lost digits; not kept.
-        origin = self.moved(pairing)
+        origin = self.shift_for(pairing)
         rows = scratch("columns", (w, len(origin)), dtype)
         load_rows(as_rows(self.X), c, self.position, origin, rows, np.empty(w))
         return rows

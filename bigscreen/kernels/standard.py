@@ -104,7 +104,7 @@ class Compiled(Kernel):
             _ = (
                 side.transposed(np.float32)
                 if self.pairing == "manhattan"
-                else side.rounded(self.pairing)
+                else side.as_float32(self.pairing)
             )
 
     def block(

@@ -101,7 +101,7 @@ def _halves(rows: Panels, apart: bool, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 def _lefts(A: AnyRows, side: Operand, pairing: str) -> Iterator[tuple[int, Panels]]:
     """Yield the rows of A in pieces: the number of the first row, and their panels."""
-    X, grid, origin = check_width(A, side), side.grid, side.moved(pairing)
+    X, grid, origin = check_width(A, side), side.grid, side.shift_for(pairing)
     assert grid is not None
     step = max(LEFT, (1 << 18) // len(origin) // LEFT * LEFT)  # a piece of 2^18 numbers
     for r in range(0, X.shape[0], step):

@@ -145,7 +145,7 @@ def test_bits_do_not_depend_on_the_other_rows(kind, kernel):
     squares = [(X.astype(np.float64) ** 2).sum(axis=1).max() for X in (A, B)]
     assert np.abs(together - exact).max() <= kernel.entry_error(*squares, 40)
     few = Operand(B[50:])
-    few.measured_as(side)
+    few.copy_measures(side)
     on = np.setdiff1d(np.arange(150), off)
     np.testing.assert_array_equal(kernel.block(A[on], few), together[on][:, 50:])
     sent = pickle.loads(pickle.dumps(few))

@@ -345,7 +345,7 @@ class At(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """The terms of the bound on a score's error (see ``BlockShard``), for compiled code."""
+    """The terms of the bound on a score's error (`EntryErrors.of_scores`), for compiled code."""
 
     relative: FloatArray
     errors: FloatArray

@@ -30,13 +30,13 @@ Entries = NDArray[Any]
 
 UP, DOWN = np.int8(1), np.int8(2)  # bits of `moves`: whether a variable can move up, down
 
-_MOST = np.int64(0x7FFFFFFFFFFFFFFF)
-_NONE = np.int64(-0x8000000000000000)
-_INDEX = np.int64(0xFFFFFFFF)
+_VALUE_BITS = np.int64(0x7FFFFFFFFFFFFFFF)  # all bits of an int64 but the sign
+_NO_KEY = np.int64(-0x8000000000000000)  # below the key of any variable
+_INDEX_BITS = np.int64(0xFFFFFFFF)  # the lower half of a key, which is a variable's index
 _ZERO, _HALF, _TINY = np.float32(0), np.float32(0.5), np.float32(1e-30)
 # Typed, since numba would compile functions anew for arguments that are integer literals.
-_FIRST: Any = np.int64(0)
-_NOBODY: Any = np.int64(-1)
+_ROW_0: Any = np.int64(0)
+_NO_ROW: Any = np.int64(-1)
 
 MIN_CURVATURE_FRACTION = 1e-12
 """Smaller curvatures are raised to this fraction of the largest k(x, x)."""
@@ -307,11 +307,11 @@ def _coupled(
     groups = 1 if ends is None else len(ends) - 1
     tops = np.full(groups, -1)
     steps, violation = 0, 0.0
-    i, j, a, b = _FIRST, _FIRST, 0.0, 0.0
+    i, j, a, b = _ROW_0, _ROW_0, 0.0, 0.0
     while len(x):
         row, other = _row(K, order, copies, copied, i), _row(K, order, copies, copied, j)
         for g in range(groups):
-            first = _FIRST if ends is None else ends[g]
+            first = _ROW_0 if ends is None else ends[g]
             top = pair_update(
                 _slice_scan(scan, ends, g),
                 _slice_group(row, ends, g),
@@ -320,9 +320,9 @@ def _coupled(
                 b,
             )
             tops[g] = first + top if top >= 0 else -1
-        i, violation = _NOBODY, 0.0
+        i, violation = _NO_ROW, 0.0
         for g in range(groups):
-            first, top = _FIRST if ends is None else ends[g], tops[g]
+            first, top = _ROW_0 if ends is None else ends[g], tops[g]
             if top < 0:
                 continue
             row = _row(K, order, copies, copied, top)
@@ -353,7 +353,7 @@ def _free(rows: Any, diag: FloatArray, variables: Variables, limits: Limits) -> 
     if len(variables.x) == 0:
         return steps, violation
     scan = free_scan(variables, diag)
-    row = _row(K, order, copies, copied, _FIRST)
+    row = _row(K, order, copies, copied, _ROW_0)
     i, violation = free_update(scan, row, row, 0.0, 0.0, second)
     while i >= 0 and violation > tol and steps < most:
         j, row = i, _row(K, order, copies, copied, i)
@@ -467,16 +467,16 @@ def pair_update(scan: PairScan, Ki: Entries, Kj: Entries, a: float, b: float) ->
     index = np.int64(1)
     while index < len(F):
         index *= 2
-    best = _NONE
+    best = _NO_KEY
     for k in range(len(F)):
         v = F[k] - times_factor(a * Ki[k] + b * Kj[k], flip, k)
         F[k] = v
         bits = np.float64(add_tube(v, up, k)).view(np.int64)
         # Flip negative numbers, so that integers order like floats.
-        bits ^= (bits >> 63) & _MOST
+        bits ^= (bits >> 63) & _VALUE_BITS
         key = (bits & -index) | np.int64(k)
-        best = max(best, key if moves[k] & UP else _NONE)
-    # Not `best == _NONE`: with that exit LLVM would not vectorise the loop.
+        best = max(best, key if moves[k] & UP else _NO_KEY)
+    # Not `best == _NO_KEY`: with that exit LLVM would not vectorise the loop.
     i = best & (index - 1)
     return int(i) if len(F) and moves[i] & UP else -1
 
@@ -502,7 +502,7 @@ def pair_partner(
         gain = apart * (apart / curvature) if second else apart
         widest = max(widest, np.float32(apart).view(np.int32))
         best = max(best, (np.int64(np.float32(gain).view(np.int32)) << 32) | np.int64(k))
-    j = best & _INDEX
+    j = best & _INDEX_BITS
     if widest == 0:
         return -1, 0.0
     if best >> 32 == 0:  # gains below what float32 holds
@@ -615,7 +615,7 @@ def free_update(
         best = max(best, (np.int64(np.float32(gain).view(np.int32)) << 32) | np.int64(k))
     if widest == 0:
         return -1, 0.0
-    i = best & _INDEX
+    i = best & _INDEX_BITS
     if best >> 32 == 0:  # gains below what float32 holds
         i = np.int64(0)
         for k in range(len(F)):
@@ -661,7 +661,7 @@ def free_partner(scan: FreeScan, Ki: Entries, i: int, second: bool) -> int:
         gain = gain if gain > _ZERO else _ZERO
         best = max(best, (np.int64(np.float32(gain).view(np.int32)) << 32) | np.int64(k))
     less[i], more[i] = less_i, more_i
-    return i if best >> 32 == 0 else int(best & _INDEX)
+    return i if best >> 32 == 0 else int(best & _INDEX_BITS)
 
 
 @njit(cache=True, nogil=True)

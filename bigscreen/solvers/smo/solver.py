@@ -112,17 +112,17 @@ class Pairs:
     def _advance(self, state: SmoState, check: Check) -> None:
         """Take steps until the next check is due."""
         if state.left == 0:
-            state.left = self._steps_due(state)
+            state.left = self._choose_steps(state)
             state.checks += 1
         if state.rows.matrix is not None:
-            self._within(state.rows.matrix, state, state.left)
+            self._take_steps_on_matrix(state.rows.matrix, state, state.left)
         elif state.coupled:
-            self._pair_steps(state, check)
+            self._take_pair_steps(state, check)
         else:
-            self._single_steps(state, check)
+            self._take_single_steps(state, check)
         state.left = 0
 
-    def _steps_due(self, state: SmoState) -> int:
+    def _choose_steps(self, state: SmoState) -> int:
         """Choose the number of steps until the next check."""
         if self.every is not None:
             return self.every
@@ -136,7 +136,7 @@ class Pairs:
             most = max(tuning.min_steps, most // 4, longer)
         return most
 
-    def _within(self, matrix: Matrix, state: SmoState, most: int) -> None:
+    def _take_steps_on_matrix(self, matrix: Matrix, state: SmoState, most: int) -> None:
         """Take at most ``most`` steps on a kernel matrix in memory, in one compiled loop."""
         moved, flip = state.variables(), state.part.flip
         group, order = state.part.dual.group, None
@@ -151,11 +151,11 @@ class Pairs:
         if order is not None:
             state.x[order], state.F[order] = moved.x, moved.F
         state.rows.count()
-        state.done(done)
+        state.count_steps(done)
         if done < most:  # converged, or no step changes the last digits
             state.violation = 0.0
 
-    def _pair_steps(self, state: SmoState, check: Check) -> None:
+    def _take_pair_steps(self, state: SmoState, check: Check) -> None:
         """Take steps on pairs, which keep the total of each group's coupling, with cached rows."""
         rows, flip, diag, group = (
             state.rows,
@@ -200,9 +200,9 @@ class Pairs:
             if step == 0.0:
                 state.violation = 0.0
                 return
-            state.done(1)
+            state.count_steps(1)
 
-    def _single_steps(self, state: SmoState, check: Check) -> None:
+    def _take_single_steps(self, state: SmoState, check: Check) -> None:
         """Take steps on one or two variables, without a coupling, with cached rows."""
         rows, diag, second = state.rows, state.part.diag, self.selection == "second"
         state.violation = 0.0
@@ -226,4 +226,4 @@ class Pairs:
             if not moved:
                 state.violation = 0.0
                 return
-            state.done(1)
+            state.count_steps(1)

@@ -32,9 +32,14 @@ from bigscreen.solvers.smo.tuning import SmoTuning
 CHECKPOINT_NAME = "pairs"
 """Name of SMO checkpoints in the folder of a problem."""
 
-ARRAYS = ("alpha", "alive", "x", "F", "since")
-SCREENED_ARRAYS = ("side", "streak", "counts")
-TALLIES = ("value", "fine_at", "steps", "checks", "violation")
+CHECKPOINT_ARRAYS = ("alpha", "alive", "x", "F", "since")
+"""Arrays of `SmoState` that a checkpoint saves."""
+
+CHECKPOINT_SCREENED_ARRAYS = ("side", "streak", "counts")
+"""Arrays of `ScreenedRows` that a checkpoint saves."""
+
+CHECKPOINT_NUMBERS = ("value", "fine_at", "steps", "checks", "violation")
+"""Numbers of `SmoState` that a checkpoint saves."""
 
 
 class SmoOptions(Protocol):
@@ -225,8 +230,8 @@ class SmoState:
         support = np.flatnonzero(self.alpha)
         return self.rows.scores(rows, support, (self.dual.sign * self.alpha)[support], dtype)
 
-    def done(self, steps: int) -> None:
-        """Count steps."""
+    def count_steps(self, steps: int) -> None:
+        """Count steps taken, and subtract them from those left until the next check."""
         self.steps += steps
         self.left -= steps
 
@@ -411,24 +416,24 @@ class SmoState:
     # -- checkpoints -----------------------------------------------------------------------------
     def save(self, folder: Path, meta: dict[str, Any]) -> None:
         """Write a checkpoint atomically; kernel rows are not saved but recomputed."""
-        record = {name: getattr(self, name) for name in TALLIES}
+        record = {name: getattr(self, name) for name in CHECKPOINT_NUMBERS}
         record["false_removals"] = self.screened.false_removals
         record |= {"left": self.left, "largest": self.seen.largest}
         record |= {"entries": self.rows.entries, "wide": self.rows.dtype is np.float64}
-        arrays = {name: getattr(self, name) for name in ARRAYS}
-        arrays |= {name: getattr(self.screened, name) for name in SCREENED_ARRAYS}
+        arrays = {name: getattr(self, name) for name in CHECKPOINT_ARRAYS}
+        arrays |= {name: getattr(self.screened, name) for name in CHECKPOINT_SCREENED_ARRAYS}
         save_alone(folder / CHECKPOINT_NAME, {**meta, "pairs": record}, arrays)
 
     def restore(self, meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         """Continue from a checkpoint; removes from ``meta`` what ``save`` added to it."""
         record = meta.pop("pairs")
-        for name in TALLIES:
+        for name in CHECKPOINT_NUMBERS:
             setattr(self, name, record[name])
         self.left = record.get("left", 0)
         self.seen = self.seen._replace(largest=record.get("largest", self.seen.largest))
         self.alpha, self.x, self.F = arrays["alpha"], arrays["x"], arrays["F"]
         self.since = arrays["since"]
-        screened = {name: arrays[name] for name in SCREENED_ARRAYS}
+        screened = {name: arrays[name] for name in CHECKPOINT_SCREENED_ARRAYS}
         self.screened = ScreenedRows(**screened, false_removals=record["false_removals"])
         self.rows.computed = record["entries"]
         if record["wide"]:
