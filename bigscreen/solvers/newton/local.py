@@ -275,7 +275,7 @@ def _find_root(slope: Callable[[float], float], at_low: float) -> float:
         at_high = slope(high)
     middle, value = high, at_high
     for _ in range(20):
-        if value < 0 and middle == high or abs(value) <= enough:
+        if (value < 0 and middle == high) or abs(value) <= enough:
             break
         middle = low - at_low * (high - low) / (at_high - at_low)
         tenth = 0.1 * (high - low)

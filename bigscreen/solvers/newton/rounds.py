@@ -381,7 +381,7 @@ class Rounds:
         frame, design = self.algebra.frame, self.design
         if frame.curved and frame.groups:
             return 0, 0  # P has no hinge points, so no interval of scores bounds the multiplier
-        coef, extras = self.algebra.coef(iterate.x)
+        _coef, extras = self.algebra.coef(iterate.x)
         message: dict[str, Any] = {
             "region": region,
             "slack": iterate.score_errors[-1],
