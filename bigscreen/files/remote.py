@@ -31,18 +31,6 @@ def as_path(path: str | os.PathLike[str] | RemotePath) -> Place:
     return RemotePath(path) if isinstance(path, str) and is_url(path) else Path(path)
 
 
-def require_local(path: str | os.PathLike[str], what: str) -> Path:
-    """Return a local path; raise InputError, whose message begins with `what`, for a URL.
-
-    Raises
-    ------
-    InputError
-    """
-    if is_url(path):
-        raise InputError(f"{what} must lie on a disk of this machine, and {path} does not")
-    return Path(path)
-
-
 def _raise_os_error(method: Callable[P, T]) -> Callable[P, T]:
     """Turn any exception of an fsspec library into OSError that names the URL."""
 

@@ -14,7 +14,7 @@ from bigscreen.data.dataset import MANIFEST, Dataset
 from bigscreen.errors import InputError
 from bigscreen.evaluate.evaluate import evaluate
 from bigscreen.files.output import replacing
-from bigscreen.files.remote import RemotePath, as_path, is_url, require_local
+from bigscreen.files.remote import RemotePath, as_path, is_url
 from bigscreen.intake.ingest import ingest
 from bigscreen.model.model import Model
 from bigscreen.train.run import train
@@ -57,8 +57,6 @@ def test_urls_and_paths_are_told_apart():
     assert str(one / "X" / "zarr.json") == "s3://b/c/train.store/X/zarr.json"
     assert str(one.with_name("a")) == "s3://b/c/a" and one.suffix == ".store"
     assert str(one.with_suffix(".wip")) == "s3://b/c/train.wip" and one.absolute() is one
-    with pytest.raises(InputError, match="the work folder must lie on a disk of this machine"):
-        require_local("s3://b/work", "the work folder")
     with pytest.raises(InputError, match="no place that can be reached"):
         RemotePath("nowhere://b/work").exists()
     with pytest.raises(FileNotFoundError):

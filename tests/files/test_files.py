@@ -1,4 +1,4 @@
-"""Outputs appear whole or not at all, whoever else writes there, and whatever stands there."""
+"""Outputs appear complete or not at all, even if others write to the same path."""
 
 import json
 import os

@@ -67,7 +67,7 @@ def npy(shape, dtype="<f8", fortran=False, version=1) -> bytes:
 
 
 def zeros_npz(path: Path, **members: tuple[bytes, int]) -> Path:
-    """A zip of members that begin with some bytes and go on with so many zeros."""
+    """Write a zip file; each member begins with given bytes, and a number of zeros follows."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as bundle:
         for name, (head, zeros) in members.items():
             with bundle.open(name.replace("__", "/").replace("_", "."), "w") as part:

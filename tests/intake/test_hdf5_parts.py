@@ -15,7 +15,7 @@ Y = np.arange(60) % 2
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with two parts of X, as raw bytes too, and a folder beside it with all of X."""
+    """Make a folder with two parts of X, also as raw bytes, and another folder with all of X."""
     place, beside = tmp_path / "given", tmp_path / "beside"
     place.mkdir()
     beside.mkdir()

@@ -35,7 +35,7 @@ def test_every_row_arrives_once_and_shuffled(tmp_path, arrays):
     assert sorted(ids.tolist()) == list(range(5000))
     got_X, got_y = in_source_order(data)
     assert np.array_equal(got_X, X) and np.array_equal(got_y, y)
-    # A shuffle: no trend, few rows beside their old neighbours.
+    # Check a shuffle: there is no trend, and few rows keep their old neighbours.
     assert abs(np.corrcoef(ids, np.arange(5000))[0, 1]) < 0.05
     assert np.count_nonzero(np.diff(ids) == 1) < 10
     assert os.listdir(tmp_path) == ["a"]

@@ -179,7 +179,7 @@ def test_on_the_command_line(tmp_path):
 
 
 def test_many_small_files(tmp_path, monkeypatch, fleet):
-    """Each is one piece, whoever reads it; what is wrong is said of the file where it is."""
+    """Each file is one piece in any process; errors name the file."""
     folder = tmp_path / "parts"
     folder.mkdir()
     head, *lines = mixed(tmp_path / "rows.csv").read_text().replace("one\ntwo", "one").split("\n")

@@ -96,7 +96,7 @@ def test_the_first_error_and_its_line(
 
 
 def test_skipped_rows_may_hold_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that are not asked for are not parsed, however the pieces fall."""
+    """Rows outside the requested range are not parsed, for any piece size."""
     lines = ["a,text,label", *(f"{row},{'uvw'[row % 3]},{row % 2}" for row in range(ROWS))]
     lines[150] = "wrong,w,1"
     source = tmp_path / "rows.csv"

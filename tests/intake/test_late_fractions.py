@@ -40,7 +40,7 @@ def test_a_later_csv_file_with_fractions(tmp_path):
     made = ingest(files, tmp_path / "s", label=3, header=False)
     same(made.store, np.concatenate([WHOLE, FRACTIONS]))
     assert any("float64" in note for note in made.notes)
-    # The same rows by one file are the same store.
+    # One file and two files with equal rows give equal stores.
     (tmp_path / "c.csv").write_text(files[0].read_text() + files[1].read_text())
     again = ingest(tmp_path / "c.csv", tmp_path / "t", label=3, header=False)
     assert again.store.fingerprint == made.store.fingerprint

@@ -49,7 +49,7 @@ def test_numbers_are_those_of_scikit_learn_learnt_without_the_holdout(tmp_path, 
 
 
 def written(X, texts, y, folder):
-    """The same table in every format that has missing values."""
+    """Write one table in every format that has missing values."""
     names = ["a", "b", "c", "d", "kind"]
     rows = [
         ["" if np.isnan(v) else repr(float(v)) for v in row] + [text, str(label)]

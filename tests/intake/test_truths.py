@@ -13,7 +13,7 @@ pandas = pytest.importorskip("pandas")
 
 
 def sources(folder):
-    """The same rows from every format that has truth values."""
+    """Return equal rows in every format that has truth values."""
     frame = pandas.DataFrame({"x": np.arange(12.0) ** 2, "ok": np.arange(12) % 3 == 0})
     frame.to_csv(folder / "a.csv", index=False)
     (folder / "b.csv").write_text((folder / "a.csv").read_text().lower())
