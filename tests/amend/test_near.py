@@ -59,13 +59,13 @@ def waited_for(monkeypatch):
 @pytest.fixture
 def rounds(monkeypatch):
     """Rows that have features in every round of steps over the rows nearby."""
-    seen, add = [], near._Rows.add
+    seen, add = [], near._NearRows.add
 
     def counted(self, *arguments):
         add(self, *arguments)
         seen.append(int(self.inside.sum()))
 
-    monkeypatch.setattr(near._Rows, "add", counted)
+    monkeypatch.setattr(near._NearRows, "add", counted)
     return seen
 
 

@@ -123,10 +123,10 @@ def test_the_turns_of_a_band_average_to_its_second_moment(name, min_columns):
         own = state.ids - design.data.shard(shard)[0]
         columns = design.columns(design.data.X(*design.data.shard(shard))[own], np.float64)
         z = dual.lin - dual.sign * (columns @ coef)
-        kinks = [dual.hi * (abs(z - tube) <= h) - dual.lo * (abs(z + tube) <= h)]
+        slopes = [dual.hi * (abs(z - tube) <= h) - dual.lo * (abs(z + tube) <= h)]
         assert np.any(state.side == FREE)
         features = np.hstack([columns @ design.factor, program.frame.border(dual)])
-        want += features.T @ (features * (kinks[0] / (2 * h))[:, None])
+        want += features.T @ (features * (slopes[0] / (2 * h))[:, None])
     np.testing.assert_allclose(found, want, rtol=0, atol=2e-6 * np.abs(want).max())
 
 
@@ -168,7 +168,7 @@ def test_an_indefinite_local_hessian_is_summed_again():
     band, curve, size = np.arange(40), np.full(40, 0.5), len(gradient)
     expected = local._direction(band, curve, gradient)
     local._moment -= 100 * np.eye(size, dtype=np.float32)
-    local._curved[:] = curve / local._scale
+    local._curvature[:] = curve / local._scale
     np.testing.assert_array_equal(local._direction(band, curve, gradient), expected)
 
 
