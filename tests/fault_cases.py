@@ -110,14 +110,19 @@ BIGSCREEN = """
 import os, signal
 # (What is imported here is not imported under the command's own handlers.)
 signal.signal(signal.SIGINT, lambda *_: os.write(2, b"interrupted\\n") and os._exit(130))
+from dataclasses import replace
+from functools import partial
 from bigscreen.fit import monitor
-from bigscreen.fleet import workers
+from bigscreen.fleet import connecting, local
+from bigscreen.fleet.tuning import CLUSTER
 from bigscreen.intake import ingest as ingest_module
 from bigscreen.intake.readers import base
 from bigscreen.intake.tuning import IngestTuning
 from bigscreen.cli import main
 monitor.MONITOR = monitor.MonitorTuning(checkpoint_seconds={every})
-workers.FROZEN_SECONDS = {frozen}
+tuning = replace(CLUSTER, frozen_seconds={frozen})
+connecting.connect = partial(connecting.connect, tuning=tuning)
+local.local_cluster = partial(local.local_cluster, tuning=tuning)
 base.PIECE_BYTES = 1 << 18
 ingest_module.TUNING = IngestTuning(
     checkpoint_seconds={every}, bucket_bytes=1 << 20, part_bytes=1 << 19

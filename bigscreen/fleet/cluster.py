@@ -29,6 +29,7 @@ from bigscreen.fleet.hosts import Seat, Seats
 from bigscreen.fleet.inline import Item, Result, bounded, check_shards, running
 from bigscreen.fleet.recovery import Recovery
 from bigscreen.fleet.shards import FloatArray, Program, Totals, added
+from bigscreen.fleet.tuning import CLUSTER, ClusterTuning
 from bigscreen.fleet.worker import (
     Function,
     Leaving,
@@ -39,17 +40,11 @@ from bigscreen.fleet.worker import (
 )
 from bigscreen.fleet.workers import (
     GONE,
-    LOOK_SECONDS,
     Memory,
     Workers,
     give_up_frozen,
     outcome,
 )
-
-SHARING_MACHINES = 2
-"""Hosts add up large totals among themselves if they run on at least this many machines: the totals
-then do not all pass one network interface. (On one machine that is no faster, and takes twice as
-long if the machine is busy.)"""
 
 
 @dataclass(frozen=True)
@@ -80,6 +75,7 @@ class Cluster:
         Make the workers ignore Ctrl-C, which reaches all processes of a process group.
     check : callable, optional
         Called with the client before anything is changed; raises to refuse the cluster.
+    tuning : ClusterTuning
     """
 
     def __init__(
@@ -89,23 +85,25 @@ class Cluster:
         deadline: float | None = None,
         shielded: bool = False,
         check: Callable[[Client], None] | None = None,
+        tuning: ClusterTuning = CLUSTER,
     ) -> None:
-        self._client = client
-        self._workers = Workers(client, deadline)
+        self._client, self._tuning = client, tuning
+        self._workers = Workers(client, deadline, tuning)
         self._owned = owned or contextlib.ExitStack()
         self._closed = False
         self._program: Program | None = None
         self._torn = False
         self._n_shards = 0
         self._seats = Seats(self._workers, b"")
-        self._recovery = Recovery()
+        self._recovery = Recovery(tuning.log_bytes)
         self._number = 0  # of the last whole round; never reset, as hosts identify rounds by it
         self._looked = 0.0
         self._name = f"bigscreen-{uuid4().hex}"
         self._eaches = itertools.count()
-        self._memory = Memory(client, self._plugin)
+        self._memory = Memory(client, self._plugin, tuning.look_seconds)
         loop: Any = client.loop
-        self._watch = asyncio.run_coroutine_threadsafe(give_up_frozen(client), loop.asyncio_loop)
+        watch = give_up_frozen(client, tuning)
+        self._watch = asyncio.run_coroutine_threadsafe(watch, loop.asyncio_loop)
         try:
             if check is not None:
                 check(client)
@@ -166,8 +164,10 @@ class Cluster:
                 if (whole := self._together()) is None:
                     continue
                 break
-            apart = self._seats.machines >= SHARING_MACHINES and len(self._seats.all) > 2
-            answers = self._seats.ask(late, "round", self._number + 1, part, note, apart)
+            shares = self._seats.machines >= self._tuning.min_sharing_machines
+            shares = shares and len(self._seats.all) > 2
+            keep_bytes = self._tuning.min_shared_bytes if shares else None
+            answers = self._seats.ask(late, "round", self._number + 1, part, note, keep_bytes)
             for seat, answer in answers.items():
                 seat.answers.append(answer)
             self._seats.count_deaths({seat: seat.shards for seat in late}, answers, "a step")
@@ -330,7 +330,7 @@ class Cluster:
 
     def _welcome(self) -> None:
         """Move shards to new workers, such as the replacement of a worker that died."""
-        if time.monotonic() < self._looked + LOOK_SECONDS:
+        if time.monotonic() < self._looked + self._tuning.look_seconds:
             return
         self._looked = time.monotonic()
         if not self._seats.newcomers():

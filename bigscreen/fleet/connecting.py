@@ -13,8 +13,9 @@ from distributed import Client, Security, Status
 from bigscreen.errors import InputError
 from bigscreen.fleet.cluster import Cluster
 from bigscreen.fleet.secure import explained
+from bigscreen.fleet.tuning import CLUSTER, ClusterTuning
 from bigscreen.fleet.worker import source_digest
-from bigscreen.fleet.workers import PATIENCE_SECONDS, Silent, differing
+from bigscreen.fleet.workers import Silent, differing
 
 SAME = ("bigscreen", "numba", "numpy", "distributed")
 """Packages of which all workers must have the same version as this process."""
@@ -31,6 +32,7 @@ def connect(
     timeout: float = ANSWER_SECONDS,
     security: Security | None = None,
     deadline: float | None = None,
+    tuning: ClusterTuning = CLUSTER,
 ) -> Cluster:
     """Connect to a Dask cluster that is already running.
 
@@ -48,6 +50,7 @@ def connect(
         of the client or cluster, or from Dask's configuration.
     deadline : float, optional
         Value of ``time.monotonic()`` that bounds the waiting for scheduler and workers.
+    tuning : ClusterTuning
 
     Returns
     -------
@@ -64,13 +67,13 @@ def connect(
     """
     address, own = address_of(scheduler)
     security = security or own
-    until = time.monotonic() + PATIENCE_SECONDS if deadline is None else deadline
+    until = time.monotonic() + tuning.patience_seconds if deadline is None else deadline
     client = client_of(address, timeout, security, until)
     owned = ExitStack()
     owned.callback(client.close)
     try:
         await_worker(client, address, until)
-        return Cluster(client, owned, deadline, check=_check_versions)
+        return Cluster(client, owned, deadline, check=_check_versions, tuning=tuning)
     except BaseException:
         owned.close()
         raise

@@ -17,20 +17,12 @@ from distributed import Future
 from distributed.core import clean_exception
 from distributed.protocol.serialize import to_serialize
 
-from bigscreen.fleet import workers as fleet_workers
 from bigscreen.fleet.shards import Totals, added
 from bigscreen.fleet.worker import Host, Shapes
-from bigscreen.fleet.workers import LIKELY, Workers
+from bigscreen.fleet.workers import Workers
 
 LOST = object()
 """What a call returns instead of an answer if the host is gone."""
-
-MOST_SHARES = 32
-"""At most this many hosts add up totals, each a share of all: more would send many small
-messages."""
-
-MOST_DEATHS = 3
-"""Give up if this many workers died in one round while they held the same shard."""
 
 
 @dataclass(eq=False)
@@ -154,7 +146,7 @@ class Seats:
         """
         seats = [seat for seat in self.all if seat.kept]
         shapes = {name: shape for seat in seats for name, shape in seat.kept.items()}
-        of = min(len(seats), MOST_SHARES)
+        of = min(len(seats), self._workers.tuning.max_sharing_hosts)
         where = [(seat.address, seat.future.key) for seat in seats]
         calls = [(seats[k], (number, k, of, where[:k] + where[k + 1 :])) for k in range(of)]
         sums = list(self.ask_each(calls, "add_share").values())
@@ -190,13 +182,14 @@ class Seats:
         """
         lost = [shards for seat, shards in asked.items() if seat not in answered]
         self.deaths.update(shard for shards in lost for shard in shards)
-        fatal = sorted(shard for shard, n in self.deaths.items() if n >= MOST_DEATHS)
+        most = self._workers.tuning.max_deaths
+        fatal = sorted(shard for shard, n in self.deaths.items() if n >= most)
         if fatal:
             some = ", ".join(map(str, fatal[:5])) + (", ..." if len(fatal) > 5 else "")
             where = f"shard {some}" if len(fatal) == 1 else f"one of the shards {some}"
             raise ConnectionError(
-                f"{MOST_DEATHS} workers one after the other died in {what} of {self._name} on "
-                f"{where}; {LIKELY}"
+                f"{most} workers one after the other died in {what} of {self._name} on "
+                f"{where}; {self._workers.cause_of_deaths}"
             )
 
     def release(self) -> None:
@@ -254,7 +247,7 @@ class Seats:
                     return answer["result"]
                 # else the worker is closing (errors of the method itself are results)
             await asyncio.sleep(0.02)
-            deadline = deadline or time.monotonic() + fleet_workers.PATIENCE_SECONDS
+            deadline = deadline or time.monotonic() + self._workers.tuning.patience_seconds
             if not seat.alive:
                 return LOST
             if time.monotonic() > deadline:

@@ -20,13 +20,8 @@ from distributed.utils import LoopRunner
 from bigscreen.errors import InputError, reason_of
 from bigscreen.files.scratch import scratch
 from bigscreen.fleet.cluster import Cluster
+from bigscreen.fleet.tuning import CLUSTER, ClusterTuning
 from bigscreen.fleet.worker import WORKER_ENVIRONMENT
-
-STARTS = 3
-"""Try this many times to start the cluster: a worker may die while it starts."""
-
-START_SECONDS = 120.0
-"""Kill workers that have not started after this time, such as a process that is frozen."""
 
 
 def local_cluster(
@@ -35,6 +30,7 @@ def local_cluster(
     deadline: float | None = None,
     *,
     metrics: bool = False,
+    tuning: ClusterTuning = CLUSTER,
 ) -> Cluster:
     """Start worker processes on this machine, with one thread each.
 
@@ -54,6 +50,7 @@ def local_cluster(
     metrics : bool
         Serve Dask's pages (and its ``/metrics``, if `prometheus_client` is installed) on a free
         port of 127.0.0.1, where every user of this machine can read them.
+    tuning : ClusterTuning
 
     Returns
     -------
@@ -82,11 +79,11 @@ def local_cluster(
         owned.callback(log.removeFilter, unheard)
         # Dask's default folder for the files of workers and scheduler would remain.
         folder = str(owned.enter_context(scratch("workers")))
-        cluster = _started(workers, memory_limit, folder, _loop(owned), metrics)
+        cluster = _started(workers, memory_limit, folder, _loop(owned), metrics, tuning)
         owned.callback(cluster.close)
         client = Client(cluster, direct_to_workers=True, set_as_default=False)
         owned.callback(client.close)
-        return Cluster(client, owned, deadline, shielded=True)
+        return Cluster(client, owned, deadline, shielded=True, tuning=tuning)
     except BaseException:
         owned.close()
         raise
@@ -122,7 +119,12 @@ def _loop(owned: ExitStack) -> Any:
 
 
 def _started(
-    workers: int, memory_limit: int | str | None, folder: str, loop: Any, metrics: bool
+    workers: int,
+    memory_limit: int | str | None,
+    folder: str,
+    loop: Any,
+    metrics: bool,
+    tuning: ClusterTuning,
 ) -> LocalCluster:
     """Start scheduler and workers; start again if a worker dies while it starts.
 
@@ -138,16 +140,16 @@ def _started(
     if not metrics:
         settings |= {f"distributed.{name}.http.routes": [] for name in ("scheduler", "worker")}
     before = set(multiprocessing.active_children())
-    for left in reversed(range(STARTS)):
+    for left in reversed(range(tuning.max_starts)):
         try:
-            with dask.config.set(settings), _killed_if_late(before):
+            with dask.config.set(settings), _killed_if_late(before, tuning.start_seconds):
                 cluster = LocalCluster(
                     n_workers=workers,
                     threads_per_worker=1,
                     memory_limit=memory_limit,
                     host="127.0.0.1",
                     security=Security.temporary(),
-                    death_timeout=2 * START_SECONDS,
+                    death_timeout=2 * tuning.start_seconds,
                     local_directory=folder,
                     dashboard_address=None,
                     scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # HTTP, any free port
@@ -166,15 +168,15 @@ def _started(
             if not left:
                 why = reason_of(error.__cause__ or error)
                 raise InputError(
-                    f"{workers} worker processes were started {STARTS} times, and each time one "
-                    f"died ({why}): give fewer workers, or more memory"
+                    f"{workers} worker processes were started {tuning.max_starts} times, and each "
+                    f"time one died ({why}): give fewer workers, or more memory"
                 ) from error
     raise AssertionError
 
 
 @contextmanager
-def _killed_if_late(before: set[Any]) -> Iterator[None]:
-    """Kill the processes started within the block if it takes longer than `START_SECONDS`.
+def _killed_if_late(before: set[Any], seconds: float) -> Iterator[None]:
+    """Kill the processes started within the block if it takes longer than ``seconds``.
 
     Dask also ends a worker that freezes while it starts, but waits forever for its end.
     """
@@ -183,7 +185,7 @@ def _killed_if_late(before: set[Any]) -> Iterator[None]:
         for child in set(multiprocessing.active_children()) - before:
             child.kill()
 
-    timer = threading.Timer(START_SECONDS, kill)
+    timer = threading.Timer(seconds, kill)
     timer.daemon = True
     timer.start()
     try:

@@ -36,7 +36,7 @@ from bigscreen.fleet.shards import Arrays, FloatArray, Program, Totals, Yielding
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-COPIED = 1 << 16
+MAX_COPIED_NUMBERS = 1 << 16
 """Copy a solve's part of an answer if it has at most this many numbers; larger parts stay views.
 Sums over a contiguous copy have the same bits as without other solves."""
 
@@ -444,7 +444,7 @@ class Lockstep:
             ends = len(steps) + np.cumsum([0, *stack[0, : len(steps)].astype(np.int64)])
         for k, name in enumerate(steps):
             part = stack[:, ends[k] : ends[k + 1]]
-            if part.size <= COPIED:
+            if part.size <= MAX_COPIED_NUMBERS:
                 part = part.copy()  # contiguous, as without other runs: sums have the same bits
             self._reply(name, True, (part, _own(totals, name)))
         return True

@@ -10,19 +10,16 @@ from pathlib import Path
 
 from bigscreen.fleet.ulimit import soft_limit
 
-ALLOWED_SHARE = 0.8
+ALLOWED_FRACTION = 0.8
 """A job uses at most this fraction of the memory that its process may use, unless told
 otherwise."""
 
-TERMINATE = 0.95
+DASK_LIMIT_FRACTION = 0.95
 """Dask's nanny ends a worker that uses more than this fraction of its limit (Dask's default)."""
 
 LIBRARY_BYTES = 80 * 2**20
 """Memory of library code that the workers of one machine share. Dask counts it in each worker, the
 planner once (measured on workers with everything imported: 65 to 80 MiB)."""
-
-STEP_BYTES = 2**26
-"""Memory that a step of a shard takes in addition to its state, for a block of rows."""
 
 _LIMITS = (
     # Version 2 has one tree; version 1 has one for each resource.
@@ -54,7 +51,7 @@ def usable_memory() -> int:
 
 def allowed_memory(asked: int | None = None) -> int:
     """Return the bytes that a job may use: ``asked``, or 0.8 of what its process may use."""
-    return asked or int(ALLOWED_SHARE * usable_memory())
+    return asked or int(ALLOWED_FRACTION * usable_memory())
 
 
 @functools.cache
@@ -69,12 +66,12 @@ def machine_memory(root: Path = Path("/")) -> int:
 
 def limit_of(held: int) -> int:
     """Return the limit for a Dask worker that may hold `held` bytes plus shared libraries."""
-    return int((held + LIBRARY_BYTES) / TERMINATE)
+    return int((held + LIBRARY_BYTES) / DASK_LIMIT_FRACTION)
 
 
 def held_within(limit: int) -> int:
     """Return the bytes that a Dask worker may hold in addition to shared libraries."""
-    return max(0, int(TERMINATE * limit) - LIBRARY_BYTES)
+    return max(0, int(DASK_LIMIT_FRACTION * limit) - LIBRARY_BYTES)
 
 
 def give_back() -> None:
@@ -90,12 +87,13 @@ def give_back() -> None:
 _C = ctypes.CDLL(None) if os.name == "posix" else None
 
 
-def rows_within(limit: int, threads: int) -> int:
+def rows_within(limit: int, threads: int, step_bytes: int = 2**26) -> int:
     """Return the resident bytes up to which a Dask worker keeps rows between rounds.
 
-    The rest of its limit is for the blocks of rows that its threads read.
+    The rest of its limit is for the blocks of rows that its threads read: each takes
+    ``step_bytes`` for them during a step.
     """
-    return max(0, int(TERMINATE * limit) - threads * STEP_BYTES)
+    return max(0, int(DASK_LIMIT_FRACTION * limit) - threads * step_bytes)
 
 
 def _group_limits(root: Path) -> list[int]:

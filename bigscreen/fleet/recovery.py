@@ -12,28 +12,29 @@ from bigscreen.fleet.hosts import Seats
 from bigscreen.fleet.shards import Arrays
 from bigscreen.fleet.worker import Message
 
-LOG_BYTES = 32 * 2**20
-"""Copy the states to this machine once the messages kept for replay have more bytes than this."""
-
 
 @dataclass
 class Recovery:
     """The states from which lost shards are restored, and the messages to replay on them.
 
     A lost shard starts from ``copy``, a copy of the states on this machine; else from ``base``, a
-    checkpoint; else it is opened anew.
+    checkpoint; else it is opened anew. The states are copied once the messages have more than
+    ``log_bytes``, and more than the last copy.
     """
 
+    log_bytes: int
     base: Path | None = None
     copy: Checkpoint | None = None
     log: list[Message] = field(default_factory=list)
-    limit: int = LOG_BYTES
     folder: Path | None = None  # contains the copies
     _held: ExitStack = field(default_factory=ExitStack)
 
+    def __post_init__(self) -> None:
+        self.limit = self.log_bytes
+
     def begin(self, base: Path | None) -> None:
         """Restore lost shards from a checkpoint from now on, or open them anew if it is None."""
-        self.base, self.copy, self.log, self.limit = base, None, [], LOG_BYTES
+        self.base, self.copy, self.log, self.limit = base, None, [], self.log_bytes
 
     def saved(self, shards: list[int]) -> str | dict[int, Arrays] | None:
         """Return the saved states of these shards, in the form that a host takes."""
@@ -65,7 +66,7 @@ class Recovery:
             return
         size = sum(file.stat().st_size for file in copy.path.iterdir())
         self.base, self.copy, self.log = None, copy, []
-        self.limit = max(LOG_BYTES, size)
+        self.limit = max(self.log_bytes, size)
 
     def close(self) -> None:
         """Remove the copies."""

@@ -236,13 +236,6 @@ def added(parts: Iterable[Totals]) -> Totals:
     return sums
 
 
-SAMPLE_SECONDS = 0.5
-"""Look at the memory of this process this often."""
-
-IDLE_LOOKS = 20
-"""The thread that samples memory ends after this many looks without a `Sampler`."""
-
-
 def pss() -> int:
     """Return the memory of this process in bytes, counting its share of shared pages.
 
@@ -299,11 +292,12 @@ class Sampler:
 class _Watch:
     """The thread that samples memory for all samplers of this process.
 
-    One thread for each sampler would take as long to start as a small fit. The thread ends after
-    some time without samplers.
+    One thread for each sampler would take as long to start as a small fit. The thread looks every
+    ``seconds``, and ends after ``max_idle`` looks without a sampler.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 0.5, max_idle: int = 20) -> None:
+        self._seconds, self._max_idle = seconds, max_idle
         self._lock = threading.Lock()
         self._samplers: set[Sampler] = set()
         self._thread: threading.Thread | None = None
@@ -323,12 +317,12 @@ class _Watch:
 
     def _run(self) -> None:
         idle, beyond = 0, 0
-        while idle < IDLE_LOOKS:
-            time.sleep(SAMPLE_SECONDS)
+        while idle < self._max_idle:
+            time.sleep(self._seconds)
             with self._lock:
                 wanted = list(self._samplers)
                 idle = 0 if wanted else idle + 1
-                if idle == IDLE_LOOKS:
+                if idle == self._max_idle:
                     self._thread = None
             if wanted:
                 # Shared memory is libraries and files, which hardly change.

@@ -22,11 +22,9 @@ from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.connecting import ANSWER_SECONDS, SAME, await_worker, client_of, versions_of
 from bigscreen.fleet.inline import usable_processors
 from bigscreen.fleet.memory import machine_memory
+from bigscreen.fleet.tuning import CLUSTER
 from bigscreen.fleet.worker import WORKER_ENVIRONMENT, digests, source_digest
-from bigscreen.fleet.workers import PATIENCE_SECONDS, differing
-
-CLOCKS_SECONDS = 2.0
-"""Report clocks that differ by more than this: times in logs and files then disagree."""
+from bigscreen.fleet.workers import differing
 
 
 @dataclass
@@ -88,7 +86,7 @@ def survey(
     ConnectionError
         If the scheduler stops answering.
     """
-    until = time.monotonic() + PATIENCE_SECONDS if deadline is None else deadline
+    until = time.monotonic() + CLUSTER.patience_seconds if deadline is None else deadline
     with closing(client_of(address, timeout, security, until)) as client:
         await_worker(client, address, until)
         found: Any = client.get_versions(packages=list(SAME))
@@ -193,8 +191,11 @@ def _written(folder: str) -> str | None:
     return None
 
 
-def _remark(sound: Sequence[Surveyed]) -> None:
-    """Add remarks to the workers without faults."""
+def _remark(sound: Sequence[Surveyed], max_clock_seconds: float = 2.0) -> None:
+    """Add remarks to the workers without faults.
+
+    Clocks may differ by ``max_clock_seconds``; beyond, times in logs and files disagree.
+    """
     on_host = Counter(worker.facts["host"] for worker in sound)
     wanted: Counter[str] = Counter()
     for worker in sound:
@@ -212,7 +213,7 @@ def _remark(sound: Sequence[Surveyed]) -> None:
             say("no memory limit: a fit that needs too much takes the machine down")
         elif wanted[known["host"]] > known["memory"]:
             say("the limits of its machine's workers are more than the memory there is")
-        if abs(known["clock"]) > CLOCKS_SECONDS:
+        if abs(known["clock"]) > max_clock_seconds:
             say(f"its clock is {known['clock']:+.0f} s off")
         unset = [name for name, value in known["environment"].items() if value is None]
         if unset:

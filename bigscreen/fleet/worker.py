@@ -55,9 +55,6 @@ WORKER_ENVIRONMENT = {
 }
 """Environment variables that every worker should have when it starts."""
 
-LARGE = 1 << 20
-"""Hosts add up totals among themselves if they have at least this many bytes."""
-
 
 def packed(message: dict[str, Any]) -> Message:
     """Copy a message to bytes, which are sent, and kept for replay.
@@ -162,11 +159,11 @@ class Host:
         self._round.update(dict.fromkeys(new, number))
 
     @_reported
-    def round(self, number: int, part: int, message: Message, apart: bool) -> Answer:
+    def round(self, number: int, part: int, message: Message, keep_bytes: int | None) -> Answer:
         """Step the shards that have not seen round ``number``.
 
-        ``part`` numbers the calls of one round: later calls are for shards adopted since. With
-        ``apart``, large totals stay here, for `share` and `add_share`.
+        ``part`` numbers the calls of one round: later calls are for shards adopted since.
+        Totals of at least ``keep_bytes`` stay here, for `share` and `add_share`; None: never.
         """
         if (number, part) not in self._answers:
             self._shards.relieve(self._program)
@@ -176,7 +173,8 @@ class Host:
             rows, parts = self._shards.deal(self._program.step, calls)
             self._round.update(dict.fromkeys(shards, number))
             totals, shapes = added(parts), {}
-            if apart and sum(total.nbytes for total in totals.values()) >= LARGE:
+            size = sum(total.nbytes for total in totals.values())
+            if keep_bytes is not None and size >= keep_bytes:
                 shapes = {name: total.shape for name, total in totals.items()}
                 before = self._kept[1] if self._kept[0] == number else {}
                 self._kept, totals = (number, added([before, totals])), {}

@@ -22,25 +22,8 @@ from bigscreen.errors import InputError
 from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.memory import held_within
 from bigscreen.fleet.shards import Sampler
+from bigscreen.fleet.tuning import CLUSTER, ClusterTuning
 from bigscreen.fleet.worker import digests, memory_of
-
-PATIENCE_SECONDS = 60.0
-"""How long to wait for a first worker, or for an answer of a worker that the scheduler lists."""
-
-LEAST_PATIENCE_SECONDS = 5.0
-"""How long to wait for a worker after the time budget: a worker that died may be restarting."""
-
-FROZEN_SECONDS = 30.0
-"""Give up a worker as frozen if its scheduler has not heard from it for this time."""
-
-LOOK_SECONDS = 2.0
-"""How often to look for new workers and frozen ones."""
-
-LIKELY = (
-    "the likely cause is memory, or a machine so busy that they were not heard of for "
-    f"{FROZEN_SECONDS:.0f} s: give each worker more memory, or run fewer of them on a machine"
-)
-"""The explanation for workers that die one after the other."""
 
 GONE = (OSError, RuntimeError, AttributeError)
 """The errors of a Dask client without its scheduler; AttributeError after it has closed itself."""
@@ -61,8 +44,13 @@ class Workers:
         Value of ``time.monotonic()`` that bounds the waiting for workers.
     """
 
-    def __init__(self, client: Client, deadline: float | None = None) -> None:
-        self.client, self.deadline = client, deadline
+    def __init__(
+        self,
+        client: Client,
+        deadline: float | None = None,
+        tuning: ClusterTuning = CLUSTER,
+    ) -> None:
+        self.client, self.deadline, self.tuning = client, deadline, tuning
         self._scheduler: Any = client.scheduler  # None of no connected client
         self.unreachable: set[str] = set()
         self._files: dict[str, str | None] = {}
@@ -88,7 +76,9 @@ class Workers:
         """Return the least memory for each thread, in bytes, of the workers with a limit."""
         usable = self.listed()
         try:
-            known: Any = self.client.sync(self._scheduler.identity, callback_timeout=FROZEN_SECONDS)
+            known: Any = self.client.sync(
+                self._scheduler.identity, callback_timeout=self.tuning.frozen_seconds
+            )
         except GONE:
             return None  # the next call to the cluster will raise
         workers = known["workers"].items()
@@ -119,9 +109,18 @@ class Workers:
     def until(self) -> float:
         """Return when to stop waiting for a worker, if the waiting begins now."""
         now = time.monotonic()
-        left = PATIENCE_SECONDS if self.deadline is None else self.deadline - now
-        least = min(LEAST_PATIENCE_SECONDS, PATIENCE_SECONDS)
-        return now + min(PATIENCE_SECONDS, max(left, least))
+        most = self.tuning.patience_seconds
+        left = most if self.deadline is None else self.deadline - now
+        return now + min(most, max(left, self.tuning.min_patience_seconds))
+
+    @property
+    def cause_of_deaths(self) -> str:
+        """The likely cause if workers die one after the other, and what to do, for messages."""
+        return (
+            "the likely cause is memory, or a machine so busy that they were not heard of for "
+            f"{self.tuning.frozen_seconds:.0f} s: give each worker more memory, or run fewer of "
+            "them on a machine"
+        )
 
     @property
     def only(self) -> list[str] | None:
@@ -157,7 +156,7 @@ class Workers:
     def _listed(self) -> dict[str, int]:
         try:
             listed: dict[str, int] = self.client.sync(
-                self._scheduler.ncores, callback_timeout=FROZEN_SECONDS
+                self._scheduler.ncores, callback_timeout=self.tuning.frozen_seconds
             )
         except Silent:
             raise
@@ -184,16 +183,16 @@ class Workers:
 class Memory:
     """The memory of this process and of a cluster's workers."""
 
-    def __init__(self, client: Client, plugin: str) -> None:
-        self._client, self._plugin = client, plugin
+    def __init__(self, client: Client, plugin: str, max_age: float) -> None:
+        self._client, self._plugin, self._max_age = client, plugin, max_age
         self.own = Sampler()
         self._workers: dict[tuple[str, int], tuple[int, int]] = {}  # now and peak, by process
-        self._seen = -LOOK_SECONDS
+        self._seen = -max_age
         self._peak = 0
 
     def now(self) -> int:
-        """Return the present bytes; those of workers are at most two seconds old."""
-        if time.monotonic() - self._seen > LOOK_SECONDS:
+        """Return the present bytes; those of workers are at most ``max_age`` seconds old."""
+        if time.monotonic() - self._seen > self._max_age:
             self.collect()
         return self.own.look() + sum(now for now, _ in self._workers.values())
 
@@ -241,10 +240,11 @@ def outcome(
     """
     while True:
         try:
-            if _is_done(workers.client, future):
+            if _is_done(workers.client, future, workers.tuning.look_seconds):
                 return (future.result(),)
         except KilledWorker as error:
-            raise ConnectionError(f"every worker that ran {what} died; {LIKELY}") from error
+            cause = workers.cause_of_deaths
+            raise ConnectionError(f"every worker that ran {what} died; {cause}") from error
         except (CommClosedError, CancelledError, asyncio.CancelledError) as error:
             if future.status in ("cancelled", "lost"):
                 raise ConnectionError("the Dask scheduler has lost its tasks") from error
@@ -254,20 +254,20 @@ def outcome(
             return None
 
 
-def _is_done(client: Client, future: Future[Any]) -> bool:
-    """Whether a task ends within `LOOK_SECONDS`.
+def _is_done(client: Client, future: Future[Any], seconds: float) -> bool:
+    """Whether a task ends within this time.
 
     A TimeoutError of the task's own function is not caught here: only waiting is in the try block.
     """
     try:
         with client.as_current():  # wait needs a default client
-            distributed.wait([future], timeout=LOOK_SECONDS)
+            distributed.wait([future], timeout=seconds)
     except TimeoutError:
         return False
     return True
 
 
-async def give_up_frozen(client: Client) -> None:
+async def give_up_frozen(client: Client, tuning: ClusterTuning) -> None:
     """Restart or remove frozen workers; runs until it is cancelled.
 
     A stopped process keeps its connections open, so only missing heartbeats show it. Dask removes
@@ -277,13 +277,13 @@ async def give_up_frozen(client: Client) -> None:
     heard: dict[str, tuple[float, float]] = {}  # last heartbeat, and when it was first seen here
     looked = time.monotonic()
     while True:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(tuning.look_seconds)
         try:
-            known = await asyncio.wait_for(scheduler.identity(), FROZEN_SECONDS)
+            known = await asyncio.wait_for(scheduler.identity(), tuning.frozen_seconds)
         except (TimeoutError, *GONE):
             continue
         now = time.monotonic()
-        if now - looked > 3 * LOOK_SECONDS:
+        if now - looked > 3 * tuning.look_seconds:
             heard = {}  # this process or the scheduler was frozen, and missed heartbeats
         looked = now
         beats = {address: worker["last_seen"] for address, worker in known["workers"].items()}
@@ -292,7 +292,7 @@ async def give_up_frozen(client: Client) -> None:
             for address, beat in beats.items()
         }
         # With more workers, Dask makes heartbeats rarer.
-        patience = max(FROZEN_SECONDS, len(beats) / 10)
+        patience = max(tuning.frozen_seconds, len(beats) / 10)
         frozen = [address for address, (_, since) in heard.items() if now - since > patience]
         if frozen:
             with contextlib.suppress(*GONE):

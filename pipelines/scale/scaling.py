@@ -26,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,10 @@ from scipy.optimize import nnls
 
 from bigscreen.data.dataset import Dataset
 from bigscreen.data.synthetic import susy_like
-from bigscreen.fleet import cluster, hosts
+from bigscreen.fleet import hosts
 from bigscreen.fleet.cluster import Cluster
 from bigscreen.fleet.connecting import connect
+from bigscreen.fleet.tuning import CLUSTER
 from bigscreen.fleet.worker import WORKER_ENVIRONMENT
 from bigscreen.intake.ingest import ingest
 from bigscreen.options.train import TrainOptions
@@ -54,7 +56,7 @@ PREDICTED = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 TOLD = (8, 64, 1000)
 SHARED = "shared by the hosts"
 WAYS = {"each to the coordinator": 1 << 30, SHARED: 1}
-"""By the machines from which on hosts share; see `cluster.SHARING_MACHINES`."""
+"""The ways to add up totals, and `ClusterTuning.min_sharing_machines` for each."""
 
 
 def size(answer: Any) -> int:
@@ -96,16 +98,6 @@ def workers_of_their_own(n: int, work: Path) -> Iterator[Cluster]:
 
 
 @contextmanager
-def sharing(machines: int) -> Iterator[None]:
-    """Let hosts share from this many machines on."""
-    before, cluster.SHARING_MACHINES = cluster.SHARING_MACHINES, machines
-    try:
-        yield
-    finally:
-        cluster.SHARING_MACHINES = before
-
-
-@contextmanager
 def counted() -> Iterator[Counter[str]]:
     """Count rounds, calls, bytes and the coordinator's seconds."""
     counts: Counter[str] = Counter()
@@ -140,8 +132,9 @@ def fitted(
     how = {"kernel": "rbf", "gamma": 1 / 32, "C": 1.25, "tuning": Tuning(features="recomputed")}
     with Client(fleet.address, security=fleet.security, set_as_default=False) as client:
         before, own, began = client.run(time.process_time), time.process_time(), time.perf_counter()
-        with sharing(machines), counted() as counts:
-            model = train(store, TrainOptions(landmarks=landmarks, **how), fleet)
+        tuning = replace(CLUSTER, min_sharing_machines=machines)
+        with connect(fleet.address, tuning=tuning) as own_fleet, counted() as counts:
+            model = train(store, TrainOptions(landmarks=landmarks, **how), own_fleet)
         took, own = time.perf_counter() - began, time.process_time() - own
         after = client.run(time.process_time)
     return {
@@ -174,7 +167,7 @@ def predicted(
     """Seconds of a fit of `FULL_ROWS`, by who spends them."""
     alone, coordinator, hands = strong[0], costs["coordinator"], costs["workers"]
     large = max(fit["rounds_shared"] for fit in strong)  # rounds with large totals
-    adding = min(workers, hosts.MOST_SHARES) if shared and workers > 2 else 0
+    adding = min(workers, CLUSTER.max_sharing_hosts) if shared and workers > 2 else 0
     each = alone["bytes_received"]  # of every host, if it sends all
     received = each if adding else each * workers
     spent = (

@@ -3,6 +3,8 @@
 import json
 import signal
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,8 @@ import pytest
 from cli_world import World, bigscreen, succeed, world
 from cluster_processes import processes
 
-from bigscreen.fleet import workers as fleet_workers
+from bigscreen.fleet import connecting
+from bigscreen.fleet.tuning import CLUSTER
 from bigscreen.model.model import Model
 from bigscreen.report.report import FitReport
 
@@ -27,7 +30,8 @@ def test_a_lost_cluster(
     monkeypatch: pytest.MonkeyPatch,
     lost: str,
 ) -> None:
-    monkeypatch.setattr(fleet_workers, "PATIENCE_SECONDS", 0.5)
+    short = partial(connecting.connect, tuning=replace(CLUSTER, patience_seconds=0.5))
+    monkeypatch.setattr(connecting, "connect", short)
     checkpoint_every(-1.0)
     show = FitReport.__call__
     model = tmp_path / "m.bsm"

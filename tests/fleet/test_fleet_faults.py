@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import distributed
@@ -24,15 +25,15 @@ from fleet_programs import FEATURES, Gradient, Murderous, descend, kill_self, sa
 
 import bigscreen
 from bigscreen.errors import InputError
-from bigscreen.fleet import local, recovery
-from bigscreen.fleet import workers as fleet_workers
 from bigscreen.fleet.cluster import Cluster
 from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
+from bigscreen.fleet.tuning import CLUSTER
 from bigscreen.fleet.workers import differing
 
 SHARDS, ROUNDS = 7, 8
+IMPATIENT = replace(CLUSTER, frozen_seconds=3.0)
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +47,9 @@ def reference():
 
 
 @pytest.mark.parametrize("nanny", [True, False])
-def test_a_frozen_worker_is_given_up(monkeypatch, reference, nanny):
-    monkeypatch.setattr(fleet_workers, "FROZEN_SECONDS", 3.0)
-    with local_cluster(2) if nanny else processes() as fleet:
+def test_a_frozen_worker_is_given_up(reference, nanny):
+    cluster = local_cluster(2, tuning=IMPATIENT) if nanny else processes(tuning=IMPATIENT)
+    with cluster as fleet:
         fleet.start(Gradient(), SHARDS)
         pid = fleet._client.run(os.getpid)[fleet._seats.all[0].address]
 
@@ -66,9 +67,8 @@ def test_a_frozen_worker_is_given_up(monkeypatch, reference, nanny):
                 os.kill(pid, signal.SIGCONT)
 
 
-def test_items_of_a_frozen_worker_run_elsewhere(monkeypatch):
-    monkeypatch.setattr(fleet_workers, "FROZEN_SECONDS", 3.0)
-    with processes() as fleet:
+def test_items_of_a_frozen_worker_run_elsewhere():
+    with processes(tuning=IMPATIENT) as fleet:
         results = fleet.each(slow_square, range(40))
         assert next(results) == 0
         pid = next(iter(fleet._client.run(os.getpid).values()))
@@ -79,9 +79,8 @@ def test_items_of_a_frozen_worker_run_elsewhere(monkeypatch):
             os.kill(pid, signal.SIGCONT)
 
 
-def test_a_worker_that_only_takes_long_is_not_frozen(monkeypatch, reference):
-    monkeypatch.setattr(fleet_workers, "FROZEN_SECONDS", 3.0)
-    with processes() as fleet:
+def test_a_worker_that_only_takes_long_is_not_frozen():
+    with processes(tuning=IMPATIENT) as fleet:
         fleet.start(Gradient(), 2)
         before = fleet._client.run(os.getpid)
         fleet.round({"w": np.zeros(FEATURES), "sleep": 6.0})
@@ -124,8 +123,8 @@ def test_a_step_that_kills_every_worker_ends(tmp_path):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_worker_that_is_lost_while_the_cluster_starts(monkeypatch, how):
-    monkeypatch.setattr(local, "START_SECONDS", 120.0 if how == signal.SIGKILL else 20.0)
+def test_a_cluster_starts_though_a_worker_is_lost_meanwhile(how):
+    tuning = CLUSTER if how == signal.SIGKILL else replace(CLUSTER, start_seconds=20.0)
     killed = []
 
     def first_child():
@@ -139,7 +138,7 @@ def test_a_worker_that_is_lost_while_the_cluster_starts(monkeypatch, how):
 
     killer = threading.Thread(target=first_child)
     killer.start()
-    with local_cluster(2) as fleet:
+    with local_cluster(2, tuning=tuning) as fleet:
         killer.join()
         assert list(fleet.each(slow_square, range(4))) == [0, 1, 4, 9]
 
@@ -147,13 +146,13 @@ def test_a_worker_that_is_lost_while_the_cluster_starts(monkeypatch, how):
 # ---------------------------------------------------------------- the log of messages
 
 
-def test_the_log_is_bounded_without_a_folder(monkeypatch):
-    monkeypatch.setattr(recovery, "LOG_BYTES", 2**20)
+def test_the_log_is_bounded_without_a_folder():
+    tuning = replace(CLUSTER, log_bytes=2**20)
     ballast = np.ones(2**15)  # 256 KiB a message
     with Inline(1) as inline:
         inline.start(Gradient(), SHARDS)
         expected = descend(inline, 24)[1]
-    with local_cluster(2) as fleet:
+    with local_cluster(2, tuning=tuning) as fleet:
         fleet.start(Gradient(), SHARDS)
         longest, record, w = 0, [], np.zeros(FEATURES)
         for number in range(24):

@@ -5,6 +5,7 @@ import signal
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,9 +21,9 @@ from fleet_programs import (
     square,
 )
 
-import bigscreen.fleet.workers
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
+from bigscreen.fleet.tuning import CLUSTER
 
 SHARDS = 9
 ROUNDS = 10
@@ -187,8 +188,8 @@ def test_items_survive_a_death(restarting, tmp_path):
     assert marker.exists()
 
 
-def test_processes_without_nannies(reference, monkeypatch):
-    with processes() as fleet:
+def test_processes_without_nannies(reference):
+    with processes(tuning=replace(CLUSTER, patience_seconds=3.0)) as fleet:
         fleet.start(Gradient(), SHARDS)
 
         def between(number):
@@ -204,7 +205,6 @@ def test_processes_without_nannies(reference, monkeypatch):
         await_no_hosts(fleet)
 
         # the last one dies while items are handed out, and nobody comes
-        monkeypatch.setattr(bigscreen.fleet.workers, "PATIENCE_SECONDS", 0.5)
         fleet.start(Gradient(), SHARDS)
         results = fleet.each(slow_square, range(100))
         assert next(results) == 0

@@ -3,17 +3,20 @@
 import os
 import signal
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from fleet_programs import FEATURES, Wide
 
-import bigscreen.fleet.cluster
+from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.hosts import Seats
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
+from bigscreen.fleet.tuning import CLUSTER
 
 SHARDS, ROUNDS = 7, 6
+SHARING = replace(CLUSTER, min_sharing_machines=1)
 
 
 def rounds(fleet):
@@ -46,17 +49,13 @@ def expected():
 @pytest.fixture(scope="module")
 def three():
     """Three workers, which are replaced when they die."""
-    with local_cluster(3) as fleet:
+    with local_cluster(3, tuning=SHARING) as fleet:
         yield fleet
 
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The methods that hosts are asked for, counted; ``before`` is called before one.
-
-    One machine is enough to share.
-    """
-    monkeypatch.setattr(bigscreen.fleet.cluster, "SHARING_MACHINES", 1)
+    """Counts the calls of hosts by method; ``before`` is called before each."""
     ask_each, counted = Seats.ask_each, Counter()
 
     def spy(self, calls, method):
@@ -70,10 +69,10 @@ def asked(monkeypatch):
     return spy, counted
 
 
-def test_on_one_machine_each_sends_its_own(three, asked, expected, monkeypatch):
-    monkeypatch.setattr(bigscreen.fleet.cluster, "SHARING_MACHINES", 2)
+def test_on_one_machine_each_host_sends_its_own_totals(three, asked, expected):
     three._client.wait_for_workers(3, timeout=60)
-    same(rounds(three), expected)
+    with connect(three.address, security=three.security) as fleet:
+        same(rounds(fleet), expected)
     assert asked[1]["round"] == ROUNDS * 3 and asked[1]["add_share"] == 0
 
 
@@ -117,7 +116,7 @@ def cut_off(dask_worker, others):
 
 
 def test_workers_that_do_not_reach_each_other(asked, expected):
-    with local_cluster(3) as fleet:
+    with local_cluster(3, tuning=SHARING) as fleet:
         one, *others = sorted(fleet._workers.listed())
         fleet._client.run(cut_off, others=others, workers=[one])
         same(rounds(fleet), expected)

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from bigscreen.errors import InputError
 from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.secure import certificates
+from bigscreen.fleet.tuning import CLUSTER
 
 
-def patiently_connected(address, security=None):
+def patiently_connected(address, security=None, tuning=CLUSTER):
     for left in reversed(range(3)):
         try:
-            return connect(address, timeout=20, security=security)
+            return connect(address, timeout=20, security=security, tuning=tuning)
         except InputError:
             if not left:
                 raise
@@ -22,7 +23,7 @@ def patiently_connected(address, security=None):
 
 
 @contextmanager
-def processes(ports=(0, 0), keys=None):
+def processes(ports=(0, 0), keys=None, tuning=CLUSTER):
     """A scheduler and workers without nannies as processes; gives a fleet and a way to add one.
 
     ``keys``: paths of PEM files by the names that `certificates` has for them; None: no TLS.
@@ -61,7 +62,7 @@ def processes(ports=(0, 0), keys=None):
         for port in ports:
             add(port)
         security = None if keys is None else certificates(**keys)
-        with patiently_connected(address, security) as fleet:
+        with patiently_connected(address, security, tuning) as fleet:
             fleet._client.wait_for_workers(len(ports), timeout=30)
             fleet.processes, fleet.add = started, add
             yield fleet
