@@ -241,7 +241,10 @@ def outcome(
     while True:
         try:
             if _is_done(workers.client, future, workers.tuning.look_seconds):
-                return (future.result(),)
+                fetch: Any = workers.client.sync
+                found: tuple[Any] | None = fetch(_fetch, future, workers.tuning.look_seconds)
+                if found is not None:
+                    return found
         except KilledWorker as error:
             cause = workers.cause_of_deaths
             raise ConnectionError(f"every worker that ran {what} died; {cause}") from error
@@ -265,6 +268,22 @@ def _is_done(client: Client, future: Future[Any], seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+async def _fetch(future: Future[Any], seconds: float) -> tuple[Any] | None:
+    """Fetch the result of a task that has ended; None if its worker is given up meanwhile.
+
+    The connection to a frozen worker stays open, so that fetching alone would wait forever.
+    """
+    result: Any = future._result()  # type: ignore[no-untyped-call]
+    call = asyncio.ensure_future(result)
+    try:
+        while not (await asyncio.wait({call}, timeout=seconds))[0]:
+            if future.status != "finished":
+                return None
+        return (await call,)
+    finally:
+        call.cancel()
 
 
 async def give_up_frozen(client: Client, tuning: ClusterTuning) -> None:
