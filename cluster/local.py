@@ -14,7 +14,7 @@ import signal
 
 from bigscreen.files.scratch import scratch
 from bigscreen.fleet.local import local_cluster
-from bigscreen.fleet.secure import written
+from bigscreen.fleet.secure import write_certificates
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
         scratch("keys") as folder,
         local_cluster(options.workers, options.memory) as fleet,
     ):
-        files = written(fleet.security, folder)
+        files = write_certificates(fleet.security, folder)
         tls = " ".join(f"--tls-{name} {path}" for name, path in files.items())
         print(f"--scheduler {fleet.address} {tls}", flush=True)
         signal.sigwait(signals)

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 
-from bigscreen.fleet.ulimit import too_narrow
+from bigscreen.fleet.ulimit import explain_narrow_limits
 
 
 def main(args: "list[str] | None" = None, prog_name: "str | None" = None) -> None:
@@ -15,7 +15,7 @@ def main(args: "list[str] | None" = None, prog_name: "str | None" = None) -> Non
             signal.signal(signal.SIGINT, end)
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, end)
-    if (why := too_narrow()) is not None:
+    if (why := explain_narrow_limits()) is not None:
         print(f"error: {why}", file=sys.stderr)
         sys.exit(2)
     from bigscreen.cli.commands import group

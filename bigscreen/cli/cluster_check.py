@@ -20,7 +20,7 @@ from bigscreen.cli.options import WHERE_IT_RUNS, fit_options
 from bigscreen.errors import InputError
 
 if TYPE_CHECKING:
-    from bigscreen.fleet.survey import Surveyed
+    from bigscreen.fleet.survey import WorkerSurvey
 
 
 @click.command("cluster-check", short_help="Look at a cluster's workers before a long job.")
@@ -93,11 +93,11 @@ def cluster_check(
     report.note(f"all {len(found)} workers can take part")
 
 
-def _tables(found: list["Surveyed"]) -> list[tuple[str, dict[str, str]]]:
+def _tables(found: list["WorkerSurvey"]) -> list[tuple[str, dict[str, str]]]:
     """A table a machine, workers that are alike in one line, and one of those without an answer."""
     from bigscreen.report.report import count, size
 
-    hosts: dict[str, list[Surveyed]] = {}
+    hosts: dict[str, list[WorkerSurvey]] = {}
     for worker in found:
         hosts.setdefault(worker.facts.get("host", "unknown machine"), []).append(worker)
     tables = []

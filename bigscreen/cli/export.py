@@ -185,7 +185,7 @@ def _certified(
     """The machine of a file, certified over the rows of a store."""
     from bigscreen.data.dataset import Dataset
     from bigscreen.fleet.inline import Inline
-    from bigscreen.train.adopted import adopted
+    from bigscreen.train.adopted import adopt_machine
 
     asked = read.provenance["parameters"]
     if asked["problem"] in ("nu-svc", "nu-svr"):
@@ -205,4 +205,4 @@ def _certified(
         exact=True, problem=asked["problem"], strategy=read.strategy, **kernel, **values
     )
     with Inline(threads) as fleet:
-        return adopted(read, Dataset.open(store), options, fleet)
+        return adopt_machine(read, Dataset.open(store), options, fleet)

@@ -56,14 +56,14 @@ def plan(context: click.Context, /, store: str, json_file: str | None, **values:
     from bigscreen.data.dataset import Dataset
     from bigscreen.plan.plan import plan as outline_fit
     from bigscreen.report import report
-    from bigscreen.train.run import check
+    from bigscreen.train.run import check_problem
 
     check_json(json_file)
     check_fleet(values)
     dataset = Dataset.open(store)
     options = train_options(context, dataset, values, Path(values["work"] or "."), resume=False)
     cluster = bool(values["workers"] or values["scheduler"])
-    check(dataset, options)
+    check_problem(dataset, options)
     workers, limit = _workers(values)
     outline = outline_fit(dataset, options, workers, cluster, limit=limit)
     if json_file:
@@ -172,7 +172,7 @@ def fit(
     from bigscreen.model.model import Model
     from bigscreen.report import certificate, report
     from bigscreen.report.journal import Journal
-    from bigscreen.train.records import unlike
+    from bigscreen.train.records import describe_difference
     from bigscreen.train.run import train
 
     deadline = deadline_of(values["time_budget"])
@@ -190,7 +190,7 @@ def fit(
     options = train_options(context, dataset, values, Path(work), resume)
     if before:
         fitted = Model.load(model)
-        check_own(model, unlike(fitted.provenance, dataset, options))
+        check_own(model, describe_difference(fitted.provenance, dataset, options))
     else:
         with resumable(context, work, own_work, KEPT):
             with (

@@ -192,9 +192,9 @@ def check_used(context: click.Context, values: Mapping[str, Any]) -> None:
 
 
 def _useless(name: str, values: Mapping[str, Any]) -> str | None:
-    """See `bigscreen.options.train.useless`; ``values`` are a command's."""
+    """See `bigscreen.options.train.explain_useless`; ``values`` are a command's."""
     tuning = SimpleNamespace(**values)
-    return options.useless(name, SimpleNamespace(**values, tuning=tuning))
+    return options.explain_useless(name, SimpleNamespace(**values, tuning=tuning))
 
 
 def given(context: click.Context, name: str) -> bool:

@@ -66,7 +66,7 @@ def resample(
     from bigscreen.data.dataset import Dataset
     from bigscreen.files.scratch import scratch
     from bigscreen.report import report
-    from bigscreen.train.resample import resampled
+    from bigscreen.train.resample import resample
 
     check_json(json_file)
     check_fleet(values)
@@ -78,7 +78,7 @@ def resample(
         def folder() -> Path:
             return owned.enter_context(scratch("resample"))
 
-        record = resampled(data, held, options, fleet, fits, way, folder)
+        record = resample(data, held, options, fleet, fits, way, folder)
     if json_file:
         report.write_result(json_file, "resample", record)
     report.table(f"{way.capitalize()} of {store}", _facts(record, options.tol))

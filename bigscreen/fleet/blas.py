@@ -20,14 +20,14 @@ from threadpoolctl import ThreadpoolController
 @contextmanager
 def blas_threads(limit: int) -> Iterator[None]:
     """Limit BLAS to at most ``limit`` threads within a with-block; never raises its threads."""
-    _held.change(limit, 1)
+    _limits.change(limit, 1)
     try:
         yield
     finally:
-        _held.change(limit, -1)
+        _limits.change(limit, -1)
 
 
-class _Held:
+class _Limits:
     """The limits in force, and the number of threads of each BLAS library before them."""
 
     def __init__(self) -> None:
@@ -41,17 +41,17 @@ class _Held:
             count = self._holders.pop(limit, 0) + by
             if count:
                 self._holders[limit] = count
-            for library in _libraries(len(sys.modules)):
+            for library in _find_libraries(len(sys.modules)):
                 now = library.num_threads
                 own = self._own.setdefault(library.filepath, now)
                 wanted = min([own, *self._holders])
                 if wanted != now:
-                    _set(library, wanted)
+                    _set_threads(library, wanted)
             if not self._holders:
                 self._own.clear()
 
 
-def _set(library: Any, threads: int) -> None:
+def _set_threads(library: Any, threads: int) -> None:
     """Set the number of threads of a BLAS library, from any thread.
 
     From threadpoolctl 3.8 on, only the first thread that sets the threads of OpenBLAS can set them
@@ -65,11 +65,11 @@ def _set(library: Any, threads: int) -> None:
         free(force=True)
 
 
-_held = _Held()
+_limits = _Limits()
 
 
 @lru_cache(maxsize=1)
-def _libraries(modules: int) -> list[Any]:
+def _find_libraries(modules: int) -> list[Any]:
     """Return the BLAS libraries in use; ``modules`` (their number) is the key of the cache.
 
     Only an import can load another library. A search takes 3 ms; to compare the names of all

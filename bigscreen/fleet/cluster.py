@@ -26,9 +26,9 @@ from distributed.protocol.pickle import dumps
 from bigscreen.files.checkpoint import Checkpoint, Draft, restore_newest
 from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.hosts import Seat, Seats
-from bigscreen.fleet.inline import Item, Result, bounded, check_shards, running
+from bigscreen.fleet.inline import Item, Result, check_shards, in_flight_limit, require_running
 from bigscreen.fleet.recovery import Recovery
-from bigscreen.fleet.shards import FloatArray, Program, Totals, added
+from bigscreen.fleet.shards import FloatArray, Program, Totals, add_totals
 from bigscreen.fleet.tuning import CLUSTER, ClusterTuning
 from bigscreen.fleet.worker import (
     Function,
@@ -36,14 +36,14 @@ from bigscreen.fleet.worker import (
     Shielded,
     WorkerSetup,
     apply,
-    packed,
+    pack_message,
 )
 from bigscreen.fleet.workers import (
     GONE,
     Memory,
     Workers,
     give_up_frozen,
-    outcome,
+    wait_for_result,
 )
 
 
@@ -149,10 +149,10 @@ class Cluster:
         self._program, self._torn = program, False
 
     def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]:
-        running(self._program, self._torn)
+        require_running(self._program, self._torn)
         self._torn = True  # until every shard has stepped
         self._welcome()
-        note = packed(message)
+        note = pack_message(message)
         for seat in self._seats.all:
             seat.answers.clear()
         whole = None
@@ -180,7 +180,7 @@ class Cluster:
         return whole
 
     def save(self, folder: Path, meta: Mapping[str, Any]) -> None:
-        running(self._program, self._torn)
+        require_running(self._program, self._torn)
         path = None
         while path is None:
             self._place()
@@ -195,7 +195,7 @@ class Cluster:
         self._recovery.begin(path)
 
     def load(self, folder: Path) -> dict[str, Any] | None:
-        program = running(self._program)
+        program = require_running(self._program)
 
         def restore(checkpoint: Checkpoint) -> None:
             self._torn = True
@@ -223,7 +223,7 @@ class Cluster:
         # Dask's dashboard groups tasks by the letters at the start of their keys.
         shown = re.sub("[^A-Za-z]+", "", what.rpartition(".")[2])
         key = name.replace("bigscreen", f"bigscreen-{shown}")
-        limit = bounded(in_flight, max(self.workers, 1))
+        limit = in_flight_limit(in_flight, max(self.workers, 1))
         waiting: deque[_Item] = deque()
         self._register(Function(function, name), name)
 
@@ -257,7 +257,7 @@ class Cluster:
         """Return the result of the first item; submit it anew if its workers have died."""
         while True:
             first = waiting[0]
-            if outcome_known := outcome(self._workers, first.future, first.only, what):
+            if outcome_known := wait_for_result(self._workers, first.future, first.only, what):
                 waiting.popleft()
                 return outcome_known[0]
             waiting[0] = first.again()
@@ -369,7 +369,7 @@ class Cluster:
                 self._seats.count_deaths(seats, living, "adding up")
                 return None
             totals.append(kept)
-        return stack[order], added(totals)
+        return stack[order], add_totals(totals)
 
     def _register(self, plugin: WorkerPlugin, name: str) -> None:
         until = self._workers.until()

@@ -12,12 +12,12 @@ from distributed import Client, Security, Status
 
 from bigscreen.errors import InputError
 from bigscreen.fleet.cluster import Cluster
-from bigscreen.fleet.secure import explained
+from bigscreen.fleet.secure import explain_failure
 from bigscreen.fleet.tuning import CLUSTER, ClusterTuning
 from bigscreen.fleet.worker import source_digest
-from bigscreen.fleet.workers import Silent, differing
+from bigscreen.fleet.workers import Silent, first_difference
 
-SAME = ("bigscreen", "numba", "numpy", "distributed")
+SAME_PACKAGES = ("bigscreen", "numba", "numpy", "distributed")
 """Packages of which all workers must have the same version as this process."""
 
 CLOSED = ("closed", "closing", Status.closed, Status.closing)
@@ -68,7 +68,7 @@ def connect(
     address, own = address_of(scheduler)
     security = security or own
     until = time.monotonic() + tuning.patience_seconds if deadline is None else deadline
-    client = client_of(address, timeout, security, until)
+    client = make_client(address, timeout, security, until)
     owned = ExitStack()
     owned.callback(client.close)
     try:
@@ -161,7 +161,7 @@ class _Client(Client):
         )
 
 
-def client_of(address: str, timeout: float, security: Security | None, until: float) -> Client:
+def make_client(address: str, timeout: float, security: Security | None, until: float) -> Client:
     """Connect to a scheduler; raises an InputError that explains a failure."""
     try:
         return _Client(
@@ -175,7 +175,7 @@ def client_of(address: str, timeout: float, security: Security | None, until: fl
     except Silent:
         raise
     except (OSError, ValueError, RuntimeError, TypeError) as error:
-        raise InputError(explained(address, error)) from error
+        raise InputError(explain_failure(address, error)) from error
 
 
 def await_worker(client: Client, address: str, until: float) -> None:
@@ -194,11 +194,11 @@ def _check_versions(client: Client) -> None:
     """Raise InputError if a worker runs other code than this process."""
     address = client.scheduler.address  # type: ignore[union-attr]
     # `get_versions` works without bigscreen on the workers, and with another Python there.
-    found: Any = client.get_versions(packages=list(SAME))
-    own = versions_of(found["client"])
+    found: Any = client.get_versions(packages=list(SAME_PACKAGES))
+    own = pick_versions(found["client"])
     everywhere = "install the same versions on every machine"
     for worker, theirs in found["workers"].items():
-        if unlike := differing(own, versions_of(theirs)):
+        if unlike := first_difference(own, pick_versions(theirs)):
             raise InputError(f"the worker {worker} of {address} has {unlike}: {everywhere}")
     code = source_digest()
     for worker, theirs in client.run(source_digest, on_error="return").items():
@@ -212,6 +212,6 @@ def _check_versions(client: Client) -> None:
             )
 
 
-def versions_of(process: dict[str, Any]) -> dict[str, Any]:
+def pick_versions(process: dict[str, Any]) -> dict[str, Any]:
     """Pick the versions that must be equal everywhere from an entry of ``Client.get_versions``."""
-    return {name: process["packages"].get(name) for name in ("python", *SAME)}
+    return {name: process["packages"].get(name) for name in ("python", *SAME_PACKAGES)}

@@ -17,7 +17,7 @@ from distributed import Future
 from distributed.core import clean_exception
 from distributed.protocol.serialize import to_serialize
 
-from bigscreen.fleet.shards import Totals, added
+from bigscreen.fleet.shards import Totals, add_totals
 from bigscreen.fleet.worker import Host, Shapes
 from bigscreen.fleet.workers import Workers
 
@@ -157,7 +157,7 @@ class Seats:
             whole = self.ask(seats, "share", number, 0, 1)
             if len(whole) < len(seats):
                 return None
-            sums = [added(whole.values())]
+            sums = [add_totals(whole.values())]
         return {
             name: np.concatenate([part[name] for part in sums]).reshape(shape)
             for name, shape in shapes.items()

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from bigscreen.files.checkpoint import Checkpoint, Draft, restore_newest
 from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.blas import blas_threads
-from bigscreen.fleet.memory import give_back
+from bigscreen.fleet.memory import return_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.fleet.shards import (
     FloatArray,
@@ -36,8 +36,8 @@ from bigscreen.fleet.shards import (
     Sampler,
     Shards,
     Totals,
-    added,
-    stacked,
+    add_totals,
+    stack_vectors,
 )
 
 __all__ = ["Fleet", "Inline", "Program", "Totals"]
@@ -83,22 +83,22 @@ class Inline:
         self._program, self._n_shards, self._torn = program, n_shards, False
 
     def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]:
-        program = running(self._program, self._torn)
+        program = require_running(self._program, self._torn)
         self._torn = True  # until every shard has stepped
         states = self._shards.states
         calls = [(states[shard], message) for shard in range(self._n_shards)]
         rows, parts = self._shards.deal(program.step, calls)
-        answer = stacked(rows), added(parts)
+        answer = stack_vectors(rows), add_totals(parts)
         self._torn = False
         return answer
 
     def save(self, folder: Path, meta: Mapping[str, Any]) -> None:
-        program = running(self._program, self._torn)
+        program = require_running(self._program, self._torn)
         with Draft(Path(folder), meta) as draft:
             draft.commit(self._shards.save(program, range(self._n_shards), draft.path))
 
     def load(self, folder: Path) -> dict[str, Any] | None:
-        program = running(self._program)
+        program = require_running(self._program)
 
         def restore(base: Checkpoint) -> None:
             self._torn = True
@@ -117,7 +117,7 @@ class Inline:
         items: Iterable[Item],
         in_flight: int | None = None,
     ) -> Iterator[Result]:
-        limit = bounded(in_flight, self.workers)
+        limit = in_flight_limit(in_flight, self.workers)
         waiting: deque[Future[Result]] = deque()
         left = iter(items)
         first = list(islice(left, 2))
@@ -151,11 +151,11 @@ class Inline:
             return
         self._program = None
         self._shards.states.clear()
-        give_back()
+        return_memory()
 
     def close(self) -> None:
         self.stop()
-        give_back()
+        return_memory()
         self._shards.close()
         self._sampler.stop()
 
@@ -172,7 +172,7 @@ def check_shards(n_shards: int) -> None:
         raise ValueError(f"a program needs at least 1 shard, not {n_shards}")
 
 
-def running(program: Program | None, torn: bool = False) -> Program:
+def require_running(program: Program | None, torn: bool = False) -> Program:
     """Return the running program; raises RuntimeError without one, or after a failed round."""
     if program is None:
         raise RuntimeError("no program runs on this fleet: call start first")
@@ -181,7 +181,7 @@ def running(program: Program | None, torn: bool = False) -> Program:
     return program
 
 
-def bounded(in_flight: int | None, workers: int) -> int:
+def in_flight_limit(in_flight: int | None, workers: int) -> int:
     """Return how many items may be in flight (default: 2 a worker); ValueError below one."""
     if in_flight is not None and in_flight < 1:
         raise ValueError(f"in_flight must be at least 1, not {in_flight}")

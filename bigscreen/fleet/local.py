@@ -74,12 +74,12 @@ def local_cluster(
         # Dask removes a nanny whose worker is missing 15 s after a death, even if the new worker
         # has only died again.
         owned.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}))
-        log, unheard = logging.getLogger("asyncio"), _Unheard()
+        log, unheard = logging.getLogger("asyncio"), _DropDeaths()
         log.addFilter(unheard)
         owned.callback(log.removeFilter, unheard)
         # Dask's default folder for the files of workers and scheduler would remain.
         folder = str(owned.enter_context(scratch("workers")))
-        cluster = _started(workers, memory_limit, folder, _loop(owned), metrics, tuning)
+        cluster = _start_cluster(workers, memory_limit, folder, _start_loop(owned), metrics, tuning)
         owned.callback(cluster.close)
         client = Client(cluster, direct_to_workers=True, set_as_default=False)
         owned.callback(client.close)
@@ -89,7 +89,7 @@ def local_cluster(
         raise
 
 
-class _Unheard(logging.Filter):
+class _DropDeaths(logging.Filter):
     """Drops log records of asyncio about connections to workers that died.
 
     If several workers die at once, Dask's scheduler (which runs in this process) raises the error
@@ -100,7 +100,7 @@ class _Unheard(logging.Filter):
         return not (record.exc_info and isinstance(record.exc_info[1], CommClosedError))
 
 
-def _loop(owned: ExitStack) -> Any:
+def _start_loop(owned: ExitStack) -> Any:
     """Start an event loop in a thread whose child processes ignore Ctrl-C.
 
     A signal that a thread blocks is also blocked in the processes that the thread starts.
@@ -118,7 +118,7 @@ def _loop(owned: ExitStack) -> Any:
     return runner.loop
 
 
-def _started(
+def _start_cluster(
     workers: int,
     memory_limit: int | str | None,
     folder: str,
@@ -142,7 +142,7 @@ def _started(
     before = set(multiprocessing.active_children())
     for left in reversed(range(tuning.max_starts)):
         try:
-            with dask.config.set(settings), _killed_if_late(before, tuning.start_seconds):
+            with dask.config.set(settings), _kill_if_late(before, tuning.start_seconds):
                 cluster = LocalCluster(
                     n_workers=workers,
                     threads_per_worker=1,
@@ -175,7 +175,7 @@ def _started(
 
 
 @contextmanager
-def _killed_if_late(before: set[Any], seconds: float) -> Iterator[None]:
+def _kill_if_late(before: set[Any], seconds: float) -> Iterator[None]:
     """Kill the processes started within the block if it takes longer than ``seconds``.
 
     Dask also ends a worker that freezes while it starts, but waits forever for its end.

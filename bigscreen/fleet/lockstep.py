@@ -106,9 +106,9 @@ class Joint:
             state.members[name] = self._member(name, differs, state.number, state.lent)
         works, own = {}, {}
         for name, part in message["steps"].items():
-            member, own[name] = state.members[name], _own(totals, name)
+            member, own[name] = state.members[name], _arrays_of(totals, name)
             works[name] = member.program.work(member.state, part, own[name])
-        vectors = _all_answered(works)
+        vectors = _answer_all(works)
         for name, known in own.items():
             totals.update({f"{name}.{key}": total for key, total in known.items()})
         if len(works) == 1:  # without a copy: it can be large
@@ -139,7 +139,7 @@ class Joint:
 
     def load(self, shard: int, arrays: Arrays) -> _Shard:
         def made(name: str, lent: MutableMapping[Any, Any]) -> _Member:
-            own = _own(arrays, name)
+            own = _arrays_of(arrays, name)
             if not own:  # a run that was not saved
                 return self._member(name, {}, shard, lent)
             differs = json.loads(own.pop(_DIFFERS).tobytes())
@@ -164,7 +164,7 @@ class Joint:
 _DIFFERS = "differs"
 
 
-def _own(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _arrays_of(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the arrays of one run, under their own names."""
     head = f"{name}."
     return {key[len(head) :]: each for key, each in arrays.items() if key.startswith(head)}
@@ -174,7 +174,7 @@ def _as_bytes(record: dict[str, Any]) -> NDArray[np.uint8]:
     return np.frombuffer(json.dumps(record).encode(), np.uint8)
 
 
-def _all_answered(works: Mapping[str, Work | FloatArray]) -> dict[str, FloatArray]:
+def _answer_all(works: Mapping[str, Work | FloatArray]) -> dict[str, FloatArray]:
     """Complete several steps, answering equal requests once; returns their vectors by name."""
     vectors: dict[str, FloatArray] = {}
     pending: dict[str, tuple[Any, Any]] = {}
@@ -203,7 +203,7 @@ def _all_answered(works: Mapping[str, Work | FloatArray]) -> dict[str, FloatArra
     return vectors
 
 
-class Over(Exception):
+class GivenUp(Exception):
     """Raised in the threads of runs that are given up."""
 
 
@@ -272,7 +272,7 @@ class _View:
     def _asked(self, kind: str, *given: Any) -> Any:
         lockstep = self._lockstep
         if lockstep.over:
-            raise Over
+            raise GivenUp
         lockstep.turns.release()
         try:
             lockstep.inbox.put((self._name, _Question(kind, given)))
@@ -383,7 +383,7 @@ class Lockstep:
         """
         self.over = True
         for view in self._views.values():
-            view.replies.put((False, Over()))
+            view.replies.put((False, GivenUp()))
 
     def _reply(self, name: str, fine: bool, answer: Any) -> None:
         del self._waiting[name]
@@ -446,7 +446,7 @@ class Lockstep:
             part = stack[:, ends[k] : ends[k + 1]]
             if part.size <= MAX_COPIED_NUMBERS:
                 part = part.copy()  # contiguous, as without other runs: sums have the same bits
-            self._reply(name, True, (part, _own(totals, name)))
+            self._reply(name, True, (part, _arrays_of(totals, name)))
         return True
 
     def _each(self, asked: dict[str, tuple[Any, ...]]) -> None:
@@ -494,7 +494,7 @@ class Lockstep:
         meta = self.fleet.load(self.folder) or {"runs": {}}
         for name in names:
             found = meta["runs"].get(name)
-            self._reply(name, True, None if found is None else {**found, **_own(meta, name)})
+            self._reply(name, True, None if found is None else {**found, **_arrays_of(meta, name)})
 
 
 def _differences(first: Any, program: Any) -> dict[str, Any]:

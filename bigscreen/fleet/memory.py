@@ -45,7 +45,7 @@ def usable_memory() -> int:
         if limit is not None:
             # Mapped pages that are not in memory, such as library code, count for these limits
             # only.
-            found = min(found, max(0, limit - _status(name) + _status("VmRSS")))
+            found = min(found, max(0, limit - _read_status(name) + _read_status("VmRSS")))
     return found
 
 
@@ -74,7 +74,7 @@ def held_within(limit: int) -> int:
     return max(0, int(DASK_LIMIT_FRACTION * limit) - LIBRARY_BYTES)
 
 
-def give_back() -> None:
+def return_memory() -> None:
     """Return freed memory to the system.
 
     The allocator of glibc keeps the memory of freed arrays of up to 32 MiB, such as those of a
@@ -111,11 +111,11 @@ def _group_limits(root: Path) -> list[int]:
                 within = Path(group.lstrip("/"))
                 for each in (within, *within.parents):
                     folder = root / "sys/fs/cgroup" / controller / each
-                    found += [n for n in (_number(folder / name) for name in names) if n]
+                    found += [n for n in (_read_number(folder / name) for name in names) if n]
     return found
 
 
-def _number(file: Path) -> int | None:
+def _read_number(file: Path) -> int | None:
     """Read a number from a file; None for the word "max", or without such a file."""
     try:
         text = file.read_text(encoding="ascii").strip()
@@ -124,7 +124,7 @@ def _number(file: Path) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _status(name: str) -> int:
+def _read_status(name: str) -> int:
     """Return the bytes that /proc/self/status reports under a name."""
     try:
         text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")

@@ -53,7 +53,7 @@ def certificates(
     return security
 
 
-def written(security: Any, folder: str) -> dict[str, str]:
+def write_certificates(security: Any, folder: str) -> dict[str, str]:
     """Write a temporary cluster's certificate and key to files that only this user can read.
 
     Returns
@@ -73,7 +73,7 @@ def written(security: Any, folder: str) -> dict[str, str]:
     return paths
 
 
-def explained(address: str, error: Exception) -> str:
+def explain_failure(address: str, error: Exception) -> str:
     """Explain in one sentence why a connection to a scheduler failed."""
     scheme, _, place = address.partition("://")
     speaks = _speaks_tls(place) if scheme in ("tcp", "tls") else None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bigscreen.files.checkpoint import write_shard
 from bigscreen.fleet.blas import blas_threads
-from bigscreen.fleet.memory import give_back
+from bigscreen.fleet.memory import return_memory
 
 Result = TypeVar("Result")
 FloatArray = NDArray[np.float64]
@@ -78,7 +78,7 @@ class Yielding(Program, Protocol):
         """Stop keeping the rows of a state; returns the bytes that this frees."""
 
 
-def yields(program: Any) -> bool:
+def can_give_up_rows(program: Any) -> bool:
     """Whether the states of a program can give up rows."""
     return hasattr(program, "give_up")
 
@@ -123,25 +123,25 @@ class Shards:
 
     def _with_room(self, program: Any, shard: int) -> Any:
         """Return the program, or one that keeps no rows if memory is too small for the shard's."""
-        if self.most is None or not yields(program):
+        if self.most is None or not can_give_up_rows(program):
             return program
         kept = program.kept_bytes(shard)
         if not kept or _resident() + kept <= self.most:
             return program
-        give_back()
+        return_memory()
         return program if _resident() + kept <= self.most else program.lean()
 
     def relieve(self, program: Any) -> None:
         """Make states give up their rows until this process is below its memory limit."""
-        if self.most is None or not yields(program) or _resident() <= self.most:
+        if self.most is None or not can_give_up_rows(program) or _resident() <= self.most:
             return
-        give_back()
+        return_memory()
         beyond = _resident() - self.most
         for state in reversed(list(self.states.values())):
             if beyond <= 0:
                 break
             beyond -= program.give_up(state)
-        give_back()
+        return_memory()
 
     def save(self, program: Program, shards: Sequence[int], path: Path) -> dict[int, int]:
         """Write the states into the folder of a checkpoint draft; returns checksums by shard."""
@@ -199,7 +199,7 @@ class Shards:
         return [results[k] for k in range(len(calls))], parts
 
 
-def stacked(rows: Sequence[FloatArray]) -> FloatArray:
+def stack_vectors(rows: Sequence[FloatArray]) -> FloatArray:
     """Stack the vectors of all shards into one float64 array (shards, k).
 
     Raises
@@ -214,7 +214,7 @@ def stacked(rows: Sequence[FloatArray]) -> FloatArray:
     return np.stack(arrays)
 
 
-def added(parts: Iterable[Totals]) -> Totals:
+def add_totals(parts: Iterable[Totals]) -> Totals:
     """Sum several totals; the sum overwrites the first of them.
 
     Raises

@@ -19,16 +19,22 @@ from distributed.worker import Worker
 
 from bigscreen.errors import reason_of
 from bigscreen.files.remote import RemotePath
-from bigscreen.fleet.connecting import ANSWER_SECONDS, SAME, await_worker, client_of, versions_of
+from bigscreen.fleet.connecting import (
+    ANSWER_SECONDS,
+    SAME_PACKAGES,
+    await_worker,
+    make_client,
+    pick_versions,
+)
 from bigscreen.fleet.inline import usable_processors
 from bigscreen.fleet.memory import machine_memory
 from bigscreen.fleet.tuning import CLUSTER
-from bigscreen.fleet.worker import WORKER_ENVIRONMENT, digests, source_digest
-from bigscreen.fleet.workers import differing
+from bigscreen.fleet.worker import WORKER_ENVIRONMENT, file_digests, source_digest
+from bigscreen.fleet.workers import first_difference
 
 
 @dataclass
-class Surveyed:
+class WorkerSurvey:
     """The description of one worker: facts, faults and remarks.
 
     Attributes
@@ -57,7 +63,7 @@ def survey(
     security: Security | None = None,
     deadline: float | None = None,
     timeout: float = ANSWER_SECONDS,
-) -> list[Surveyed]:
+) -> list[WorkerSurvey]:
     """Describe every worker of a cluster, without leaving anything on it.
 
     Parameters
@@ -76,7 +82,7 @@ def survey(
 
     Returns
     -------
-    list of Surveyed
+    list of WorkerSurvey
         The workers, sorted by address.
 
     Raises
@@ -87,26 +93,26 @@ def survey(
         If the scheduler stops answering.
     """
     until = time.monotonic() + CLUSTER.patience_seconds if deadline is None else deadline
-    with closing(client_of(address, timeout, security, until)) as client:
+    with closing(make_client(address, timeout, security, until)) as client:
         await_worker(client, address, until)
-        found: Any = client.get_versions(packages=list(SAME))
-        own = versions_of(found["client"])
+        found: Any = client.get_versions(packages=list(SAME_PACKAGES))
+        own = pick_versions(found["client"])
         workers = {
-            name: Surveyed(name, {"versions": versions_of(theirs)})
+            name: WorkerSurvey(name, {"versions": pick_versions(theirs)})
             for name, theirs in sorted(found["workers"].items())
         }
         for worker in workers.values():
-            if unlike := differing(own, worker.facts["versions"]):
+            if unlike := first_difference(own, worker.facts["versions"]):
                 worker.faults.append(f"it has {unlike}")
         code = source_digest()
-        for worker, digest in _asked(client, workers, source_digest):
+        for worker, digest in _run_on_sound(client, workers, source_digest):
             if digest != code:
                 worker.faults.append("it has other code of bigscreen, though of the same version")
-        for worker, what in _asked(client, workers, computes):
+        for worker, what in _run_on_sound(client, workers, computes):
             worker.facts["computes"] = what
         threads: Any = client.nthreads()
         before = time.time()
-        machines = _asked(client, workers, _machine)
+        machines = _run_on_sound(client, workers, _describe_machine)
         after = time.time()
         for worker, facts in machines:
             # The worker read its clock between these two moments.
@@ -117,8 +123,8 @@ def survey(
                 "clock": max(clock - after, 0.0) + min(clock - before, 0.0),
             }
         names = [str(file.absolute()) for file in files]
-        here = digests(names)
-        for worker, there in _asked(client, workers, digests, names):
+        here = file_digests(names)
+        for worker, there in _run_on_sound(client, workers, file_digests, names):
             unlike = next((name for name in names if there[name] != here[name]), None)
             if unlike is not None:
                 worker.faults.append(f"it does not see {unlike} as it is here")
@@ -126,16 +132,16 @@ def survey(
             # A fit makes missing folders within the nearest one that exists.
             place = folder.absolute()
             place = next((one for one in (place, *place.parents) if one.is_dir()), place)
-            for worker, why in _asked(client, workers, _written, str(place)):
+            for worker, why in _run_on_sound(client, workers, _try_to_write, str(place)):
                 if why is not None:
                     worker.faults.append(f"it cannot write to {place}: {why}")
-    _remark([worker for worker in workers.values() if not worker.faults])
+    _add_remarks([worker for worker in workers.values() if not worker.faults])
     return list(workers.values())
 
 
-def _asked(
-    client: Client, workers: Mapping[str, Surveyed], function: Callable[..., Any], *args: Any
-) -> list[tuple[Surveyed, Any]]:
+def _run_on_sound(
+    client: Client, workers: Mapping[str, WorkerSurvey], function: Callable[..., Any], *args: Any
+) -> list[tuple[WorkerSurvey, Any]]:
     """Run a function on each worker without a fault; an error becomes a fault."""
     sound = [name for name, worker in workers.items() if not worker.faults]
     if not sound:
@@ -152,7 +158,7 @@ def _asked(
     return found
 
 
-def _machine(dask_worker: Worker) -> dict[str, Any]:
+def _describe_machine(dask_worker: Worker) -> dict[str, Any]:
     """Describe the machine and process of a worker."""
     manager = dask_worker.memory_manager
     return {
@@ -179,7 +185,7 @@ def _processor() -> str:
         return platform.processor()
 
 
-def _written(folder: str) -> str | None:
+def _try_to_write(folder: str) -> str | None:
     """Try to write a temporary file to a folder; returns why it failed, or None."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -191,7 +197,7 @@ def _written(folder: str) -> str | None:
     return None
 
 
-def _remark(sound: Sequence[Surveyed], max_clock_seconds: float = 2.0) -> None:
+def _add_remarks(sound: Sequence[WorkerSurvey], max_clock_seconds: float = 2.0) -> None:
     """Add remarks to the workers without faults.
 
     Clocks may differ by ``max_clock_seconds``; beyond, times in logs and files disagree.

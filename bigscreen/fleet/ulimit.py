@@ -24,7 +24,7 @@ def soft_limit(kind: str) -> int | None:
     return None if soft == resource.RLIM_INFINITY else int(soft)
 
 
-def too_narrow() -> str | None:
+def explain_narrow_limits() -> str | None:
     """Explain in a sentence why a limit of the shell is too low for the libraries, or None."""
     needs = ("RLIMIT_AS", "-v", ADDRESS_BYTES), ("RLIMIT_DATA", "-d", DATA_BYTES)
     for kind, flag, least in needs:

@@ -33,8 +33,8 @@ from bigscreen.fleet.shards import (
     Sampler,
     Shards,
     Totals,
-    added,
-    stacked,
+    add_totals,
+    stack_vectors,
 )
 
 Message = tuple[bytes, ...]
@@ -56,7 +56,7 @@ WORKER_ENVIRONMENT = {
 """Environment variables that every worker should have when it starts."""
 
 
-def packed(message: dict[str, Any]) -> Message:
+def pack_message(message: dict[str, Any]) -> Message:
     """Copy a message to bytes, which are sent, and kept for replay.
 
     Arrays are separate from the pickle, so that a worker makes only one copy of them.
@@ -66,19 +66,19 @@ def packed(message: dict[str, Any]) -> Message:
     return (head, *(bytes(buffer.raw()) for buffer in buffers))
 
 
-def unpacked(message: Message) -> dict[str, Any]:
+def unpack_message(message: Message) -> dict[str, Any]:
     """Make the message from its bytes; its arrays are aligned and writeable."""
     buffers = [bytearray(buffer) for buffer in message[1:]]
     found: dict[str, Any] = pickle.loads(message[0], buffers=buffers)
     return found
 
 
-def _own(arrays: Arrays) -> Arrays:
+def _writeable(arrays: Arrays) -> Arrays:
     """Return writeable copies of arrays that were received."""
     return {name: np.array(array, order="K") for name, array in arrays.items()}
 
 
-def _reported(method: Callable[..., Any]) -> Callable[..., tuple[str, Any]]:
+def _report_errors(method: Callable[..., Any]) -> Callable[..., tuple[str, Any]]:
     """Decorate a method to return ("ok", result), or ("error", pickled exception and traceback).
 
     An OSError of a step must not look like a broken connection, and Dask's actors would drop the
@@ -132,12 +132,12 @@ class Host:
         self._answers: dict[tuple[int, int], Answer] = {}
         self._kept: tuple[int, Totals] = 0, {}  # round, and totals to be fetched in shares
 
-    @_reported
+    @_report_errors
     def begin(self, program: bytes) -> None:
         """Set the program, which as an argument of the actor would pass through the scheduler."""
         self._program: Program = loads(program)
 
-    @_reported
+    @_report_errors
     def adopt(
         self,
         number: int,
@@ -152,13 +152,13 @@ class Host:
         new = [shard for shard in shards if self._round.get(shard) != number]
         states: Callable[[int], Arrays] | None = None
         if isinstance(base, dict):
-            states = lambda shard: _own(base[shard])  # noqa: E731
+            states = lambda shard: _writeable(base[shard])  # noqa: E731
         elif base is not None:
             states = Checkpoint.read(Path(base)).shard
-        self._shards.restore(self._program, new, states, [unpacked(each) for each in log])
+        self._shards.restore(self._program, new, states, [unpack_message(each) for each in log])
         self._round.update(dict.fromkeys(new, number))
 
-    @_reported
+    @_report_errors
     def round(self, number: int, part: int, message: Message, keep_bytes: int | None) -> Answer:
         """Step the shards that have not seen round ``number``.
 
@@ -168,22 +168,22 @@ class Host:
         if (number, part) not in self._answers:
             self._shards.relieve(self._program)
             shards = sorted(shard for shard, seen in self._round.items() if seen != number)
-            each, states = unpacked(message), self._shards.states
+            each, states = unpack_message(message), self._shards.states
             calls = [(states[shard], each) for shard in shards]
             rows, parts = self._shards.deal(self._program.step, calls)
             self._round.update(dict.fromkeys(shards, number))
-            totals, shapes = added(parts), {}
+            totals, shapes = add_totals(parts), {}
             size = sum(total.nbytes for total in totals.values())
             if keep_bytes is not None and size >= keep_bytes:
                 shapes = {name: total.shape for name, total in totals.items()}
                 before = self._kept[1] if self._kept[0] == number else {}
-                self._kept, totals = (number, added([before, totals])), {}
-            self._answers = {(number, part): (shards, stacked(rows), totals, shapes)}
+                self._kept, totals = (number, add_totals([before, totals])), {}
+            self._answers = {(number, part): (shards, stack_vectors(rows), totals, shapes)}
         return self._answers[number, part]
 
     # `share` and `add_share` run in the event loop: hosts call each other at the same time.
 
-    @_reported
+    @_report_errors
     async def share(self, number: int, k: int, of: int) -> Totals:
         """Return share ``k`` of ``of`` of the totals kept in a round, as 1-D arrays."""
         return self._share(number, k, of)
@@ -194,7 +194,7 @@ class Host:
         flat = {name: total.reshape(-1) for name, total in totals.items()}
         return {name: t[len(t) * k // of : len(t) * (k + 1) // of] for name, t in flat.items()}
 
-    @_reported
+    @_report_errors
     async def add_share(
         self, number: int, k: int, of: int, others: Sequence[tuple[str, str]]
     ) -> Totals | None:
@@ -216,31 +216,31 @@ class Host:
 
         parts = await asyncio.gather(*(theirs(*other) for other in others))
         own = {name: total.copy() for name, total in self._share(number, k, of).items()}
-        return None if None in parts else added([own, *filter(None, parts)])
+        return None if None in parts else add_totals([own, *filter(None, parts)])
 
-    @_reported
+    @_report_errors
     def save(self, folder: str) -> dict[int, int]:
         """Write every shard into the folder of a checkpoint draft; returns checksums by shard."""
         return self._shards.save(self._program, sorted(self._round), Path(folder))
 
-    @_reported
+    @_report_errors
     def show(self, shard: int) -> Arrays:
         """Return the state of one shard as arrays, for another worker to take over."""
         return self._program.save(self._shards.states[shard])
 
-    @_reported
+    @_report_errors
     def take(self, number: int, shard: int, arrays: Arrays) -> None:
         """Take over a shard whose state another worker showed after round ``number``."""
-        self._shards.take(self._program, shard, _own(arrays))
+        self._shards.take(self._program, shard, _writeable(arrays))
         self._round[shard] = number
 
-    @_reported
+    @_report_errors
     def drop(self, shard: int) -> None:
         """Drop a shard."""
         self._shards.states.pop(shard, None)
         self._round.pop(shard, None)
 
-    @_reported
+    @_report_errors
     def clear(self) -> None:
         """Drop all shards."""
         self._shards.states.clear()
@@ -257,43 +257,43 @@ class WorkerSetup(WorkerPlugin):
         self.name = name
 
     async def setup(self, worker: Worker) -> None:
-        _hold(worker)
+        _switch_off_pausing(worker)
         self.sampler = Sampler()
         self.sampler.look()
-        _here[worker.address, self.name] = self
+        _plugins[worker.address, self.name] = self
 
     def teardown(self, worker: Worker) -> None:
-        _here.pop((worker.address, self.name), None)
+        _plugins.pop((worker.address, self.name), None)
         self.sampler.stop()
-        _let_go(worker)
+        _restore_pausing(worker)
 
 
-_here: dict[tuple[str, str], WorkerSetup | Function] = {}
+_plugins: dict[tuple[str, str], WorkerSetup | Function] = {}
 """The plugins of this process, by the address of their worker and their name."""
 
 _FRACTIONS = ("target", "spill", "pause")
-_held: WeakKeyDictionary[Worker, tuple[int, list[Any]]] = WeakKeyDictionary()
+_fractions_before: WeakKeyDictionary[Worker, tuple[int, list[Any]]] = WeakKeyDictionary()
 """For each worker of this process: the number of fleets that use it, and its original fractions."""
 
 
-def _hold(worker: Worker) -> None:
+def _switch_off_pausing(worker: Worker) -> None:
     """Switch off spilling and pausing of a worker.
 
     Dask pauses workers whose memory is full; as shards stay in memory, a fit would wait forever.
     The memory of a fit is planned before it runs.
     """
     manager, names = worker.memory_manager, [f"memory_{name}_fraction" for name in _FRACTIONS]
-    fleets, before = _held.get(worker, (0, [getattr(manager, name) for name in names]))
-    _held[worker] = fleets + 1, before
+    fleets, before = _fractions_before.get(worker, (0, [getattr(manager, name) for name in names]))
+    _fractions_before[worker] = fleets + 1, before
     for name in names:
         setattr(manager, name, False)
 
 
-def _let_go(worker: Worker) -> None:
+def _restore_pausing(worker: Worker) -> None:
     """Restore the spilling and pausing of a worker that no fleet uses any more."""
-    fleets, before = _held.pop(worker)
+    fleets, before = _fractions_before.pop(worker)
     if fleets > 1:
-        _held[worker] = fleets - 1, before
+        _fractions_before[worker] = fleets - 1, before
         return
     for name, fraction in zip(_FRACTIONS, before, strict=True):
         setattr(worker.memory_manager, f"memory_{name}_fraction", fraction)
@@ -325,7 +325,7 @@ class Shielded(WorkerPlugin):
         worker.http_server.stop()
 
 
-def digests(files: Sequence[str]) -> dict[str, str | None]:
+def file_digests(files: Sequence[str]) -> dict[str, str | None]:
     """Return the SHA-256 of each file's content; None for a missing file."""
     found: dict[str, str | None] = dict.fromkeys(files)
     for name in files:
@@ -346,7 +346,7 @@ def source_digest() -> str:
 
 def memory_of(name: str, dask_worker: Worker) -> tuple[tuple[str, int], int, int] | None:
     """Return the process (machine, number) of a worker, its memory now and its peak."""
-    plugin = _here.get((dask_worker.address, name))
+    plugin = _plugins.get((dask_worker.address, name))
     if not isinstance(plugin, WorkerSetup):
         return None
     return (platform.node(), os.getpid()), plugin.sampler.now, plugin.sampler.peak
@@ -363,16 +363,16 @@ class Function(WorkerPlugin):
         self.function, self.name = function, name
 
     def setup(self, worker: Worker) -> None:
-        _here[worker.address, self.name] = self
+        _plugins[worker.address, self.name] = self
 
     def teardown(self, worker: Worker) -> None:
-        _here.pop((worker.address, self.name), None)
+        _plugins.pop((worker.address, self.name), None)
 
 
 def apply(name: str, item: Any) -> Any:
     """Run the function that :class:`Function` has brought on one item; the task of ``each``."""
     worker = get_worker()
-    plugin = _here[worker.address, name]
+    plugin = _plugins[worker.address, name]
     assert isinstance(plugin, Function)
     try:
         with blas_threads(1):

@@ -23,7 +23,7 @@ from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.memory import held_within
 from bigscreen.fleet.shards import Sampler
 from bigscreen.fleet.tuning import CLUSTER, ClusterTuning
-from bigscreen.fleet.worker import digests, memory_of
+from bigscreen.fleet.worker import file_digests, memory_of
 
 GONE = (OSError, RuntimeError, AttributeError)
 """The errors of a Dask client without its scheduler; AttributeError after it has closed itself."""
@@ -135,7 +135,7 @@ class Workers:
         InputError
             If no worker sees them.
         """
-        self._files = digests([str(file.absolute()) for file in files])
+        self._files = file_digests([str(file.absolute()) for file in files])
         self._seeing, self._blind = set(), {}
         usable = self.listed()
         if not self._blind:
@@ -169,7 +169,7 @@ class Workers:
     def _look(self, new: list[str]) -> None:
         names = list(self._files)
         try:
-            seen = self.client.run(digests, names, workers=new, on_error="ignore")
+            seen = self.client.run(file_digests, names, workers=new, on_error="ignore")
         except GONE:
             return  # a worker is just dying: check again next time
         for address, found in seen.items():
@@ -216,7 +216,7 @@ class Memory:
         self._peak = max(self._peak, self.own.peak + peaks)
 
 
-def outcome(
+def wait_for_result(
     workers: Workers, future: Future[Any], only: Sequence[str] | None, what: str
 ) -> tuple[Any] | None:
     """Wait for the result of a task; Dask alone would wait forever if every worker died.
@@ -275,7 +275,7 @@ async def _fetch(future: Future[Any], seconds: float) -> tuple[Any] | None:
 
     The connection to a frozen worker stays open, so that fetching alone would wait forever.
     """
-    result: Any = future._result()  # type: ignore[no-untyped-call]
+    result: Any = future._result()
     call = asyncio.ensure_future(result)
     try:
         while not (await asyncio.wait({call}, timeout=seconds))[0]:
@@ -324,7 +324,7 @@ async def give_up_frozen(client: Client, tuning: ClusterTuning) -> None:
             looked = time.monotonic()
 
 
-def differing(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
+def first_difference(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
     """Describe the first version that differs; of Python's only major and minor number count."""
     for name, version in own.items():
         other = theirs.get(name)

@@ -26,7 +26,7 @@ class Scope(NamedTuple):
     """The error message in Python; empty: Python ignores the option."""
 
 
-def unsaid(*scopes: Scope) -> tuple[Scope, ...]:
+def without_refusal(*scopes: Scope) -> tuple[Scope, ...]:
     """Return the scopes without their error messages: Python then ignores the option."""
     return tuple(scope._replace(refusal="") for scope in scopes)
 
@@ -184,7 +184,7 @@ def option(default: Any, *args: Any, **kwargs: Any) -> Any:
     return field(default=default, metadata={"option": Option(*args, **kwargs)})
 
 
-def table(kind: Any) -> dict[str, Option]:
+def options_of(kind: Any) -> dict[str, Option]:
     """Return the options of a dataclass by the names of its fields."""
     return {own.name: own.metadata["option"] for own in fields(kind)}
 
@@ -205,9 +205,9 @@ def check_values(given: Any, prefix: str = "") -> None:
             raise InputError(f"{name} must {said.values.must}, got {value!r}")
 
 
-def documented(kind: Any, title: str) -> str:
+def make_docstring(kind: Any, title: str) -> str:
     """Make the docstring of a dataclass of options; ``title`` is its first sentence."""
-    names = {own.typed(name): name for name, own in table(kind).items()}
+    names = {own.typed(name): name for name, own in options_of(kind).items()}
     lines = [title, "", "Parameters", "----------"]
     for own in fields(kind):
         said = own.metadata["option"]

@@ -29,16 +29,16 @@ from bigscreen.options.option import (
     Scope,
     Words,
     check_values,
-    documented,
+    make_docstring,
     option,
-    table,
-    unsaid,
+    options_of,
+    without_refusal,
 )
 from bigscreen.options.tuning import CURVED, DIVIDED, INEXACT, Tuning
 from bigscreen.options.tuning import DEFAULTS as TUNED_DEFAULTS
 from bigscreen.options.tuning import OPTIONS as TUNED
 
-__all__ = ["OPTIONS", "PROBLEMS", "TrainOptions", "coupled"]
+__all__ = ["OPTIONS", "PROBLEMS", "TrainOptions", "has_coupling"]
 
 
 class ProblemKind(NamedTuple):
@@ -92,7 +92,7 @@ STOCHASTIC = ("snacks", "pegasos")
 """Solvers whose steps use rows drawn at random."""
 
 
-def of_problems(parameter: str, refusal: str = "") -> tuple[Scope]:
+def scope_of_problems(parameter: str, refusal: str = "") -> tuple[Scope]:
     """Return the scope of the problems with this parameter."""
 
     def fits(options: Any) -> bool:
@@ -101,7 +101,7 @@ def of_problems(parameter: str, refusal: str = "") -> tuple[Scope]:
     return (Scope(fits, "with --problem {problem}", refusal),)
 
 
-def of_kernels(parameter: str) -> tuple[Scope]:
+def scope_of_kernels(parameter: str) -> tuple[Scope]:
     """Return the scope of the kernels with this parameter."""
     return (Scope(lambda o: parameter in KERNELS[o.kernel], "with --kernel {kernel}"),)
 
@@ -175,7 +175,7 @@ class TrainOptions:
         Number(POSITIVE.must, POSITIVE.test, ("scale", "auto")),
         "How quickly likeness falls with distance: larger bends more. "
         "scale: 1 / (columns x variance of the values); auto: 1 / columns.",
-        of_kernels("gamma"),
+        scope_of_kernels("gamma"),
         metavar="G|scale|auto",
     )
     exact: bool = option(
@@ -191,7 +191,7 @@ class TrainOptions:
         Count(),
         "Rows that every row is compared with in place of all the others: more follow finer "
         "shapes and cost more.",
-        unsaid(INEXACT, CURVED),
+        without_refusal(INEXACT, CURVED),
         metavar="M",
         otherwise="1000, or all rows if fewer",
     )
@@ -203,24 +203,24 @@ class TrainOptions:
         "kernel; leverage: those more often that are unlike the others; kmeans: the rows nearest "
         "to the middles of as many clusters; auto: rpcholesky where rows repeat each other, else "
         "uniform.",
-        unsaid(INEXACT, CURVED),
+        without_refusal(INEXACT, CURVED),
     )
     degree: int = option(
-        3, "Kernel", Count(), "Power of the polynomial kernel.", of_kernels("degree")
+        3, "Kernel", Count(), "Power of the polynomial kernel.", scope_of_kernels("degree")
     )
     coef0: float = option(
         0.0,
         "Kernel",
         Number(),
         "Number added inside the polynomial and sigmoid kernels.",
-        of_kernels("coef0"),
+        scope_of_kernels("coef0"),
     )
     C: float = option(
         1.0,
         "Machine",
         POSITIVE,
         "What a mistake on one row costs: larger fits the training rows harder.",
-        of_problems("C"),
+        scope_of_problems("C"),
         metavar="C",
         flag="--C",
     )
@@ -229,7 +229,7 @@ class TrainOptions:
         "Machine",
         POSITIVE,
         "The same choice per row instead of in total: C = 1 / (2 x rows x lambda).",
-        of_problems("C", "lambda stands for C, which {problem} has not; use nu"),
+        scope_of_problems("C", "lambda stands for C, which {problem} has not; use nu"),
         metavar="L",
         called="lambda",
         flag="--lambda",
@@ -240,7 +240,7 @@ class TrainOptions:
         SHARE,
         "Of nu-svc and one-class, in place of --C: the part of the rows that may be on the "
         "wrong side, at most 1.",
-        of_problems("nu"),
+        scope_of_problems("nu"),
         "It is also the least part of the rows' weight that supports the margin.",
         "NU",
     )
@@ -249,7 +249,7 @@ class TrainOptions:
         "Machine",
         NOT_NEGATIVE,
         "Of svr and squared-svr: errors up to this size cost nothing.",
-        of_problems("epsilon"),
+        scope_of_problems("epsilon"),
         metavar="E",
     )
     tau: float = option(
@@ -257,7 +257,7 @@ class TrainOptions:
         "Machine",
         INSIDE,
         "Of quantile: the part of the rows that is to lie below.",
-        of_problems("tau"),
+        scope_of_problems("tau"),
         metavar="T",
         called="the quantile tau",
     )
@@ -426,8 +426,8 @@ class TrainOptions:
         if not self.probability:
             del found["probability"]  # (nor this one)
         if isinstance(self.class_weight, Mapping):
-            found["class_weight"] = {str(k): _plain(v) for k, v in self.class_weight.items()}
-        return {name: _plain(value) for name, value in found.items()}
+            found["class_weight"] = {str(k): _to_plain(v) for k, v in self.class_weight.items()}
+        return {name: _to_plain(value) for name, value in found.items()}
 
     @property
     def folder_record(self) -> dict[str, Any]:
@@ -462,7 +462,7 @@ class TrainOptions:
     @property
     def coupled(self) -> bool:
         """Whether the dual has a coupling constraint, so that no variable can move alone."""
-        return coupled(self.problem, self.offset)
+        return has_coupling(self.problem, self.offset)
 
     @property
     def indefinite(self) -> bool:
@@ -592,18 +592,18 @@ class TrainOptions:
             )
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Convert a numpy number to a Python number."""
     return value.item() if hasattr(value, "item") else value
 
 
-def coupled(problem: str, offset: str) -> bool:
+def has_coupling(problem: str, offset: str) -> bool:
     """Whether the dual of a problem with this offset has a coupling constraint."""
     return "nu" in PROBLEMS[problem].parameters or offset == "true"
 
 
 OPTIONS: dict[str, Option] = {
-    **{name: own for name, own in table(TrainOptions).items() if name != "tuning"},
+    **{name: own for name, own in options_of(TrainOptions).items() if name != "tuning"},
     **TUNED,
 }
 """All options of a fit by name, including those of `Tuning`."""
@@ -619,7 +619,7 @@ def flag(name: str) -> str:
     return OPTIONS[name].typed(name)
 
 
-def useless(name: str, options: Any) -> str | None:
+def explain_useless(name: str, options: Any) -> str | None:
     """Return the command line's message for an option that this machine does not use, or None."""
     for scope in OPTIONS[name].scopes:
         if not scope.fits(options):
@@ -627,4 +627,4 @@ def useless(name: str, options: Any) -> str | None:
     return None
 
 
-TrainOptions.__doc__ = documented(TrainOptions, "The options of a fit.")
+TrainOptions.__doc__ = make_docstring(TrainOptions, "The options of a fit.")

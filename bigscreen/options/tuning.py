@@ -16,10 +16,10 @@ from bigscreen.options.option import (
     Scope,
     Words,
     check_values,
-    documented,
+    make_docstring,
     option,
-    table,
-    unsaid,
+    options_of,
+    without_refusal,
 )
 
 NO_LANDMARKS = "{name} is for landmarks, and this machine has none; leave it out"
@@ -34,7 +34,7 @@ DIVIDED = Scope(
 )
 
 
-def of_rule(name: str) -> tuple[Scope]:
+def scope_of_rule(name: str) -> tuple[Scope]:
     """Return the scope of fits that use this screening rule."""
     return (Scope(lambda o: o.screening == name, f"but with --screening {name}"),)
 
@@ -71,7 +71,7 @@ class Tuning:
         Words(("auto", "stored", "recomputed")),
         "Keep the comparisons with the landmarks on disk, or compute them in every pass. "
         "Both give the same model.",
-        unsaid(INEXACT),
+        without_refusal(INEXACT),
     )
     truncation: float | None = option(
         None,
@@ -93,7 +93,7 @@ class Tuning:
         "Expert",
         INSIDE,
         "How bold f-safe screening is: smaller leaves out more.",
-        of_rule("f-safe"),
+        scope_of_rule("f-safe"),
         flag="--f",
     )
     patience: int = option(
@@ -101,7 +101,7 @@ class Tuning:
         "Expert",
         Count(),
         "Joachims screening leaves a row out once it has seemed decided so many times in a row.",
-        of_rule("joachims"),
+        scope_of_rule("joachims"),
     )
 
     def __post_init__(self) -> None:
@@ -114,11 +114,11 @@ class Tuning:
         return f"Tuning({', '.join(changed)})"
 
 
-OPTIONS: dict[str, Option] = table(Tuning)
+OPTIONS: dict[str, Option] = options_of(Tuning)
 """All options of `Tuning` by name."""
 
 DEFAULTS: dict[str, Any] = {own.name: own.default for own in fields(Tuning)}
 
-Tuning.__doc__ = documented(
+Tuning.__doc__ = make_docstring(
     Tuning, "Options of a fit that only measurements can choose, not knowledge of the data."
 )

@@ -13,7 +13,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import FREE, PROBLEMS, TrainOptions
-from bigscreen.train.records import unlike
+from bigscreen.train.records import describe_difference
 
 FREE_OPTIONS = (*FREE, "C", "nu", "lam", "screening", "f")
 """Options of a fit on which no path depends."""
@@ -93,7 +93,7 @@ class PathOptions:
         asked = self.folds if self.folds is None or isinstance(self.folds, int) else len(self.folds)
         own = {"values": record["values"], "folds": folds}
         now = {"values": np.asarray(self.values, np.float64).tolist(), "folds": asked}
-        return unlike(record["provenance"], data, self.fit, FREE_OPTIONS, (own, now))
+        return describe_difference(record["provenance"], data, self.fit, FREE_OPTIONS, (own, now))
 
     @property
     def record(self) -> dict[str, Any]:

@@ -27,12 +27,12 @@ from bigscreen.path.gram_matrix import Progress, bytes_needed
 from bigscreen.path.kernel import KernelStage
 from bigscreen.path.stage import PathPoint, Stage
 from bigscreen.path.walk import Published
-from bigscreen.plan.exact import worth_keeping
+from bigscreen.plan.exact import useful_cache_bytes
 from bigscreen.plan.memory import process_bytes
 from bigscreen.plan.tuning import PLAN
 from bigscreen.problems.dual import Dual
 from bigscreen.solvers.block.solver import Block
-from bigscreen.train.kernel import chosen_kernel
+from bigscreen.train.kernel import choose_kernel
 
 PATH_ROW_BYTES = 400
 """State of a row in memory: two points of a path, their scores, intervals and temporaries."""
@@ -192,7 +192,7 @@ def make_stage(
             "a path takes kernels that have a name; compute the entries of your own, and give "
             "them as a precomputed kernel"
         )
-    kernel = chosen_kernel(data, options, fleet)
+    kernel = choose_kernel(data, options, fleet)
     constant = options.offset == "constant"
 
     def progress(phase: str, done: int, total: int) -> None:
@@ -262,7 +262,7 @@ def exact_stage(
     assert design.kernel is not None
     share, fewest = int(KERNEL_SHARE * room), 4 * n * min(PLAN.min_columns, n)
     if n > matrix_rows:
-        share = max(worth_keeping(design.data, design.kernel.name, share), min(share, fewest))
+        share = max(useful_cache_bytes(design.data, design.kernel.name, share), min(share, fewest))
     given = options.cache or share
     if fewest > given:
         raise InputError(

@@ -39,9 +39,15 @@ from bigscreen.plan.plan import plan_on
 from bigscreen.problems.point import ROUNDING_FIELDS, is_solved, largest_gaps
 from bigscreen.problems.recipes import with_mass_of
 from bigscreen.screening.sequential import make_path_rule
-from bigscreen.train.job import Result, claimed
-from bigscreen.train.problems import check_rows, problems, published
-from bigscreen.train.records import decided, gathered, provenance, support_rows, warn_missed
+from bigscreen.train.job import Result, claim_folder
+from bigscreen.train.problems import check_rows, libsvm_scale, problems
+from bigscreen.train.records import (
+    combine_supports,
+    kind_and_labels,
+    provenance,
+    support_rows,
+    warn_missed,
+)
 
 Point = tuple[list[dict[str, Any]], Arrays]
 """Records of a point's machines, and what a model needs of them."""
@@ -140,7 +146,7 @@ class PathJob:
     def run(self) -> SolvedPath:
         """Do it all."""
         of = self.fleet, self.data, self.fit, lambda: self.options.record
-        with claimed(*of, "path", "walk-*") as self._of:
+        with claim_folder(*of, "path", "walk-*") as self._of:
             return self._run()
 
     def _run(self) -> SolvedPath:
@@ -287,7 +293,7 @@ class PathJob:
         """How good the fold's held-out rows are predicted."""
         rows = self.folds[fold].held
         # Several machines are compared in the scale that the model has them in.
-        scales = [published(step.problem, step.multiplier, self.data) for step in steps]
+        scales = [libsvm_scale(step.problem, step.multiplier, self.data) for step in steps]
         parts = zip(scales, steps, strict=True)
         scores = np.stack([scale * step.decision[rows] for scale, step in parts], axis=1)
         weights = np.ones(len(rows)) if self.fit.problem == "one-class" else self.weights[rows]
@@ -358,14 +364,16 @@ class PathJob:
         prepared, parts, intercepts = self.prepared, [], []
         for step in steps:
             one = stage.machine(step.dual, step.solved)
-            scale = published(step.problem, step.multiplier, self.data)
+            scale = libsvm_scale(step.problem, step.multiplier, self.data)
             intercepts.append(scale * (one["constant"] + step.offset))
             parts.append((one, scale))
         arrays: Arrays = {"intercept": np.array(intercepts)}
         if not self.fit.exact:
             coefs = [scale * prepared.coef(one) for one, scale in parts]
             return {**arrays, "coef": np.stack(coefs)}
-        rows, coef = gathered([(one["support"], scale * one["coef"]) for one, scale in parts])
+        rows, coef = combine_supports(
+            [(one["support"], scale * one["coef"]) for one, scale in parts]
+        )
         return {**arrays, "coef": coef, "rows": rows}
 
     def _path(self, solved: list[Point], known: dict[str, Any], shared: Shared) -> SolvedPath:
@@ -391,7 +399,7 @@ class PathJob:
             **known,
             "points": [records for records, _ in solved],
             "kernel": shared.kernel.to_dict(),
-            **decided(data, fit),
+            **kind_and_labels(data, fit),
             "preparation": data.preparation.to_dict(),
             "n_features": data.n_features,
             "landmarks": kind,

@@ -12,13 +12,13 @@ from bigscreen.solvers.block.tuning import BlockTuning
 from bigscreen.solvers.smo.solver import Pairs
 
 
-def outline_exact(data: Rows, request: Request) -> Plan:
+def plan_exact(data: Rows, request: Request) -> Plan:
     """Plan an exact fit: how many kernel columns memory can keep, or why the fit is refused."""
     n, d, tuning = data.n_rows, data.n_features, request.tuning
-    pairs = has_pairs(request, n)
+    pairs = is_solved_by_pairs(request, n)
     over_shards = request.once if pairs else request.over_shards
     column = 4 * n
-    parts = _parts(data, request, pairs)
+    parts = _memory_parts(data, request, pairs)
     fixed = sum(parts.values(), request.once(0))
     # If a worker dies, the others also hold the columns of its shards.
     room = int(request.room(fixed, not pairs))
@@ -26,7 +26,7 @@ def outline_exact(data: Rows, request: Request) -> Plan:
         room = room * request.survivors // request.workers
     share = int(tuning.cache_share * request.memory)
     if not pairs:
-        share = worth_keeping(data, request.kernel, share)
+        share = useful_cache_bytes(data, request.kernel, share)
     cache = request.cache or max(min(share, room), min(tuning.min_columns, n) * column)
     cache = min(cache, column * n)
     refusal = None
@@ -61,13 +61,13 @@ def outline_exact(data: Rows, request: Request) -> Plan:
     )
 
 
-def has_pairs(request: Request, n: int) -> bool:
+def is_solved_by_pairs(request: Request, n: int) -> bool:
     """Whether an exact machine of n rows is solved by pair steps (SMO), in one process."""
     few = request.solver == "auto" and n <= request.tuning.few_rows
     return few or request.solver == "pairs"
 
 
-def _parts(data: Rows, request: Request, pairs: bool) -> dict[str, Held]:
+def _memory_parts(data: Rows, request: Request, pairs: bool) -> dict[str, Held]:
     """Return the bytes held in addition to kernel columns, by what they are for."""
     n, d, tuning = data.n_rows, data.n_features, request.tuning
     over_shards = request.once if pairs else request.over_shards
@@ -101,7 +101,7 @@ def _parts(data: Rows, request: Request, pairs: bool) -> dict[str, Held]:
     }
 
 
-def worth_keeping(data: Rows, kernel: str, share: int) -> int:
+def useful_cache_bytes(data: Rows, kernel: str, share: int) -> int:
     """Return how many of ``share`` bytes to use for kernel columns: fewer if they are cheap."""
     return min(share, PLAN.cheap_cache_bytes) if _is_cheap(data, kernel) else share
 

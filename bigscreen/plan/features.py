@@ -9,35 +9,35 @@ from bigscreen.data.layout import row_grid
 from bigscreen.data.rows import Rows
 from bigscreen.features.landmarks import choosing_bytes
 from bigscreen.features.nystrom import MAX_EIGH_LANDMARKS
-from bigscreen.options.train import PROBLEMS, STOCHASTIC, coupled
+from bigscreen.options.train import PROBLEMS, STOCHASTIC, has_coupling
 from bigscreen.plan.memory import Held, Plan, Request
 from bigscreen.solvers.interior import interior_bytes, interior_is_quick
 from bigscreen.solvers.newton.tuning import NEWTON
 from bigscreen.solvers.snacks.draws import CHUNK_BUFFER_BYTES
 
-ALONE = ("cd", "pairs", "interior")
+SINGLE_PROCESS = ("cd", "pairs", "interior")
 """Solvers that run in the coordinating process only, and leave workers idle."""
 
 
-def outline(data: Rows, request: Request) -> Plan:
+def plan_features(data: Rows, request: Request) -> Plan:
     """Plan a fit on features: solver, features and what stays in memory, or why it is refused."""
     fit = _Fit(data, request)
     fixed = fit.fixed
     room = request.room(fixed.total, not fit.is_alone)
-    features = _features(fit, room)
+    features = _choose_features(fit, room)
     stored = features == "stored"
     feature_bytes = (8 if fit.solver == "interior" else 4) * fit.n * fit.m if stored else 0
     in_memory = bool(feature_bytes) and not request.cluster
     in_memory = in_memory and feature_bytes <= request.tuning.kept_share * room
     resident, read = _kept_rows(fit, feature_bytes or fit.data_bytes, room)
-    together, more = _together(fit, fixed.total + read)
+    together, more = _count_together(fit, fixed.total + read)
     peak = fixed.total + read + more
     if stored:
         # Features are computed before the solver allocates its memory.
         made = request.once(feature_bytes if in_memory else 0)
         making = request.everywhere(_chunk_bytes(fit))
         peak = peak.at_least(request.base + made + making)
-    spare = _spare(request, peak, fixed.copies)
+    spare = _spare_bytes(request, peak, fixed.copies)
     if fit.solver == "newton" and features == "recomputed":
         # The kernel columns of the smoothing band (16 bits) use what is left, and the memory of
         # gathered rows.
@@ -45,7 +45,7 @@ def outline(data: Rows, request: Request) -> Plan:
         band = min(request.tuning.band_fraction * fit.n, rows * fit.m)
         columns = max(0.0, min(spare, 2 * band * fit.m) - fixed.copies.total)
         peak += request.over_shards(columns, reserve=False)
-    refusal = _refusal(fit, fixed, read, peak)
+    refusal = _explain_refusal(fit, fixed, read, peak)
     return Plan(
         rows=fit.n,
         columns=data.n_features,
@@ -90,7 +90,7 @@ class _Fit:
         self.n = data.n_rows
         self.m = data.n_features if request.is_linear else request.landmarks
         self.solver = choose_solver(request, self.n, self.m)
-        self.is_alone = self.solver in ALONE
+        self.is_alone = self.solver in SINGLE_PROCESS
         self.classifiers = request.classifiers(len(data.labels))
         self.data_bytes = int(self.n * data.row_bytes)
         self.square = 8 * (self.m + 1) ** 2
@@ -191,14 +191,14 @@ def choose_solver(request: Request, n: int, m: int) -> str:
         rows = tuning.interior_rows_close if request.is_close else tuning.interior_rows
         if n < rows * m and m <= tuning.max_columns and interior_is_quick(n, m):
             return "interior"
-    if coupled(request.problem, request.intercept):
+    if has_coupling(request.problem, request.intercept):
         return "newton"
     if not linear and n >= tuning.newton_rows * m:
         return "newton"  # with this many rows the features take longer than the algebra
     return "newton" if m <= tuning.max_columns and (n >= 2 * m or not linear) else "cd"
 
 
-def _features(fit: _Fit, room: float) -> str:
+def _choose_features(fit: _Fit, room: float) -> str:
     """Choose between stored features, which cost n m^2 once, and features recomputed in each pass.
 
     The choice is the cheaper one, in nanoseconds for each feature. Stored features that do not fit
@@ -208,7 +208,7 @@ def _features(fit: _Fit, room: float) -> str:
     request, tuning, data, n, m = fit.request, fit.tuning, fit.data, fit.n, fit.m
     if request.is_linear:
         return "raw"
-    if fit.solver in ALONE:
+    if fit.solver in SINGLE_PROCESS:
         return "stored"
     if request.features != "auto":
         return request.features
@@ -243,7 +243,7 @@ def _kept_rows(fit: _Fit, passed_over: int, room: float) -> tuple[float, Held]:
     return resident, each + request.over_shards(kept, reserve=False)
 
 
-def _together(fit: _Fit, held: Held) -> tuple[int, Held]:
+def _count_together(fit: _Fit, held: Held) -> tuple[int, Held]:
     """Return how many classifiers to solve at once, and the memory of all but one of them."""
     request, tuning, square = fit.request, fit.tuning, fit.square
     # Each classifier has second moments and their sums, gathered rows, and row states.
@@ -277,7 +277,7 @@ def _chunk_bytes(fit: _Fit) -> float:
     return rows * (row_bytes + 2 * 4 * m) + tile
 
 
-def _spare(request: Request, peak: Held, copies: Held) -> float:
+def _spare_bytes(request: Request, peak: Held, copies: Held) -> float:
     """Return the bytes left for steps, in all workers or instead in the coordinating process.
 
     They include the memory of gathered rows, which are not there at the same time.
@@ -289,7 +289,7 @@ def _spare(request: Request, peak: Held, copies: Held) -> float:
     return spare
 
 
-def _refusal(fit: _Fit, fixed: _Fixed, read: Held, peak: Held) -> str | None:
+def _explain_refusal(fit: _Fit, fixed: _Fixed, read: Held, peak: Held) -> str | None:
     """Explain why the fit does not fit in the memory allowed, with the arithmetic, or None."""
     request, refusal = fit.request, None
     if peak.total < fit.choosing.total:

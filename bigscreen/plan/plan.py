@@ -10,8 +10,8 @@ from bigscreen.fleet.inline import usable_processors
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.options.train import TrainOptions
-from bigscreen.plan.exact import has_pairs, outline_exact
-from bigscreen.plan.features import choose_solver, outline
+from bigscreen.plan.exact import is_solved_by_pairs, plan_exact
+from bigscreen.plan.features import choose_solver, plan_features
 from bigscreen.plan.memory import Plan, Request
 from bigscreen.plan.tuning import PLAN
 
@@ -72,11 +72,11 @@ def plan(
         limit=limit,
         tuning=PLAN,
     )
-    found = _outlined(data, request, options.exact)
+    found = _plan_request(data, request, options.exact)
     if not has_folder and found.features == "stored" and not found.features_in_memory:
-        return _outlined(data, replace(request, features="recomputed"), options.exact)
+        return _plan_request(data, replace(request, features="recomputed"), options.exact)
     if prefers_stored and options.tuning.features == "auto" and found.features == "recomputed":
-        stored = _outlined(data, replace(request, features="stored"), options.exact)
+        stored = _plan_request(data, replace(request, features="stored"), options.exact)
         # On a cluster, features are on disk even if they fit in memory.
         on_disk = stored.resident == 1.0 and options.work is not None
         if (stored.features_in_memory or on_disk) and not stored.refusal:
@@ -84,19 +84,19 @@ def plan(
     return found
 
 
-def _outlined(data: Rows, request: Request, exact: bool) -> Plan:
+def _plan_request(data: Rows, request: Request, exact: bool) -> Plan:
     """Plan a fit; the coordinating process alone runs a fit too small for several workers."""
     if request.cluster and _is_small(data, request, exact):
         threads = min(request.workers, usable_processors())
         request = replace(request, workers=threads, cluster=False, idle=request.workers)
-    return outline_exact(data, request) if exact else outline(data, request)
+    return plan_exact(data, request) if exact else plan_features(data, request)
 
 
 def _is_small(data: Rows, request: Request, exact: bool) -> bool:
     """Whether one process would solve the problem about as fast as several."""
     n = data.n_rows
     if exact:
-        return n <= request.tuning.few_rows and has_pairs(request, n)
+        return n <= request.tuning.few_rows and is_solved_by_pairs(request, n)
     m = data.n_features if request.is_linear else request.landmarks
     return choose_solver(request, n, m) == "interior"
 
@@ -123,7 +123,7 @@ def plan_on(
     )
 
 
-def over_stored(data: Rows, options: TrainOptions, fleet: Any, outlined: Plan) -> Plan | None:
+def plan_stored(data: Rows, options: TrainOptions, fleet: Any, outlined: Plan) -> Plan | None:
     """Plan a fit again, with stored features that fit in memory.
 
     None if the options name stored or recomputed features, if the first plan stores them or has

@@ -36,18 +36,12 @@ from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point
 from bigscreen.train.exact import ExactJob
 from bigscreen.train.job import Result, Start
-from bigscreen.train.problems import Binary, published
+from bigscreen.train.problems import Binary, libsvm_scale
 
-ALIKE = 1e-6
-"""Match a row with a support vector if their distance is at most this fraction of the vector's
-norm: the file has rounded its entries."""
-
-BEYOND = 1e-6
-"""Refuse coefficients that exceed their bound by more than this fraction of the largest one: the
-file has rounded them."""
-
-TILE = 1 << 22
-"""Compute at most this many inner products of rows and support vectors at once."""
+FILE_ROUNDING = 1e-6
+"""Relative error of numbers in a file, which have been rounded. A row is a support vector if their
+distance is at most this fraction of the vector's norm; a coefficient may exceed its bound by this
+fraction of the largest coefficient."""
 
 
 class _AdoptedJob(ExactJob):
@@ -62,7 +56,7 @@ class _AdoptedJob(ExactJob):
     def begin(self) -> None:
         """Check rows and plan, and find the support vectors among the rows."""
         super().begin()
-        self.coef = _coefficients(self.given, self.data)  # (scores, n), of all rows
+        self.coef = _match_coefficients(self.given, self.data)  # (scores, n), of all rows
 
     def solve(self, some: Sequence[Binary]) -> None:
         """Certify the given machine's solution of each problem; no solver runs."""
@@ -72,7 +66,7 @@ class _AdoptedJob(ExactJob):
             dual, own = design.dual(problem), self.coef[self.problems.index(binary)]
             if attempt.rows is not None:
                 own = own[attempt.rows]
-            alpha = dual.sign * own / published(problem, (), self.data)
+            alpha = dual.sign * own / libsvm_scale(problem, (), self.data)
             _check_box(alpha, dual)
             point = Point(np.empty(0), np.empty(0), 0.0, np.nan, np.nan, True, alpha=alpha)
             proof = close_exact(design, problem, point, attempt.fleet, "float64", keep=True)
@@ -107,7 +101,7 @@ class _AdoptedJob(ExactJob):
         return {**super()._provenance(results), **known}
 
 
-def adopted(model: Model, data: Rows, options: TrainOptions, fleet: Any) -> Model:
+def adopt_machine(model: Model, data: Rows, options: TrainOptions, fleet: Any) -> Model:
     """Turn another program's machine into a certified model of the rows that it was fitted to.
 
     Parameters
@@ -147,7 +141,7 @@ def adopted(model: Model, data: Rows, options: TrainOptions, fleet: Any) -> Mode
 def _check_box(alpha: FloatArray, dual: Dual) -> None:
     """Refuse a dual point that is far from feasible: it belongs to another problem."""
     beyond = np.maximum(alpha - dual.hi, dual.lo - alpha)
-    if np.max(beyond) > BEYOND * np.max(np.abs(alpha)):
+    if np.max(beyond) > FILE_ROUNDING * np.max(np.abs(alpha)):
         row = int(np.argmax(beyond))
         raise InputError(
             f"a coefficient of the file is {alpha[row]:.6g} where C (times the row's weight, or "
@@ -156,7 +150,7 @@ def _check_box(alpha: FloatArray, dual: Dual) -> None:
         )
 
 
-def _coefficients(model: Model, data: Rows) -> FloatArray:
+def _match_coefficients(model: Model, data: Rows) -> FloatArray:
     """Return the coefficients of all rows for each problem's score, float64 (scores, n)."""
     codes: NDArray[np.int64] | None = None
     coef, order = model.coef, list(range(len(model.coef)))
@@ -176,16 +170,19 @@ def _coefficients(model: Model, data: Rows) -> FloatArray:
         pairs = [(int(to[a]), int(to[b])) for a, b in combinations(range(len(to)), 2)]
         signs = np.array([1.0 if a < b else -1.0 for a, b in pairs])
         order = sorted(range(len(pairs)), key=lambda k: sorted(pairs[k]))
-    rows = _rows(model, data, codes)
+    rows = _match_rows(model, data, codes)
     found = np.zeros((len(coef), data.n_rows))
     found[:, rows] = (signs[:, None] * coef)[order]
     return found
 
 
-def _rows(model: Model, data: Rows, codes: NDArray[np.int64] | None) -> NDArray[np.int64]:
+def _match_rows(
+    model: Model, data: Rows, codes: NDArray[np.int64] | None, max_products: int = 1 << 22
+) -> NDArray[np.int64]:
     """Find for each support vector a row that equals it, no row twice; int64 (vectors,).
 
     Among equal rows of a regression, the largest coefficients go to those with the largest targets.
+    At most ``max_products`` inner products are computed at once.
     """
     vectors: Any = model.landmarks
     count, width = vectors.shape
@@ -197,8 +194,8 @@ def _rows(model: Model, data: Rows, codes: NDArray[np.int64] | None) -> NDArray[
     wide = csr_array(vectors, dtype=np.float64)
     wide = csr_array((wide.data, wide.indices, wide.indptr), shape=(count, data.n_features))
     side = Operand(wide if data.is_sparse else wide.toarray())
-    linear, near = Linear(), ALIKE**2 * side.sqnorms
-    step = max(1, TILE // count)
+    linear, near = Linear(), FILE_ROUNDING**2 * side.sqnorms
+    step = max(1, max_products // count)
     found: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     for start in range(0, data.n_rows, step):
         stop = min(start + step, data.n_rows)

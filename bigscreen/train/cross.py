@@ -28,15 +28,8 @@ from bigscreen.train.problems import Binary, class_weights
 FOLDS = 5
 """Split the rows into at most this many folds."""
 
-MOST = 1 << 26
-"""Hold at most this many cross-fitted scores; of more rows a random sample is scored."""
 
-PAIRED_ROWS = 4000
-"""Compare a fold's machine with the main one on at most this many rows: the pairs of scores
-translate thresholds from one machine to the other."""
-
-
-def folds_of(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
+def assign_folds(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
     """Assign each row to a fold, int16 (n,); folds have equally many rows of each label, up to one.
 
     Raises
@@ -55,49 +48,54 @@ def folds_of(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
     return assign_folds(y, weights, min(FOLDS, int(counts[least])), options.seed, list(data.labels))
 
 
-def calibration(job: Job) -> tuple[Calibration, FoldMachines]:
+def calibrate(job: Job, max_scores: int = 1 << 26) -> tuple[Calibration, FoldMachines]:
     """Solve the problems of every fold, and calibrate their scores on the held-out rows.
 
-    The main problems of the run have been solved before.
+    The main problems of the run have been solved before. At most ``max_scores`` scores are held; of
+    more rows a random sample is scored.
     """
     data, options, fold = job.data, job.options, job.fold
     assert fold is not None
     y, weights = data.y(0, data.n_rows), np.asarray(data.weights(0, data.n_rows), np.float64)
     folds = int(fold.max()) + 1
     numbers = np.arange(data.n_rows)
-    if data.n_rows * len(job.problems) > MOST:
+    if data.n_rows * len(job.problems) > max_scores:
         rng = np.random.default_rng([options.seed, 0x63726F73])
-        numbers = np.sort(rng.choice(data.n_rows, MOST // len(job.problems), replace=False))
+        numbers = np.sort(rng.choice(data.n_rows, max_scores // len(job.problems), replace=False))
     scores = np.empty((len(numbers), len(job.problems)))
     machines = []
     for f in range(folds):
         fitted = np.where(fold == f, 0.0, weights)
-        own = [_without(binary, f, y, fitted) for binary in job.problems]
+        own = [_without_fold(binary, f, y, fitted) for binary in job.problems]
         machine = job.solved_fold(own, 1.0 / (folds - f))
         places = np.flatnonzero(fold[numbers] == f)
-        scores[places] = _scores(job, machine, numbers[places])
+        scores[places] = _score_rows(job, machine, numbers[places])
         machines.append(machine)
     own_weights = np.asarray(class_weights(options.class_weight, data) or np.ones(data.n_labels))
     given = scores, y[numbers], fold[numbers], weights[numbers], own_weights
     return Calibration.learn(*given, options.strategy), FoldMachines.joined(machines)
 
 
-def with_folds(job: Job, model: Model, known: Calibration, folds: FoldMachines) -> Model:
+def add_folds(job: Job, model: Model, known: Calibration, folds: FoldMachines) -> Model:
     """Return the model with what it needs for probabilities, label sets and thresholds."""
     model = replace(model, calibration=known, fold_machines=folds)
     if len(model.labels) != 2:
         return model
-    return replace(model, calibration=replace(known, paired=_paired(job, model)))
+    return replace(model, calibration=replace(known, paired=_pair_scores(job, model)))
 
 
-def _paired(job: Job, model: Model) -> FloatArray:
-    """Score fitted rows by a fold's machine and by the main one; sorted, float64 (2, rows)."""
+def _pair_scores(job: Job, model: Model, max_rows: int = 4000) -> FloatArray:
+    """Score fitted rows by a fold's machine and by the main one; sorted, float64 (2, rows).
+
+    The pairs of scores, of at most ``max_rows`` rows, translate thresholds from one machine to the
+    other.
+    """
     data, fold = job.data, job.fold
     assert fold is not None and model.fold_machines is not None
     rows = np.flatnonzero(np.asarray(data.weights(0, data.n_rows)) > 0)
-    if len(rows) > PAIRED_ROWS:
+    if len(rows) > max_rows:
         rng = np.random.default_rng([job.options.seed, 0x70616972])
-        rows = np.sort(rng.choice(rows, PAIRED_ROWS, replace=False))
+        rows = np.sort(rng.choice(rows, max_rows, replace=False))
     evidence = model.evidence(data.rows(rows), prepared=True)
     # The machine of the next fold, which was fitted to the row.
     other = (fold[rows] + 1) % evidence.held.shape[1]
@@ -105,7 +103,7 @@ def _paired(job: Job, model: Model) -> FloatArray:
     return np.sort(np.stack([by_fold, evidence.scores[:, 0]]), axis=1)
 
 
-def _without(binary: Binary, f: int, y: NDArray[np.int32], weights: FloatArray) -> Binary:
+def _without_fold(binary: Binary, f: int, y: NDArray[np.int32], weights: FloatArray) -> Binary:
     """Return the problem of fold f: its held-out rows have weight 0."""
     return binary._replace(
         problem=with_mass_of(binary.problem, y, weights),
@@ -115,14 +113,14 @@ def _without(binary: Binary, f: int, y: NDArray[np.int32], weights: FloatArray) 
     )
 
 
-def _scores(job: Job, machine: Model, rows: NDArray[np.int64]) -> FloatArray:
+def _score_rows(job: Job, machine: Model, rows: NDArray[np.int64]) -> FloatArray:
     """Score these rows with a machine, reading chunk by chunk; float64 (rows, scores)."""
     data = job.data
     ends = np.searchsorted(rows, [data.chunk(k)[1] for k in range(data.n_chunks)])
     parts = [part for part in np.split(rows, ends[:-1]) if len(part)]
-    found = list(job.fleet.each(partial(_part_scores, machine, data), parts))
+    found = list(job.fleet.each(partial(_score_part, machine, data), parts))
     return np.concatenate(found) if found else np.empty((0, len(machine.coef)))
 
 
-def _part_scores(machine: Model, data: Rows, rows: NDArray[np.int64]) -> FloatArray:
+def _score_part(machine: Model, data: Rows, rows: NDArray[np.int64]) -> FloatArray:
     return machine.scores(data.rows(rows), prepared=True)

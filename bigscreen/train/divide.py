@@ -38,18 +38,20 @@ from bigscreen.problems.point import Point
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.dynamic import Rule
 from bigscreen.solvers.protocol import Run, Save, Solver, Verdict
-from bigscreen.train.partition import SAMPLE_MOST, Partition, partition
+from bigscreen.train.partition import PARTITION, Partition, partition
 
-FACTOR = 4
-"""Parts of one level for each of the next."""
-ROWS = 5000
-"""Rows of a part where nobody says how many parts there are."""
-UNEVEN = 2.0
-"""No part has more than so many times the average: the largest takes longest."""
-PASSES = 1000
-"""Passes of the solver in a part at most."""
-BLOCK = 8192
-"""Support rows whose kernel entries to as many others are one task."""
+
+@dataclass(frozen=True)
+class DivideTuning:
+    """Tuned values of divide and conquer."""
+
+    parts_factor: int = 4  # each level has this many times fewer parts than the level before
+    part_rows: int = 5000  # rows of a part, unless the options say how many parts there are
+    max_imbalance: float = 2.0  # no part has more rows than this multiple of the average
+    max_passes: int = 1000  # stop the solve of a part, or the refinement, after this many passes
+
+
+DIVIDE = DivideTuning()
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class Division:
         Value of ``time.monotonic()`` at which solves stop with what they have reached.
     report : callable
         Receives phases and progress.
+    tuning : DivideTuning
     """
 
     parts: int | None = None
@@ -115,6 +118,7 @@ class Division:
     seed: int = 0
     deadline: float | None = None
     report: Report = lambda event: None
+    tuning: DivideTuning = DIVIDE
 
 
 def divide(
@@ -148,7 +152,7 @@ def divide(
     InputError
         If there are more parts than rows, or too few for parts of at most ``largest`` rows.
     """
-    counts = _counts(design.data.n_rows, division.parts, division.levels, division.largest)
+    counts = count_parts(design.data.n_rows, division)
     levels = _Levels(design, problem, fleet, solver, division)
     for count in counts:
         levels.solve(count, local)
@@ -159,19 +163,22 @@ def divide(
     return Divided(levels.alpha, levels.partition, levels.intercepts, levels.record)
 
 
-def _counts(n: int, parts: int | None, levels: int, largest: int | None) -> list[int]:
+def count_parts(n: int, division: Division) -> list[int]:
     """Return the number of parts of each level."""
+    parts, levels, largest = division.parts, division.levels, division.largest
+    tuning = division.tuning
     fewest = 1 if largest is None else -(-n // max(largest, 1))
     if parts is None:
         # A tenth more parts than necessary, so that sizes can be balanced.
-        parts = min(n, SAMPLE_MOST, max(2, -(-n // ROWS), math.ceil(1.1 * fewest)))
+        enough = max(2, -(-n // tuning.part_rows), math.ceil(1.1 * fewest))
+        parts = min(n, PARTITION.max_sample_rows, enough)
     if levels < 1:
         raise InputError(f"divide and conquer needs at least 1 level, got {levels}")
-    counts = [parts // FACTOR**k for k in range(levels)]
+    counts = [parts // tuning.parts_factor**k for k in range(levels)]
     return counts[:1] + [count for count in counts[1:] if count >= max(2, fewest)]
 
 
-def _shares(dual: Dual, rows: list[NDArray[np.int64]]) -> list[FloatArray]:
+def _divide_total(dual: Dual, rows: list[NDArray[np.int64]]) -> list[FloatArray]:
     """Divide the total of the coupling constraint among the parts, for each group of rows.
 
     A part's share is proportional to the widths of its boxes: if the whole problem is feasible, the
@@ -206,7 +213,7 @@ class _Levels:
         began = time.monotonic()
         self.report({"event": "phase", "phase": "partition"})
         n, largest = len(self.alpha), self.division.largest
-        even = math.ceil(UNEVEN * n / max(1, parts))
+        even = math.ceil(self.division.tuning.max_imbalance * n / max(1, parts))
         pool = np.flatnonzero(self.alpha)
         self.partition = partition(
             self.design,
@@ -229,9 +236,9 @@ class _Levels:
         turn = [p for p in np.argsort(-sizes, kind="stable").tolist() if len(rows[p])]
         threads = max(1, self.fleet.workers // max(1, len(turn)))
         division = self.division
-        how = division.tol, PASSES, division.rule
+        how = division.tol, division.tuning.max_passes, division.rule
         task = PartFleet(self.design, self.problem, self.solver, local, *how)
-        shares = _shares(self.dual, rows)
+        shares = _divide_total(self.dual, rows)
         items = (
             Part(
                 rows[p],
@@ -301,10 +308,10 @@ class _Levels:
         began = time.monotonic()
         self.report({"event": "phase", "phase": "refine"})
         division = self.division
-        limits = division.tol, PASSES, division.rule, division.deadline
+        limits = division.tol, division.tuning.max_passes, division.rule, division.deadline
         check = StartCheck(*limits, self.design.definite)
-        found = solved(
-            pick(self.design, support, self.codes[support], self.weights[support]),
+        found = solve_start(
+            pick_rows(self.design, support, self.codes[support], self.weights[support]),
             self.problem,
             self.solver,
             self.fleet,
@@ -405,20 +412,20 @@ class PartFleet:
     rule: Rule | None
 
     def __call__(self, part: Part) -> PartSolution:
-        problem = Shared(self.problem, part.share)
+        problem = PartProblem(self.problem, part.share)
         dual = problem.dual(part.codes, part.weights)
-        if _nothing_but_0(dual):
+        if _is_only_0_feasible(dual):
             zero = np.zeros(len(dual))
             return PartSolution(zero, problem.offset(dual.multiplier(zero)), 0.0, 0.0, 0, 0)
         deadline = None if part.seconds is None else time.monotonic() + part.seconds
         check = StartCheck(self.tol, self.most, self.rule, deadline, self.design.definite)
-        design = load(pick(self.design, part.ids, part.codes, part.weights))
+        design = load_rows(pick_rows(self.design, part.ids, part.codes, part.weights))
         with self.fleet(part.threads) as fleet:
-            return solved(design, problem, self.solver, fleet, check, part.alpha)
+            return solve_start(design, problem, self.solver, fleet, check, part.alpha)
 
 
 @dataclass(frozen=True)
-class Shared:
+class PartProblem:
     """A problem whose coupling constraint has only a fraction (``share``) of the whole's total."""
 
     whole: Problem
@@ -442,16 +449,16 @@ class Shared:
         """See ``Problem``."""
         return self.whole.offset(mu)
 
-    def at(self, value: float) -> Shared:
+    def at(self, value: float) -> PartProblem:
         """See ``Problem``."""
         return replace(self, whole=self.whole.at(value))
 
-    def factor(self, other: Shared) -> float | None:
+    def factor(self, other: PartProblem) -> float | None:
         """See ``Problem``."""
         return self.whole.factor(other.whole)
 
 
-def _nothing_but_0(dual: Dual) -> bool:
+def _is_only_0_feasible(dual: Dual) -> bool:
     """Whether only alpha = 0 meets the coupling constraint, as for C-SVC rows of one class."""
     if dual.coupling is None or np.any(dual.total):
         return False
@@ -459,7 +466,7 @@ def _nothing_but_0(dual: Dual) -> bool:
     return not (np.any(ends > 0) and np.any(ends < 0))
 
 
-def solved(
+def solve_start(
     design: Design,
     problem: Problem,
     solver: Solver,
@@ -482,7 +489,11 @@ def solved(
 
 # -- ||w(alpha)||^2 ------------------------------------------------------------------------------
 def squared_norm(
-    design: Design, problem: Problem, coef: FloatArray, fleet: Fleet
+    design: Design,
+    problem: Problem,
+    coef: FloatArray,
+    fleet: Fleet,
+    max_block_rows: int = 8192,
 ) -> tuple[float, int]:
     """Return ``||sum_i coef_i phi_i||^2``, and the number of kernel entries computed for it.
 
@@ -494,19 +505,19 @@ def squared_norm(
         w = design.features(weighted_columns(design, coef, fleet)[:-1])
         return float(w @ w) + constant, 0
     support = np.flatnonzero(coef)
-    size = min(BLOCK, max(256, -(-len(support) // 8)))
+    size = min(max_block_rows, max(256, -(-len(support) // 8)))
     blocks = [support[a : a + size] for a in range(0, len(support), size)]
     pairs = (
         (one, other, coef[one], coef[other]) for k, one in enumerate(blocks) for other in blocks[k:]
     )
     total, entries = constant, 0
-    for found, count in fleet.each(_Product(design), pairs):
+    for found, count in fleet.each(_BlockProduct(design), pairs):
         total, entries = total + found, entries + count
     return total, entries
 
 
 @dataclass(frozen=True)
-class _Product:
+class _BlockProduct:
     """The function that computes ``a' K b`` of two blocks of rows; doubled for different blocks."""
 
     design: Design
@@ -535,7 +546,7 @@ def longest_step(dual: Dual, alpha: FloatArray) -> float:
     return float(room.min(initial=np.inf))
 
 
-def pick(
+def pick_rows(
     design: Design, ids: NDArray[np.int64], codes: NDArray[Any], weights: FloatArray
 ) -> Design:
     """Return the design of these rows alone; they are read from the original data."""
@@ -544,7 +555,7 @@ def pick(
     return replace(design, data=data, square=None)  # (the kernel matrix of all rows)
 
 
-def load(design: Design) -> Design:
+def load_rows(design: Design) -> Design:
     """Return the design with its rows copied into memory."""
     data = design.data
     n = data.n_rows

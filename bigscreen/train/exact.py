@@ -27,10 +27,10 @@ from bigscreen.solvers.block.solver import Block
 from bigscreen.solvers.protocol import Solver
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.job import Attempt, Job, Result, Start
-from bigscreen.train.pairs import ByLabel, squared
+from bigscreen.train.pairs import RowsByLabel, share_kernel_matrix
 from bigscreen.train.partition import Partition
 from bigscreen.train.problems import Binary
-from bigscreen.train.records import gathered, machine, support_rows
+from bigscreen.train.records import combine_supports, scale_machine, support_rows
 from bigscreen.train.start import solve_parts, starting_point
 
 
@@ -44,7 +44,7 @@ class ExactJob(Job):
     def _prepare(self) -> None:
         self.design = self.design_of(self.kernel)
         if self.plan.solver == "pairs":
-            self.design = squared(self.design)
+            self.design = share_kernel_matrix(self.design)
         check_rule(self.options.rule, self.design.definite)
 
     def _attempt(self, binary: Binary) -> Attempt:
@@ -78,7 +78,7 @@ class ExactJob(Job):
         offset, near = fitted.certificate.intercept, self.design.data
         if isinstance(self.kernel, Linear) and isinstance(near, Moved):
             offset -= near.shift(coef @ near.rows(support))
-        return {"support": support, **machine(coef, fitted, binary, self.data, offset)}
+        return {"support": support, **scale_machine(coef, fitted, binary, self.data, offset)}
 
     def _has_few_rows(self, binary: Binary) -> bool:
         """Whether to solve a pair of labels on a design of its own rows.
@@ -97,11 +97,11 @@ class ExactJob(Job):
         return self.data.label_counts
 
     @cached_property
-    def by_label(self) -> ByLabel:
+    def by_label(self) -> RowsByLabel:
         """The rows grouped by label, which all pairs of labels share."""
         both = np.add.outer(self.counts, self.counts)
         both = both[np.triu_indices(len(both), 1)]
-        return ByLabel(self.design, int(np.max(both[both <= PLAN.few_rows])))
+        return RowsByLabel(self.design, int(np.max(both[both <= PLAN.few_rows])))
 
     @cached_property
     def alone(self) -> Inline:
@@ -120,7 +120,7 @@ class ExactJob(Job):
 
     def _parts(self, results: list[Result]) -> dict[str, Any]:
         data = self.data
-        rows, coef = gathered([(result["support"], result["coef"]) for result in results])
+        rows, coef = combine_supports([(result["support"], result["coef"]) for result in results])
         parts = {
             "landmarks": support_rows(self.kernel, data, rows),
             "coef": coef,

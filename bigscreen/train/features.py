@@ -26,10 +26,10 @@ from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.solvers.snacks.solver import Pegasos, Snacks
 from bigscreen.train.job import Attempt, Job, Result, Start
 from bigscreen.train.problems import Binary
-from bigscreen.train.records import machine
-from bigscreen.train.start import begins_at_fewer, from_fewer, starting_point
+from bigscreen.train.records import scale_machine
+from bigscreen.train.start import should_start_from_fewer, start_from_fewer, starting_point
 
-FACTOR_BYTES = 2**25
+MAX_FACTOR_BYTES = 2**25
 """A model keeps the landmark factor, which makes edits faster, if it has at most this many
 bytes."""
 
@@ -156,8 +156,8 @@ class FeaturesJob(Job):
         )
 
     def _start(self, design: Design, binary: Binary) -> Start:
-        if begins_at_fewer(self, design, binary):
-            return from_fewer(self, design, binary)
+        if should_start_from_fewer(self, design, binary):
+            return start_from_fewer(self, design, binary)
         return starting_point(self, design, binary)
 
     def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:
@@ -167,11 +167,11 @@ class FeaturesJob(Job):
             offset = fitted.point.intercept
         if self.source is None and isinstance(data, Moved):
             offset -= data.shift(fitted.point.coef)
-        return machine(fitted.point.coef, fitted, binary, self.data, offset)
+        return scale_machine(fitted.point.coef, fitted, binary, self.data, offset)
 
     def _parts(self, results: list[Result]) -> dict[str, Any]:
         known, factor = {}, self.factor
-        if factor is not None and factor.matrix.nbytes <= FACTOR_BYTES:
+        if factor is not None and factor.matrix.nbytes <= MAX_FACTOR_BYTES:
             known["factor"] = factor
         return {"landmarks": self.model_landmarks(), "coef": self._coef(results), **known}
 

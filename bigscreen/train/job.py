@@ -41,9 +41,15 @@ from bigscreen.plan.memory import Plan
 from bigscreen.problems.point import is_solved
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Near, Run, Solver
-from bigscreen.train.kernel import chosen_kernel
+from bigscreen.train.kernel import choose_kernel
 from bigscreen.train.problems import Binary, check_rows, problems
-from bigscreen.train.records import decided, hindrance, provenance, records, warn_missed
+from bigscreen.train.records import (
+    explain_missed_gap,
+    kind_and_labels,
+    provenance,
+    record_problem,
+    warn_missed,
+)
 
 DONE = "done.kept"
 """The file of a problem's folder that holds its result."""
@@ -58,9 +64,6 @@ TOGETHER = "label-together"
 FOLD_TOL = 1e-2
 """Solve the problems of folds to this relative gap, or to a larger ``tol``: it suffices for
 scores."""
-
-NAMED = 5
-"""A warning names at most this many classifiers."""
 
 MAX_LATER_ROWS = 1 << 20
 """Compute ledgers right after each solve if the problems have more rows than this together. Smaller
@@ -175,7 +178,7 @@ class Job:
         if self.plan.alone:
             threads = min(self.fleet.workers, usable_processors())
             self.fleet = self._held.enter_context(Inline(threads))
-        self.kernel = chosen_kernel(data, options, self.fleet)
+        self.kernel = choose_kernel(data, options, self.fleet)
         if isinstance(self.kernel, (Custom, Precomputed)) and not self.kernel.psd:
             found = f"the kernel is {self.kernel.known}; {WITHOUT_PROOF}"
             warnings.warn(found, UserWarning, stacklevel=4)
@@ -373,7 +376,9 @@ class Job:
             **self._machine(attempt, fitted, binary),
             "ledger": None if binary.fold is not None else self._ledger(attempt, fitted, binary),
             "start": attempt.start.record,
-            **records(fitted, binary.name, self.options.tol, self.plan.features, self.landmarks),
+            **record_problem(
+                fitted, binary.name, self.options.tol, self.plan.features, self.landmarks
+            ),
         }
         self._finish(binary, result)
         self._better(binary, result)
@@ -412,7 +417,7 @@ class Job:
             provenance=self._provenance(results),
             strategy=self.options.strategy,
             ledger=None if None in ledgers else ledgers,
-            **decided(self.data, self.options),
+            **kind_and_labels(self.data, self.options),
             **parts,
         )
 
@@ -468,7 +473,7 @@ class Job:
             return {name: value for name, value in known.items() if name not in FREE}
 
         of = self.fleet, self.data, self.options, fields
-        self._of = self._held.enter_context(claimed(*of, "fit", "label-*"))
+        self._of = self._held.enter_context(claim_folder(*of, "fit", "label-*"))
 
     def _finished(self, binary: Binary) -> Result | None:
         """Return the result that the resumed run has kept of a problem, or None."""
@@ -512,15 +517,18 @@ class Job:
         if binary.fold is not None:
             return  # the model that users see is the one of all rows
         tol, proof = self.options.tol, fitted.certificate
-        why = hindrance(fitted, tol, self.plan.features)
+        why = explain_missed_gap(fitted, tol, self.plan.features)
         missed = not proof.proves(tol)
         self._short.pop(binary.name, None)
         if why or missed:
             why = why or "allow more passes (max_iter) or time (time_budget)"
             self._short[binary.name] = Shortfall(proof.gap_or_violation, why, missed)
 
-    def _unsolved(self) -> str:
-        """Describe in one sentence which problems missed the gap, and why."""
+    def _unsolved(self, max_names: int = 5) -> str:
+        """Describe in one sentence which problems missed the gap, and why.
+
+        At most ``max_names`` problems are named.
+        """
         tol, problems = self.options.tol, len(self.problems)
         known = [one.name for one in self.problems if one.name in self._short]
         short = {name: self._short[name] for name in known}
@@ -532,8 +540,8 @@ class Job:
         if problems == 1:
             return f"the {what} {gap:.2e} missed tol {tol:g}; {why}" if missed else why
         which = missed or list(short)
-        names = ", ".join(map(str, which[:NAMED]))
-        more = f" and {len(which) - NAMED} more" if len(which) > NAMED else ""
+        names = ", ".join(map(str, which[:max_names]))
+        more = f" and {len(which) - max_names} more" if len(which) > max_names else ""
         if not missed:
             return f"{len(short)} of {problems} classifiers ({names}{more}): {why}"
         return (
@@ -570,7 +578,7 @@ class Job:
 
 
 @contextmanager
-def claimed(
+def claim_folder(
     fleet: Fleet,
     data: Rows,
     options: TrainOptions,

@@ -16,12 +16,8 @@ from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.options.train import TrainOptions
 
-CANCELLED = 2.0**-10
-"""Compute the variance in a second pass if it is below this fraction of the mean square: as the
-difference of the mean square and the squared mean it has lost too many digits."""
 
-
-def chosen_kernel(data: Rows, options: TrainOptions, fleet: Fleet) -> Kernel:
+def choose_kernel(data: Rows, options: TrainOptions, fleet: Fleet) -> Kernel:
     """Make the kernel that the options request.
 
     A kernel function or matrix of the user is tested on the rows: is it symmetric, and positive
@@ -57,7 +53,9 @@ def gamma_scale(data: Rows, fleet: Fleet) -> float:
     entries = float(data.n_rows) * data.n_features
     mean = sum(fleet.each(_EntrySum(data), shards)) / entries
     variance = squares / entries - mean**2
-    if variance < CANCELLED * squares / entries:
+    # A difference this much smaller than its terms has lost 10 of their bits: sum squared
+    # deviations instead, in a second pass.
+    if variance < 2.0**-10 * squares / entries:
         variance = sum(fleet.each(_EntrySum(data, mean), shards)) / entries
     # If all entries are equal, they differ from their mean only by its rounding.
     same = variance <= (2.0**-50 * mean) ** 2

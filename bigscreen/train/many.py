@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,14 +32,17 @@ from bigscreen.train.features import FeaturesJob
 from bigscreen.train.job import Attempt, Start
 from bigscreen.train.problems import Binary, check_rows, problems
 
-MOST = 128
-"""Solve at most this many problems with one matrix product."""
-
 POINT = "point.kept"
 """The file of a problem's folder with the solution found together with other problems."""
 
-HELD_BYTES, HELD_SHARE = 2**30, 0.25
-"""What the problems of one product may hold of the rows, also as a part of the memory allowed."""
+
+@dataclass(frozen=True)
+class ManyTuning:
+    """Tuned values of fits that are solved together."""
+
+    max_problems: int = 128  # solve at most this many problems with one matrix product
+    max_held_bytes: int = 2**30  # memory of the row states of problems that are solved together
+    max_held_fraction: float = 0.25  # the same as a fraction of the memory allowed
 
 
 class Outcomes(NamedTuple):
@@ -58,6 +61,8 @@ class ManyJob(FeaturesJob):
         As for `Job`.
     outcomes : sequence of Outcomes
     """
+
+    tuning = ManyTuning()
 
     def __init__(
         self,
@@ -95,8 +100,10 @@ class ManyJob(FeaturesJob):
             for one in self.problems
         }
         if self.plan.solver == "newton" and can_solve_together(self.design, list(cases.values())):
-            room = min(HELD_BYTES, HELD_SHARE * allowed_memory(self.options.memory))
-            some = max(1, min(MOST, int(room // (ROW_BYTES * self.data.n_rows))))
+            allowed, tuning = allowed_memory(self.options.memory), self.tuning
+            room = min(tuning.max_held_bytes, tuning.max_held_fraction * allowed)
+            fitting = int(room // (ROW_BYTES * self.data.n_rows))
+            some = max(1, min(tuning.max_problems, fitting))
             total = len(self.problems)
             told = {"event": "progress", "phase": "solve together", "total": total}
             with self.timed("solve"):

@@ -23,7 +23,7 @@ from bigscreen.kernels.standard import Compiled
 from bigscreen.plan.tuning import PLAN
 
 
-def squared(design: Design) -> Design:
+def share_kernel_matrix(design: Design) -> Design:
     """Give a design of few rows a kernel matrix, which solver and closing pass share."""
     data, kernel = design.data, design.kernel
     if data.n_rows > PLAN.few_rows or not isinstance(kernel, Compiled):
@@ -32,7 +32,7 @@ def squared(design: Design) -> Design:
     return replace(design, square=Square(kernel, Operand(data.X(0, n), np.arange(n))))
 
 
-class ByLabel:
+class RowsByLabel:
     """The rows of a design, sorted by label.
 
     Parameters

@@ -29,16 +29,21 @@ from bigscreen.kernels.standard import Linear, clustering_kernel
 from bigscreen.model.gate import Gate
 from bigscreen.numerics.rows import FloatArray
 
-SAMPLE = 1024
-"""Sample rows at least (all rows of smaller data), and ..."""
-SAMPLE_A_PART = 32
-"""... so many for every part, but ..."""
-SAMPLE_MOST = 8192
-"""... no more than this: their kernel matrix takes 256 MB."""
-CHOICES = 4
-"""Nearest parts of a row that are remembered in case the nearest is full."""
-DISTANCE_ROWS = 2048
-"""Rows whose distances are held at once."""
+
+@dataclass(frozen=True)
+class PartitionTuning:
+    """Tuned values of kernel k-means."""
+
+    min_sample_rows: int = 1024  # cluster at least this many rows (or all rows of smaller data)
+    sample_rows_per_part: int = 32  # and at least this many for each part
+    max_sample_rows: int = 8192  # but at most this many: their kernel matrix takes 256 MB
+    choices: int = 4  # remember this many nearest parts of a row, in case the nearest is full
+    block_rows: int = 2048  # compute the distances of this many rows at once
+    max_iterations: int = 25  # stop k-means after this many iterations
+    max_price_rounds: int = 25  # raise prices this often; `spill` moves the rows that are too many
+
+
+PARTITION = PartitionTuning()
 
 
 @dataclass(frozen=True)
@@ -85,11 +90,10 @@ class Centres:
             block = np.add.reduceat(block, starts, axis=1) / np.bincount(self.owner)
         return self.offset - 2.0 * block
 
-    def nearest(self, X: Any) -> NDArray[np.int32]:
-        """The part of every row of X, int32 (rows,)."""
+    def nearest(self, X: Any, block_rows: int = PARTITION.block_rows) -> NDArray[np.int32]:
+        """Return the nearest part of each row of X, int32 (rows,)."""
         found = [
-            np.argmin(self.distances(X[a:b]), axis=1)
-            for a, b in row_ranges(X.shape[0], DISTANCE_ROWS)
+            np.argmin(self.distances(X[a:b]), axis=1) for a, b in row_ranges(X.shape[0], block_rows)
         ]
         return np.concatenate(found).astype(np.int32) if found else np.empty(0, np.int32)
 
@@ -126,7 +130,7 @@ class Partition:
         return np.bincount(self.assign, minlength=len(self.centres))
 
     def nearest(self, X: Any) -> NDArray[np.int32]:
-        """The part of every row of X by its nearest centre, int32 (rows,)."""
+        """Return the part with the nearest centre for each row of X, int32 (rows,)."""
         return self.centres.nearest(X)
 
 
@@ -138,6 +142,7 @@ def partition(
     largest: int | None = None,
     seed: int = 0,
     pool: NDArray[np.int64] | None = None,
+    tuning: PartitionTuning = PARTITION,
 ) -> Partition:
     """Cluster the rows into parts; the result does not depend on the number of workers.
 
@@ -155,6 +160,7 @@ def partition(
     pool : int64 array or None
         Ascending row numbers. The sample is drawn from them if they are enough for all parts.
         Support vectors, for instance: similar ones should be in the same part.
+    tuning : PartitionTuning
 
     Raises
     ------
@@ -163,18 +169,17 @@ def partition(
     """
     n = design.data.n_rows
     largest = n if largest is None else min(largest, n)
-    if not 1 <= parts <= min(n, SAMPLE_MOST):
-        raise InputError(
-            f"{parts} parts were asked for and there can be 1 to {min(n, SAMPLE_MOST)} of {n} rows"
-        )
+    most = min(n, tuning.max_sample_rows)
+    if not 1 <= parts <= most:
+        raise InputError(f"{parts} parts were asked for and there can be 1 to {most} of {n} rows")
     if parts * largest < n:
         raise InputError(
             f"{parts} parts of at most {largest} rows do not hold {n} rows; "
             f"ask for at least {-(-n // largest)} parts"
         )
-    (centres,) = fleet.each(_Clustering(design, parts, largest / n, seed), [pool])
+    (centres,) = fleet.each(_Clustering(design, parts, largest / n, seed, tuning), [pool])
     choices, losses = [], []
-    for choice, loss in fleet.each(_Nearest(design, centres), range(design.data.n_shards)):
+    for choice, loss in fleet.each(_Nearest(design, centres, tuning), range(design.data.n_shards)):
         choices.append(choice)
         losses.append(loss)
     assign = spill(np.concatenate(choices), np.concatenate(losses), largest, len(centres))
@@ -191,16 +196,17 @@ class _Nearest:
 
     design: Design
     centres: Centres
+    tuning: PartitionTuning
 
     def __call__(self, shard: int) -> tuple[NDArray[np.int16], FloatArray]:
         data, centres = self.design.data, self.centres
         start, stop = data.shard(shard)
-        choice = np.empty((stop - start, min(CHOICES, len(centres))), np.int16)
+        choice = np.empty((stop - start, min(self.tuning.choices, len(centres))), np.int16)
         loss = np.zeros(stop - start)
         for a, b in row_ranges(stop - start, data.chunk_rows):
             X = data.X(start + a, start + b)
             ids = np.arange(start + a, start + b)
-            for c, d in row_ranges(b - a, DISTANCE_ROWS):
+            for c, d in row_ranges(b - a, self.tuning.block_rows):
                 distances = centres.distances(X[c:d], ids[c:d])
                 rows = slice(a + c, a + d)
                 each = np.arange(d - c)
@@ -225,22 +231,26 @@ class _Clustering:
     parts: int
     share: float
     seed: int
+    tuning: PartitionTuning
 
     def __call__(self, pool: NDArray[np.int64] | None) -> Centres:
-        data, parts = self.design.data, self.parts
+        data, parts, tuning = self.design.data, self.parts, self.tuning
         rng = np.random.default_rng([self.seed, 0x70617274])
-        size = min(data.n_rows, SAMPLE_MOST, max(SAMPLE, SAMPLE_A_PART * parts))
-        if pool is None or len(pool) < SAMPLE_A_PART * parts:
+        enough = tuning.sample_rows_per_part * parts
+        size = min(data.n_rows, tuning.max_sample_rows, max(tuning.min_sample_rows, enough))
+        if pool is None or len(pool) < enough:
             pool = np.arange(data.n_rows)
         ids = np.sort(rng.choice(pool, min(size, len(pool)), replace=False))
-        limit = len(ids) if len(pool) < data.n_rows else _limit(self.share, size, parts)
+        limit = len(ids) if len(pool) < data.n_rows else _sample_limit(self.share, size, parts)
         centres = self._centres(ids, limit, rng)
         if self.share == 1.0:
             return centres
         # Prices need a second sample: the first is biased, as the centres are fitted to it, and
         # a pool says nothing about how many of all rows each part will have.
         ids = np.sort(rng.choice(data.n_rows, size, replace=False))
-        price = prices(centres.distances(data.rows(ids), ids), _limit(self.share, size, parts))
+        limit = _sample_limit(self.share, size, parts)
+        distances = centres.distances(data.rows(ids), ids)
+        price = auction_prices(distances, limit, tuning.max_price_rounds)
         return replace(centres, offset=centres.offset + price)
 
     def _centres(self, ids: NDArray[np.int64], limit: int, rng: np.random.Generator) -> Centres:
@@ -251,7 +261,7 @@ class _Clustering:
             gram = kernel.block(Operand(X, ids), Operand(X, ids), dtype=dtype)
         if not np.isfinite(gram).all():
             raise InputError("the rows are so long that their products overflow; scale the data")
-        owner, offset = means(gram, self.parts, limit, rng)
+        owner, offset = kernel_k_means(gram, self.parts, limit, rng, self.tuning)
         if isinstance(kernel, Linear):
             # With a linear kernel the mean of rows is a row: no need to keep the sample.
             member = np.zeros((self.parts, len(ids)))
@@ -263,20 +273,17 @@ class _Clustering:
         return Centres(kernel, side, owner[order].astype(np.int32), offset, dtype)
 
 
-def _limit(share: float, size: int, parts: int) -> int:
+def _sample_limit(share: float, size: int, parts: int) -> int:
     """Return how many rows of a sample a part may have: a little less than its share."""
     return max(int(0.9 * share * size), -(-size // parts))
 
 
-ROUNDS = 25
-"""Run at most this many iterations of k-means."""
-
-AUCTION = 25
-"""Raise prices at most this many times; `spill` moves the rows that are too many then."""
-
-
-def means(
-    gram: NDArray[Any], parts: int, limit: int, rng: np.random.Generator
+def kernel_k_means(
+    gram: NDArray[Any],
+    parts: int,
+    limit: int,
+    rng: np.random.Generator,
+    tuning: PartitionTuning = PARTITION,
 ) -> tuple[NDArray[np.int64], FloatArray]:
     """Cluster rows by kernel k-means, given their Gram matrix.
 
@@ -305,15 +312,16 @@ def means(
     """
     size = len(gram)
     diag = np.diag(gram).astype(np.float64)
-    seeds = _seeds(gram, parts, rng)
+    seeds = _choose_seeds(gram, parts, rng)
     np.fill_diagonal(gram, 0.0)
     offset = diag[seeds]
     distances = diag[:, None] + offset - 2.0 * gram[:, seeds]
     distances[seeds, np.arange(parts)] = 0.0
     owner = np.full(size, -1)
-    for _ in range(ROUNDS):
+    for _ in range(tuning.max_iterations):
         before = owner
-        owner = _filled(np.argmin(distances + prices(distances, limit), axis=1), distances)
+        price = auction_prices(distances, limit, tuning.max_price_rounds)
+        owner = _fill_empty_parts(np.argmin(distances + price, axis=1), distances)
         if np.array_equal(owner, before):
             break
         member = np.zeros((size, parts))
@@ -329,7 +337,9 @@ def means(
     return owner, offset
 
 
-def prices(distances: FloatArray, limit: int) -> FloatArray:
+def auction_prices(
+    distances: FloatArray, limit: int, max_rounds: int = PARTITION.max_price_rounds
+) -> FloatArray:
     """Return prices to add to distances, so that no part is nearest to more than ``limit`` rows.
 
     An auction: each part with too many rows raises its price until its surplus prefers another
@@ -337,7 +347,7 @@ def prices(distances: FloatArray, limit: int) -> FloatArray:
     """
     parts = distances.shape[1]
     price = np.zeros(parts)
-    for _ in range(AUCTION):
+    for _ in range(max_rounds):
         cost = distances + price
         owner = np.argmin(cost, axis=1)
         counts = np.bincount(owner, minlength=parts)
@@ -391,7 +401,7 @@ def spill(
     return assign
 
 
-def _seeds(gram: NDArray[Any], parts: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _choose_seeds(gram: NDArray[Any], parts: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Choose sample rows as the first centres by greedy k-means++, int64 (parts,).
 
     For each centre a few candidates are drawn, with probabilities proportional to their squared
@@ -417,7 +427,7 @@ def _seeds(gram: NDArray[Any], parts: int, rng: np.random.Generator) -> NDArray[
     return seeds
 
 
-def _filled(owner: NDArray[np.int64], distances: FloatArray) -> NDArray[np.int64]:
+def _fill_empty_parts(owner: NDArray[np.int64], distances: FloatArray) -> NDArray[np.int64]:
     """Give each empty part the row that is farthest from the mean of its present part."""
     counts = np.bincount(owner, minlength=distances.shape[1])
     if counts.all():

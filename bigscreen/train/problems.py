@@ -27,7 +27,7 @@ from bigscreen.problems.recipes import (
     check_feasible,
 )
 
-NO_MARGIN = 1e-9
+MIN_MARGIN = 1e-9
 """Treat a nu-SVC margin below this as 0: dividing by it (LIBSVM's scale) would amplify rounding."""
 
 
@@ -54,11 +54,11 @@ def problems(data: Rows, options: TrainOptions) -> list[Binary]:
         If a nu is infeasible. Only labels and weights are read, no rows.
     """
     if options.classifies:
-        return list(_classifiers(data, options))
-    return [Binary(_single(data, options), None, "label-all")]
+        return list(_make_classifiers(data, options))
+    return [Binary(_make_single(data, options), None, "label-all")]
 
 
-def _single(data: Rows, options: TrainOptions) -> Problem:
+def _make_single(data: Rows, options: TrainOptions) -> Problem:
     if options.problem == "one-class":
         mass = total_weight(data)
         if not mass:
@@ -77,7 +77,7 @@ def _single(data: Rows, options: TrainOptions) -> Problem:
     return Quantile(C, options.tau, offset)
 
 
-def _classifiers(data: Rows, options: TrainOptions) -> Iterator[Binary]:
+def _make_classifiers(data: Rows, options: TrainOptions) -> Iterator[Binary]:
     labels, k = data.labels, len(data.labels)
     weights = np.asarray(class_weights(options.class_weight, data) or np.ones(k))
     if k > 2 and options.strategy == "one":
@@ -86,16 +86,16 @@ def _classifiers(data: Rows, options: TrainOptions) -> Iterator[Binary]:
             pair = np.zeros(k)
             pair[[one, other]] = weights[[one, other]]
             name = f"{labels[one]} vs {labels[other]}"
-            problem = _classifier(data, options, other, pair, f" for {name}")
+            problem = _make_classifier(data, options, other, pair, f" for {name}")
             yield Binary(problem, name, f"label-{one}-{other}", (one, other))
         return
     for code in [1] if k == 2 else range(k):
         where = "" if k == 2 else f" for {labels[code]} against the rest"
-        problem = _classifier(data, options, code, weights, where)
+        problem = _make_classifier(data, options, code, weights, where)
         yield Binary(problem, None if k == 2 else labels[code], f"label-{code}")
 
 
-def _classifier(
+def _make_classifier(
     data: Rows, options: TrainOptions, positive: int, weights: FloatArray, where: str
 ) -> Problem:
     """Make the problem of one label against the other labels with a positive weight."""
@@ -110,7 +110,7 @@ def _classifier(
     return NuSvc(options.nu, positive, one + rest, by_code, options.offset)
 
 
-def published(problem: Problem, multiplier: tuple[float, ...], data: Rows) -> float:
+def libsvm_scale(problem: Problem, multiplier: tuple[float, ...], data: Rows) -> float:
     """Return the factor by which LIBSVM multiplies w and the offset of a solved problem.
 
     It is 1 / rho for a nu-SVC (so that its margin is 1), nu times the total weight of the rows for
@@ -121,7 +121,7 @@ def published(problem: Problem, multiplier: tuple[float, ...], data: Rows) -> fl
     if isinstance(problem, NuSvc):
         rho = problem.rho(np.asarray(multiplier))
         size = data.max_sqnorm
-        return 1.0 / rho if rho > NO_MARGIN * min(1.0, size or 1.0) else 1.0
+        return 1.0 / rho if rho > MIN_MARGIN * min(1.0, size or 1.0) else 1.0
     return 1.0
 
 

@@ -23,7 +23,7 @@ from bigscreen.kernels.standard import describe_products
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import FREE, TrainOptions
 from bigscreen.problems.recipes import NuSvc
-from bigscreen.train.problems import Binary, published
+from bigscreen.train.problems import Binary, libsvm_scale
 
 
 @functools.cache
@@ -34,14 +34,14 @@ def versions() -> dict[str, str]:
     return {**found, "python": platform.python_version()}
 
 
-def computed_with(kernel: Kernel, exact: bool) -> dict[str, str]:
+def versions_and_products(kernel: Kernel, exact: bool) -> dict[str, str]:
     """Return package versions, and the processor instructions that multiply rows."""
     raw = kernel.name == "linear" and not exact  # products with w, no kernel entries
     products = describe_products(None if raw else kernel)
     return {**versions(), "products": products}
 
 
-def decided(data: Rows, options: TrainOptions) -> dict[str, Any]:
+def kind_and_labels(data: Rows, options: TrainOptions) -> dict[str, Any]:
     """Return the kind of a model (classifier, regressor, one-class) and its labels."""
     if options.problem == "one-class":
         return {"kind": "one-class", "labels": [-1, 1]}
@@ -65,7 +65,7 @@ def provenance(
     """
     stored = known or data.path is not None or options.work is not None
     return {
-        "versions": computed_with(kernel, options.exact),
+        "versions": versions_and_products(kernel, options.exact),
         "fingerprint": data.fingerprint if stored else None,
         "index_base": getattr(data, "manifest", {}).get("extra", {}).get("index_base"),
         "parameters": {**options.record, "kernel": kernel.to_dict()},
@@ -75,7 +75,7 @@ def provenance(
     }
 
 
-def unlike(
+def describe_difference(
     provenance: Mapping[str, Any],
     data: Rows,
     options: TrainOptions,
@@ -105,7 +105,7 @@ def unlike(
     )
 
 
-def gathered(
+def combine_supports(
     parts: Sequence[tuple[NDArray[np.int64], FloatArray]],
 ) -> tuple[NDArray[np.int64], FloatArray]:
     """Combine the support vectors of several machines.
@@ -137,17 +137,17 @@ def support_rows(kernel: Kernel, data: Rows, rows: NDArray[np.int64]) -> Any:
     return data.rows(rows)
 
 
-def machine(
+def scale_machine(
     coef: FloatArray, fitted: Fitted, binary: Binary, data: Rows, offset: float
 ) -> dict[str, Any]:
     """Return coefficients and offset of a machine, times LIBSVM's factor for the problem."""
-    scale = published(binary.problem, fitted.certificate.multiplier, data)
+    scale = libsvm_scale(binary.problem, fitted.certificate.multiplier, data)
     if fitted.ended == "nothing" and isinstance(binary.problem, NuSvc):
         scale = 1.0  # the margin is 0
     return {"coef": scale * coef, "intercept": scale * offset}
 
 
-def hindrance(fitted: Fitted, tol: float, features: str) -> str | None:
+def explain_missed_gap(fitted: Fitted, tol: float, features: str) -> str | None:
     """Explain why a fit missed its gap, if more passes would not help; else None.
 
     ``features`` is `Plan.features`.
@@ -190,7 +190,7 @@ def hindrance(fitted: Fitted, tol: float, features: str) -> str | None:
     return None
 
 
-def records(
+def record_problem(
     fitted: Fitted, name: Any, tol: float, features: str, landmarks: dict[str, Any]
 ) -> dict[str, Any]:
     """Return what the model records of one problem: certificate, history and screening."""
@@ -198,7 +198,7 @@ def records(
         "certificate": {
             "label": name,
             **fitted.certificate.to_dict(),
-            "hindrance": hindrance(fitted, tol, features),
+            "hindrance": explain_missed_gap(fitted, tol, features),
             "passes": fitted.passes,
             **({} if fitted.solver in (None, "newton") else {"solver": fitted.solver}),
             **landmarks,

@@ -19,11 +19,8 @@ from bigscreen.train.run import train_many
 
 WAYS = ("bootstrap", "permutation")
 
-INTERVAL = (0.025, 0.975)
-"""The quantiles of the bootstrap errors that bound the reported interval."""
 
-
-def resampled(
+def resample(
     data: Rows,
     held: Rows,
     options: TrainOptions,
@@ -72,10 +69,10 @@ def resampled(
             f"{held.path or 'what is held out'} was scaled or encoded otherwise than {name}, or "
             f"has other columns; ingest it again with `--like {name}`"
         )
-    drawn = [Outcomes(None, None), *_drawn(data, fits, way, options.seed)]
+    drawn = [Outcomes(None, None), *_draw_outcomes(data, fits, way, options.seed)]
     models = train_many(data, options, fleet, drawn, scratch)
     counts = np.zeros(1 + len(models), np.int64)
-    for part in fleet.each(partial(_wrong, models, held), range(held.n_chunks)):
+    for part in fleet.each(partial(_count_errors, models, held), range(held.n_chunks)):
         counts += part
     error, *errors = (counts[1:] / counts[0]).tolist()
     proofs = [proof for model in models for proof in model.provenance["certificates"]]
@@ -89,12 +86,12 @@ def resampled(
         "relative_gap": max(proof["relative_gap"] for proof in proofs),
     }
     if way == "bootstrap":
-        return {**record, "interval": np.quantile(errors, INTERVAL).tolist()}
+        return {**record, "interval": np.quantile(errors, (0.025, 0.975)).tolist()}
     as_well = sum(each <= error for each in errors)
     return {**record, "p_value": (1 + as_well) / (1 + fits)}
 
 
-def _drawn(data: Rows, fits: int, way: str, seed: int) -> Iterator[Outcomes]:
+def _draw_outcomes(data: Rows, fits: int, way: str, seed: int) -> Iterator[Outcomes]:
     rng, n = np.random.default_rng([seed, 0x64726177]), data.n_rows
     if way == "permutation":
         y = data.y(0, n)
@@ -106,7 +103,7 @@ def _drawn(data: Rows, fits: int, way: str, seed: int) -> Iterator[Outcomes]:
         yield Outcomes(None, times * data.weights(0, n) if data.has_weights else times)
 
 
-def _wrong(models: list[Model], held: Rows, chunk: int) -> NDArray[np.int64]:
+def _count_errors(models: list[Model], held: Rows, chunk: int) -> NDArray[np.int64]:
     """Count the labelled rows of a chunk, and the errors of each model; int64 (1 + models,)."""
     start, stop = held.chunk(chunk)
     y, X, labels = held.y(start, stop), held.X(start, stop), models[0].labels

@@ -15,15 +15,15 @@ from bigscreen.fleet.blas import blas_threads
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
 from bigscreen.plan.memory import Plan
-from bigscreen.plan.plan import over_stored, plan_on
-from bigscreen.train.cross import calibration, folds_of, with_folds
+from bigscreen.plan.plan import plan_on, plan_stored
+from bigscreen.train.cross import add_folds, assign_folds, calibrate
 from bigscreen.train.exact import EarlyJob, ExactJob
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.many import ManyJob, Outcomes
 from bigscreen.train.problems import check_rows, problems
 
 
-def check(data: Rows, options: TrainOptions) -> None:
+def check_problem(data: Rows, options: TrainOptions) -> None:
     """Refuse rows that the problem cannot be fitted to, by their labels and weights alone.
 
     Raises
@@ -34,7 +34,7 @@ def check(data: Rows, options: TrainOptions) -> None:
     check_rows(data, options.problem, options.classifies)
     problems(data, options)
     if options.probability:
-        folds_of(data, options)
+        assign_folds(data, options)
 
 
 def train(
@@ -77,10 +77,10 @@ def train(
         If ``deadline`` passes while features are written.
     """
     kind = EarlyJob if options.early else ExactJob if options.exact else FeaturesJob
-    options, outlined = _planned(data, options, fleet, scratch)
+    options, outlined = _plan_fits(data, options, fleet, scratch)
     check_rows(data, options.problem, options.classifies)
-    fold = folds_of(data, options) if options.probability else None
-    instead = partial(over_stored, data, options, fleet, outlined)
+    fold = assign_folds(data, options) if options.probability else None
+    instead = partial(plan_stored, data, options, fleet, outlined)
     run = kind(data, options, fleet, report, outlined, deadline, fold, instead)
     # One BLAS thread: idle threads of BLAS spin after each product, and would take cores from the
     # threads of the shards.
@@ -91,10 +91,10 @@ def train(
         learnt = None
         if options.probability:
             with job.timed("probability"):
-                learnt = calibration(job)
+                learnt = calibrate(job)
         model = job.model()
         if learnt is not None:
-            model = with_folds(job, model, *learnt)
+            model = add_folds(job, model, *learnt)
     data.check_unchanged()
     return model
 
@@ -135,7 +135,7 @@ def train_many(
             "many fits at once learn no probabilities, whose folds are fits again; leave out "
             "probability"
         )
-    options, outlined = _planned(data, options, fleet, scratch, len(outcomes))
+    options, outlined = _plan_fits(data, options, fleet, scratch, len(outcomes))
     with blas_threads(1), ManyJob(data, options, fleet, outlined, outcomes) as job:
         job.begin()
         for some in job.turns():
@@ -145,7 +145,7 @@ def train_many(
     return models
 
 
-def _planned(
+def _plan_fits(
     data: Rows,
     options: TrainOptions,
     fleet: Any,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,44 +29,46 @@ from bigscreen.train.divide import Divided, Division, divide
 from bigscreen.train.job import Job, Start
 from bigscreen.train.problems import Binary
 
-START = "start.kept"
+START_FILE = "start.kept"
 """The file of a problem's folder that holds its start."""
 
-TOL = 1e-2
-"""Solve what is only a start to this relative gap."""
 
-FEWER = 8
-"""A start uses one in this many of the fit's landmarks."""
+@dataclass(frozen=True)
+class StartTuning:
+    """Tuned values of the starts of solves."""
 
-ROWS_A_LANDMARK, MOST_LANDMARKS = 20, 1000
-"""The start of an exact machine has one landmark for this many rows, up to a maximum."""
+    tol: float = 1e-2  # solve what is only a start to this relative gap
+    landmarks_factor: int = 8  # a start has this many times fewer landmarks than the fit
+    rows_per_landmark: int = 20  # the start of an exact machine has a landmark for this many rows
+    max_landmarks: int = 1000  # but at most this many landmarks
+    min_part_rows: int = 256  # parts may have this many rows even if memory is short
 
-LEAST_ROWS = 256
-"""Allow parts of this many rows even if memory is short."""
+
+START = StartTuning()
 
 
-def starting_point(job: Job, design: Design, binary: Binary) -> Start:
+def starting_point(job: Job, design: Design, binary: Binary, tuning: StartTuning = START) -> Start:
     """Compute the start that a run's options request; a resumed run reads it back."""
     kind = job.options.tuning.start
     if kind in ("auto", "cold"):
         return Start()
-    found = job.kept(binary).read(START)
+    found = job.kept(binary).read(START_FILE)
     if found is not None:
         return Start(found[1]["alpha"], found[0])
-    began = time.monotonic()
+    before = job.seconds.get("start", 0.0)
     with job.timed("start"):
         if kind == "divide":
-            divided = solve_parts(job, design, binary.problem)
+            divided = solve_parts(job, design, binary.problem, tuning)
             alpha, record = divided.alpha, divided.record
         else:
-            alpha, record = _nystrom(job, binary.problem)
-    seconds = time.monotonic() - began
+            alpha, record = _start_from_landmarks(job, binary.problem, tuning)
+    seconds = job.seconds["start"] - before
     record = {"label": binary.name, "start": kind, "seconds": seconds, **record}
-    job.kept(binary).write(START, record, {"alpha": alpha})
+    job.kept(binary).write(START_FILE, record, {"alpha": alpha})
     return Start(alpha, record)
 
 
-def begins_at_fewer(job: Job, design: Design, binary: Binary) -> bool:
+def should_start_from_fewer(job: Job, design: Design, binary: Binary) -> bool:
     """Whether a problem starts from a machine on a subset of its landmarks."""
     asked = (
         job.options.tuning.start == "auto" and job.plan.solver == "newton" and binary.fold is None
@@ -75,32 +76,34 @@ def begins_at_fewer(job: Job, design: Design, binary: Binary) -> bool:
     return asked and is_wide(design) and not SumLayout.of(binary.problem, design.data).curved
 
 
-def from_fewer(job: Job, design: Design, binary: Binary) -> Start:
+def start_from_fewer(
+    job: Job, design: Design, binary: Binary, tuning: StartTuning = START
+) -> Start:
     """Start a fit with many landmarks from a loosely solved fit with a subset of them.
 
     The larger machine, with 0 as the coefficients of the other landmarks, has the same scores: the
     start takes no pass over the rows.
     """
-    known = job.kept(binary).read(START)
+    known = job.kept(binary).read(START_FILE)
     if known is not None:
         return Start(near=Near(known[1]["x"], known[0]["dual"]))
     with job.timed("start"):
-        near = _near_fewer(job, design, binary.problem)
-    job.kept(binary).write(START, {"dual": near.dual}, {"x": near.x})
+        near = _fit_fewer(job, design, binary.problem, tuning)
+    job.kept(binary).write(START_FILE, {"dual": near.dual}, {"x": near.x})
     return Start(near=near)
 
 
-def _near_fewer(job: Job, design: Design, problem: Problem) -> Near:
+def _fit_fewer(job: Job, design: Design, problem: Problem, tuning: StartTuning) -> Near:
     """Fit a machine on a subset of the landmarks; returns it as a machine on all of them."""
-    some = np.arange(0, design.width, FEWER)
+    some = np.arange(0, design.width, tuning.landmarks_factor)
     job.report({"event": "phase", "phase": f"start from {len(some)} of the landmarks"})
     assert design.kernel is not None
     side = Operand(design.side.X[some])
     fewer = nystrom.factor_landmarks(design.kernel, side).of(design, side)
     fitted = fit(
         Run(fewer, problem, job.fleet, resident=job.plan.resident, spare=job.plan.nearby_bytes),
-        Newton(tol=TOL),
-        Limits(TOL, job.options.max_iter, job.until),
+        Newton(tol=tuning.tol),
+        Limits(tuning.tol, job.options.max_iter, job.until),
     )
     coef = np.zeros(design.width)
     coef[some] = fewer.coef(fitted.point.w)
@@ -113,7 +116,7 @@ def _near_fewer(job: Job, design: Design, problem: Problem) -> Near:
     return Near(np.append(x, multiplier), fitted.certificate.dual)
 
 
-def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:
+def solve_parts(job: Job, design: Design, problem: Problem, start: StartTuning = START) -> Divided:
     """Run divide and conquer with the options of a run."""
     options, tuning = job.options, job.options.tuning
     if design.landmarks is not None:
@@ -124,10 +127,10 @@ def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:
     of_row += PLAN.exact_shard_row_bytes + PLAN.exact_host_row_bytes
     division = Division(
         parts=tuning.parts,
-        largest=max(LEAST_ROWS, int(_share(job) // of_row)),
+        largest=max(start.min_part_rows, int(_part_bytes(job) // of_row)),
         levels=tuning.levels,
         early=options.early,
-        tol=options.tol if options.early else max(TOL, options.tol),
+        tol=options.tol if options.early else max(start.tol, options.tol),
         rule=make_rule(options.rule, tuning.f, tuning.patience),
         seed=options.seed,
         deadline=job.until,
@@ -138,7 +141,7 @@ def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:
 
 def _part_solver(job: Job, design: Design) -> Solver:
     """Return the solver of parts, which holds alpha."""
-    cache = _share(job)
+    cache = _part_bytes(job)
     if design.exact:
         return Block(cache=cache, seed=job.options.seed)
     if job.options.coupled:
@@ -146,17 +149,19 @@ def _part_solver(job: Job, design: Design) -> Solver:
     return CoordinateDescent(seed=job.options.seed)
 
 
-def _share(job: Job) -> int:
+def _part_bytes(job: Job) -> int:
     """Return the bytes that the rows of a part may take; its kernel columns may take as many."""
     return job.plan.cache_bytes // (2 * max(1, job.fleet.workers))
 
 
-def _nystrom(job: Job, problem: Problem) -> tuple[FloatArray, dict[str, Any]]:
+def _start_from_landmarks(
+    job: Job, problem: Problem, tuning: StartTuning
+) -> tuple[FloatArray, dict[str, Any]]:
     """Solve a machine on few landmarks loosely; returns its alpha and the record of the solve."""
     data, fleet, options = job.data, job.fleet, job.options
-    m = options.landmarks // FEWER
+    m = options.landmarks // tuning.landmarks_factor
     if options.exact:
-        m = min(data.n_rows // ROWS_A_LANDMARK, MOST_LANDMARKS)
+        m = min(data.n_rows // tuning.rows_per_landmark, tuning.max_landmarks)
     m = max(1, m)
     job.report({"event": "phase", "phase": f"start from {m} landmarks"})
     bare = job.design_of(job.kernel)
@@ -165,8 +170,8 @@ def _nystrom(job: Job, problem: Problem) -> tuple[FloatArray, dict[str, Any]]:
     design = replace(bare, landmarks=side, factor=nystrom.factor_matrix(bare.kernel, side))
     fitted = fit(
         Run(design, problem, fleet, resident=job.plan.resident, spare=job.plan.nearby_bytes),
-        Newton(tol=TOL),
-        Limits(TOL, options.max_iter, job.until),
+        Newton(tol=tuning.tol),
+        Limits(tuning.tol, options.max_iter, job.until),
         rule=GapBall(),
     )
     dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))

@@ -30,7 +30,7 @@ from bigscreen.path.walk import PathSettings, Step, Walk
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import is_solved, read_off
 from bigscreen.problems.recipes import with_mass_of
-from bigscreen.train.kernel import chosen_kernel
+from bigscreen.train.kernel import choose_kernel
 from bigscreen.train.problems import Binary
 from bigscreen.tune.options import SearchTuning
 
@@ -52,7 +52,7 @@ class Group:
         self, data: Rows, options: TrainOptions, fleet: Fleet, tuning: SearchTuning
     ) -> None:
         self.data, self.options, self.tuning = data, options, tuning
-        self.kernel = chosen_kernel(data, options, fleet)
+        self.kernel = choose_kernel(data, options, fleet)
         # Where float32 holds what the kernel sees of the rows.
         self.near, self.own = move_rows(data, self.kernel, False)
 

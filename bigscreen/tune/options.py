@@ -16,7 +16,7 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.options.train import FREE, KERNELS, TrainOptions
 from bigscreen.path.options import checked_grid
 from bigscreen.train.kernel import gamma_scale
-from bigscreen.train.records import unlike
+from bigscreen.train.records import describe_difference
 
 ELIMINATIONS = {
     "halving": "a heuristic: the best part of the candidates went on to more rows, and the best "
@@ -261,4 +261,6 @@ def unlike_search(
     names = ("folds", "elimination")
     before = {name: found["grid"].get(name) for name in now}
     own = {**before, **{name: found[name] for name in names}}
-    return unlike(provenance, data, fit, UNSEEN, (own, {**now, **{n: how[n] for n in names}}))
+    return describe_difference(
+        provenance, data, fit, UNSEEN, (own, {**now, **{n: how[n] for n in names}})
+    )

@@ -25,8 +25,8 @@ from bigscreen.path.prepare import LEAST_FLOAT32, room_for
 from bigscreen.path.scoring import SCORINGS, judged
 from bigscreen.path.walk import PathSettings, Step
 from bigscreen.problems.point import is_solved, largest_gaps
-from bigscreen.train.job import claimed
-from bigscreen.train.problems import Binary, published
+from bigscreen.train.job import claim_folder
+from bigscreen.train.problems import Binary, libsvm_scale
 from bigscreen.tune.group import Ground, Group, Part, rough, solve_path
 from bigscreen.tune.options import Candidate, Outcome, Pair, Solved, TuneOptions, Unit
 from bigscreen.tune.schedule import Rung
@@ -112,7 +112,7 @@ class RungSolver:
             if self.cluster:
                 stack.callback(self.threads.close)
             of = self.fleet, self.data, self.options.fit, lambda: self.options.record
-            self._of = stack.enter_context(claimed(*of, "search", "rung-*"))
+            self._of = stack.enter_context(claim_folder(*of, "search", "rung-*"))
             yield
 
     def solved(
@@ -248,7 +248,7 @@ class RungSolver:
         """The gap of a fold's point, and its score on those rows of the rung that are held out."""
         gaps = [step.record["relative_gap"] for step in steps]
         # Several machines are compared in the scale that the model has them in.
-        scale = [published(step.problem, step.multiplier, self.data) for step in steps]
+        scale = [libsvm_scale(step.problem, step.multiplier, self.data) for step in steps]
         scores = [a * s.decision[part.held] for a, s in zip(scale, steps, strict=True)]
         given = part.y[part.held], np.stack(scores, axis=1), part.held_weights
         score = judged(SCORINGS[self.options.fit.problem], *given)

@@ -27,7 +27,7 @@ from bigscreen.intake.ingest import ingest
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
 from bigscreen.report import certificate, report
-from bigscreen.train.records import unlike
+from bigscreen.train.records import describe_difference
 from bigscreen.train.run import train
 
 
@@ -112,7 +112,7 @@ class Experiment:
         chosen = TrainOptions(seed=self.given.seed, work=work, resume=resume, **options)
         if file.exists():
             model = Model.load(file)
-            if other := unlike(model.provenance, self.made[0], chosen):
+            if other := describe_difference(model.provenance, self.made[0], chosen):
                 sys.exit(f"error: {file} is another model: {other}; give another --work")
         else:
             with warnings.catch_warnings(), report.FitReport() as show:

@@ -24,7 +24,7 @@ from bigscreen.problems.dual_sums import MAX_COMPILED_ROWS, arrays, dual_and_gap
 from bigscreen.problems.point import Point
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Svr
 from bigscreen.solvers.smo.loop import Limits, Matrix, smo
-from bigscreen.train.pairs import ByLabel
+from bigscreen.train.pairs import RowsByLabel
 
 KERNELS = [Rbf(0.2), Linear(), Laplacian(0.1), Sigmoid(0.02, 0.1)]
 KERNELS += [Polynomial(0.3, degree, 1.0) for degree in (1, 2, 3, 5)]
@@ -220,7 +220,7 @@ def test_pairs_of_labels(kind: str) -> None:
     X = sparse.csr_array(X) if kind == "sparse" else X
     y = np.random.default_rng(0).integers(0, 4, 50).astype(np.int32)
     data = MemoryDataset(X, y, list("abcd"), np.arange(1.0, 51))
-    by_label = ByLabel(Design(data, Rbf(0.3)), int(np.sort(np.bincount(y))[-2:].sum()))
+    by_label = RowsByLabel(Design(data, Rbf(0.3)), int(np.sort(np.bincount(y))[-2:].sum()))
     for pair in ((0, 3), (1, 2)):
         design, ids = by_label.pair(pair)
         np.testing.assert_array_equal(np.sort(ids), np.flatnonzero(np.isin(y, pair)))

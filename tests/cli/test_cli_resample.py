@@ -7,7 +7,7 @@ import pytest
 from cli_world import FIT, bigscreen, succeed, world, write_csv
 
 from bigscreen import Dataset, Inline, InputError, TrainOptions
-from bigscreen.train.resample import resampled
+from bigscreen.train.resample import resample
 
 __all__ = ["world"]  # a fixture
 
@@ -62,10 +62,10 @@ def test_row_weights_count(world):
     data = Dataset.open(world.store)
     options = TrainOptions(gamma=1.0, landmarks=40)
     with Inline(1) as fleet:
-        plain = resampled(data, data, options, fleet, 4, "bootstrap")
+        plain = resample(data, data, options, fleet, 4, "bootstrap")
         assert plain["rows"] == data.n_rows and 0 < plain["error"] < 0.2
         with pytest.raises(InputError, match="no labels"):
-            resampled(data, Dataset.open(world.unlabelled), options, fleet, 4, "bootstrap")
+            resample(data, Dataset.open(world.unlabelled), options, fleet, 4, "bootstrap")
     assert np.std(plain["errors"]) > 0
 
 

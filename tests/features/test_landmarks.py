@@ -17,7 +17,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
-from bigscreen.plan.features import outline
+from bigscreen.plan.features import plan_features
 from bigscreen.plan.memory import Request
 from bigscreen.train.run import train
 
@@ -235,11 +235,11 @@ def test_memory_to_choose_is_planned_and_refused():
         **{"kernel": "rbf", "landmarks": 3000, "solver": "cd", "features": "recomputed"},
         **{"intercept": "none", "memory": 2**40, "workers": 1, "cluster": False},
     }
-    plain = outline(data, Request(**request))
+    plain = plan_features(data, Request(**request))
     for way in WAYS[1:]:
-        planned = outline(data, Request(**request, sampling=way))
+        planned = plan_features(data, Request(**request, sampling=way))
         own = landmarks.choosing_bytes(way, 4000, 3000, 12.0)
         assert own > 0 and planned.peak_bytes >= max(plain.peak_bytes, own)
-        refused = outline(data, Request(**{**request, "memory": 2**20}, sampling=way)).refusal
+        refused = plan_features(data, Request(**{**request, "memory": 2**20}, sampling=way)).refusal
         assert refused is not None and "memory allowed is 1 MiB" in refused
     assert landmarks.choosing_bytes("uniform", 4000, 3000, 12.0) == 0

@@ -483,7 +483,7 @@ def test_pages_are_counted_again_where_memory_has_grown(monkeypatch):
 def test_a_fleet_on_which_nothing_ran_gives_memory_back_at_its_end_alone(monkeypatch):
     """To ask for it again takes longer than a small fit: many of them share a fleet."""
     times = []
-    monkeypatch.setattr(inline_fleet, "give_back", lambda: times.append(1))
+    monkeypatch.setattr(inline_fleet, "return_memory", lambda: times.append(1))
     with Inline(1) as fleet:
         fleet.stop()
         fleet.stop()

@@ -30,7 +30,7 @@ from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.fleet.tuning import CLUSTER
-from bigscreen.fleet.workers import differing
+from bigscreen.fleet.workers import first_difference
 
 SHARDS, ROUNDS = 7, 8
 IMPATIENT = replace(CLUSTER, frozen_seconds=3.0)
@@ -348,9 +348,9 @@ def test_a_worker_with_other_code_is_refused(tmp_path):
 
 def test_versions_that_differ():
     own = {"python": "3.11.7.final.0", "numba": "0.60"}
-    assert differing(own, {"python": "3.11.2.final.0", "numba": "0.60"}) is None
-    assert "python 3.12 where this" in differing(own, {"python": "3.12.1", "numba": "0.60"})
-    assert "numba (none) where" in differing(own, {"python": "3.11.7"})
+    assert first_difference(own, {"python": "3.11.2.final.0", "numba": "0.60"}) is None
+    assert "python 3.12 where this" in first_difference(own, {"python": "3.12.1", "numba": "0.60"})
+    assert "numba (none) where" in first_difference(own, {"python": "3.11.7"})
 
 
 def test_no_worker_within_the_time():

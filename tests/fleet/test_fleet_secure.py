@@ -17,7 +17,7 @@ from bigscreen.errors import InputError
 from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
-from bigscreen.fleet.secure import certificates, written
+from bigscreen.fleet.secure import certificates, write_certificates
 from bigscreen.model.model import Model
 
 __all__ = ["world"]  # a fixture
@@ -29,7 +29,7 @@ OPTIONS = ["--landmarks", "40", "--gamma", "1", "--solver", "newton"]
 def keys(tmp_path: Path) -> dict[str, str]:
     folder = tmp_path / "keys"
     folder.mkdir()
-    return written(Security.temporary(), str(folder))
+    return write_certificates(Security.temporary(), str(folder))
 
 
 def flags(keys: dict[str, str]) -> list[str]:
@@ -80,7 +80,7 @@ def test_an_encrypted_cluster(world: World, tmp_path: Path, keys: dict[str, str]
         plain = address.replace("tls", "tcp")
         other = tmp_path / "other"
         other.mkdir()
-        strange = written(Security.temporary(), str(other))
+        strange = write_certificates(Security.temporary(), str(other))
         for arguments, sentence in (
             (["--scheduler", plain], "takes encrypted connections only: give its address as tls:"),
             (["--scheduler", address], "do not trust each other's certificates"),

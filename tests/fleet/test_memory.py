@@ -150,7 +150,7 @@ class Lean(Keeping):
 def test_rows_are_kept_as_far_as_a_process_has_room(monkeypatch):
     resident = [0]
     monkeypatch.setattr(shards, "_resident", lambda: resident[0])
-    monkeypatch.setattr(shards, "give_back", lambda: None)
+    monkeypatch.setattr(shards, "return_memory", lambda: None)
     room = Shards(1, most=10 * 2**20)
     program = Keeping.__new__(Keeping)
     room.restore(program, [0, 1], None)

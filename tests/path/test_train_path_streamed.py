@@ -18,6 +18,7 @@ from bigscreen.options.train import TrainOptions
 from bigscreen.path import run as path_run
 from bigscreen.path.options import PathOptions
 from bigscreen.path.run import train_path
+from bigscreen.train.many import ManyJob, ManyTuning
 
 # A gap that is missed shows a fault, here as in the folds.
 pytestmark = pytest.mark.filterwarnings("error::sklearn.exceptions.ConvergenceWarning")
@@ -106,7 +107,7 @@ def on_disk(monkeypatch):
 
     real = path_run.plan_on
     monkeypatch.setattr(path_run, "plan_on", outlined)
-    monkeypatch.setattr("bigscreen.train.many.MOST", 7)
+    monkeypatch.setattr(ManyJob, "tuning", ManyTuning(max_problems=7))
 
 
 @pytest.mark.usefixtures("on_disk")

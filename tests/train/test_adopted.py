@@ -15,7 +15,7 @@ from bigscreen.export.libsvm import read_libsvm
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
-from bigscreen.train.adopted import adopted
+from bigscreen.train.adopted import adopt_machine
 from bigscreen.train.run import train
 from tests.support.cli_world import bigscreen, succeed
 from tests.support.libsvm_files import as_libsvm
@@ -59,7 +59,7 @@ def test_the_gap_of_libsvms_machine_is_proved(kind, form, tmp_path):
     read = file_of(peer, tmp_path / "m", 7)
     with Inline(1) as fleet, warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = adopted(read, data, options, fleet)
+        found = adopt_machine(read, data, options, fleet)
         warnings.simplefilter("ignore")
         best = train(data, TrainOptions(**{**options.__dict__, "tol": 1e-9}), fleet)
     X = data.X(0, data.n_rows)
@@ -81,7 +81,7 @@ def test_d_is_that_of_the_files_coefficients(tmp_path):
     apart = ((x[:, None] - x[None]) ** 2).sum(2)
     value = np.abs(own).sum() - 0.5 * own @ np.exp(-peer._gamma * apart) @ own
     with Inline(1) as fleet:
-        found = adopted(file_of(peer, tmp_path / "m"), data, options, fleet)
+        found = adopt_machine(file_of(peer, tmp_path / "m"), data, options, fleet)
     assert found.provenance["certificates"][0]["dual"] == pytest.approx(value, rel=1e-6)
 
 
@@ -99,7 +99,7 @@ def test_what_is_not_its_problem_is_a_sentence(tmp_path):
     with Inline(1) as fleet:
         for words, (model, rows, more) in cases.items():
             with pytest.raises(InputError, match=words):
-                adopted(model, rows, TrainOptions(**{**options.__dict__, **more}), fleet)
+                adopt_machine(model, rows, TrainOptions(**{**options.__dict__, **more}), fleet)
 
 
 def test_import_certifies_over_a_store(tmp_path):

@@ -32,7 +32,15 @@ from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.solver import Pairs
-from bigscreen.train.divide import Division, _counts, divide, load, longest_step, pick, squared_norm
+from bigscreen.train.divide import (
+    Division,
+    count_parts,
+    divide,
+    load_rows,
+    longest_step,
+    pick_rows,
+    squared_norm,
+)
 
 
 @pytest.fixture(scope="module")
@@ -210,14 +218,14 @@ def test_levels_go_from_many_parts_to_few(fleet):
     assert json.loads(json.dumps(found.record)) == found.record
 
 
-def test_counts():
-    assert _counts(10**6, 64, 3, None) == [64, 16, 4]
-    assert _counts(10**6, 64, 5, None) == [64, 16, 4]
-    assert _counts(10**6, 64, 3, 50_000) == [64]  # 16 parts would be too large
-    assert _counts(10**6, None, 1, 50_000) == [200]
-    assert _counts(10**6, None, 2, 1000) == [1100]
-    assert _counts(3, None, 1, None) == [2]
-    assert _counts(1, None, 1, None) == [1]
+def test_levels_have_a_quarter_of_the_parts_and_parts_fit_their_limit():
+    assert count_parts(10**6, Division(64, 3, None)) == [64, 16, 4]
+    assert count_parts(10**6, Division(64, 5, None)) == [64, 16, 4]
+    assert count_parts(10**6, Division(64, 3, 50_000)) == [64]  # 16 parts would be too large
+    assert count_parts(10**6, Division(None, 1, 50_000)) == [200]
+    assert count_parts(10**6, Division(None, 2, 1000)) == [1100]
+    assert count_parts(3, Division(None, 1, None)) == [2]
+    assert count_parts(1, Division(None, 1, None)) == [1]
 
 
 @pytest.mark.parametrize("kernel", ["rbf", "polynomial", None])
@@ -354,7 +362,7 @@ def test_picked_rows_answer_as_a_data_set_of_their_own(sparse_rows):
     data = contracts.rows(0, 200, sparse_rows=sparse_rows, shard_rows=64, chunk_rows=32)
     ids = np.flatnonzero(np.arange(200) % 3 == 1)
     codes, weights = data.y(0, 200)[ids], data.weights(0, 200)[ids]
-    found = pick(Design(data), ids, codes, weights).data
+    found = pick_rows(Design(data), ids, codes, weights).data
     assert isinstance(found, Picked) and found.n_rows == len(ids)
     own = MemoryDataset(data.rows(ids), codes, data.labels, weights)
     assert found.layout == own.layout
@@ -383,7 +391,9 @@ def test_precomputed_kernels_are_picked_by_rows_and_columns(sparse_rows, fleet):
     )
     given_world = ExactWorld(Design(rows, Precomputed()), w.problem)
     ids = np.arange(0, 150, 2)
-    small = load(pick(given_world.design, ids, data.y(0, 150)[ids], data.weights(0, 150)[ids]))
+    small = load_rows(
+        pick_rows(given_world.design, ids, data.y(0, 150)[ids], data.weights(0, 150)[ids])
+    )
     X = small.data.X(0, len(ids))
     np.testing.assert_array_equal(X.toarray() if sparse_rows else X, K[np.ix_(ids, ids)])
     found = divided(given_world, fleet, 5)

@@ -15,7 +15,7 @@ from bigscreen.kernels.standard import Rbf
 from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.solver import Pairs
-from bigscreen.train.divide import Division, Shared, divide
+from bigscreen.train.divide import Division, PartProblem, divide
 
 KERNEL = Rbf(0.3)
 
@@ -86,7 +86,7 @@ def test_parts_by_coordinates(name, fleet):
 def test_a_part_has_the_share_of_the_total_that_is_its_boxes(name):
     one = case(name, 5)
     whole = one.problem.dual(one.data.y(0, 60), one.data.weights(0, 60))
-    part = Shared(one.problem, np.array([0.25, 0.5])[: max(1, len(one.b))])
+    part = PartProblem(one.problem, np.array([0.25, 0.5])[: max(1, len(one.b))])
     dual = part.dual(one.data.y(0, 20), one.data.weights(0, 20))
     np.testing.assert_allclose(np.atleast_1d(dual.total), one.b * part.share)
     np.testing.assert_array_equal(dual.hi, whole.hi[:20])

@@ -10,7 +10,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
 from bigscreen.plan import plan as plan_module
-from bigscreen.plan.plan import over_stored, plan
+from bigscreen.plan.plan import plan, plan_stored
 from bigscreen.plan.tuning import PLAN
 from bigscreen.train.run import train
 
@@ -71,11 +71,11 @@ def test_no_room_for_them_or_no_time(fleet, columns_first):
     many, loose = wide(18, 2_000_000), TrainOptions(landmarks=1000, memory=2**36)
     found = plan(many, loose)
     assert found.features == "recomputed"
-    instead = over_stored(many, loose, fleet, found)
+    instead = plan_stored(many, loose, fleet, found)
     assert instead.features == "stored" and instead.features_in_memory
     for other in (replace(loose, memory=2**32), loose.tuned(features="recomputed")):
-        assert over_stored(many, other, fleet, found) is None
-    assert over_stored(many, loose, fleet, instead) is None
+        assert plan_stored(many, other, fleet, found) is None
+    assert plan_stored(many, loose, fleet, instead) is None
 
 
 def test_an_interrupted_one_ends_in_the_same_model(

@@ -14,7 +14,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
-from bigscreen.train.partition import means, partition, prices, spill
+from bigscreen.train.partition import auction_prices, kernel_k_means, partition, spill
 
 KERNELS = {
     "rows": None,
@@ -201,14 +201,14 @@ def test_prices_leave_each_part_nearly_its_share():
     rng = np.random.default_rng(0)
     cost = rng.normal(size=(500, 5)) + np.array([0.0, 1, 1, 1, 4])
     assert np.bincount(cost.argmin(axis=1)).max() > 250
-    price = prices(cost, 110)
+    price = auction_prices(cost, 110)
     assert np.all(price >= 0)
     assert np.bincount((cost + price).argmin(axis=1)).max() <= 120
-    np.testing.assert_array_equal(prices(cost, 500), 0)
+    np.testing.assert_array_equal(auction_prices(cost, 500), 0)
 
 
 def test_means_of_equal_rows():
-    owner, offset = means(np.ones((10, 10), np.float32), 4, 10, np.random.default_rng(0))
+    owner, offset = kernel_k_means(np.ones((10, 10), np.float32), 4, 10, np.random.default_rng(0))
     assert np.bincount(owner, minlength=4).min() >= 1
     np.testing.assert_allclose(offset, 1)
 
