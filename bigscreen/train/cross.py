@@ -29,7 +29,7 @@ FOLDS = 5
 """Split the rows into at most this many folds."""
 
 
-def assign_folds(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
+def make_folds(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
     """Assign each row to a fold, int16 (n,); folds have equally many rows of each label, up to one.
 
     Raises

@@ -16,7 +16,7 @@ from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
 from bigscreen.plan.memory import Plan
 from bigscreen.plan.plan import plan_on, plan_stored
-from bigscreen.train.cross import add_folds, assign_folds, calibrate
+from bigscreen.train.cross import add_folds, calibrate, make_folds
 from bigscreen.train.exact import EarlyJob, ExactJob
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.many import ManyJob, Outcomes
@@ -34,7 +34,7 @@ def check_problem(data: Rows, options: TrainOptions) -> None:
     check_rows(data, options.problem, options.classifies)
     problems(data, options)
     if options.probability:
-        assign_folds(data, options)
+        make_folds(data, options)
 
 
 def train(
@@ -79,7 +79,7 @@ def train(
     kind = EarlyJob if options.early else ExactJob if options.exact else FeaturesJob
     options, outlined = _plan_fits(data, options, fleet, scratch)
     check_rows(data, options.problem, options.classifies)
-    fold = assign_folds(data, options) if options.probability else None
+    fold = make_folds(data, options) if options.probability else None
     instead = partial(plan_stored, data, options, fleet, outlined)
     run = kind(data, options, fleet, report, outlined, deadline, fold, instead)
     # One BLAS thread: idle threads of BLAS spin after each product, and would take cores from the

@@ -15,7 +15,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
-from bigscreen.train.cross import assign_folds
+from bigscreen.train.cross import make_folds
 from bigscreen.train.run import train
 
 
@@ -85,7 +85,7 @@ def test_scores_of_the_folds_are_those_held_out():
     data = rows(600)
     with Inline(1) as fleet:
         model = train(data, TrainOptions(landmarks=40, gamma=0.3, probability=True), fleet)
-    fold, held = assign_folds(data, TrainOptions(probability=True)), model.evidence(data).held
+    fold, held = make_folds(data, TrainOptions(probability=True)), model.evidence(data).held
     own = held[np.arange(600), fold][:, 0]
     for f in range(5):
         for code, sign in ((0, -1.0), (1, 1.0)):
@@ -152,9 +152,9 @@ def test_what_cannot_be_cross_fitted_is_one_sentence():
     X = np.arange(12, dtype=np.float32).reshape(6, 2)
     data = MemoryDataset(X, [0, 0, 0, 0, 0, 1], ["a", "rare"])
     with pytest.raises(InputError, match="label 'rare' has 1 with a weight"):
-        assign_folds(data, TrainOptions(probability=True))
+        make_folds(data, TrainOptions(probability=True))
     counts = MemoryDataset(X, [0, 0, 0, 0, 1, 1], ["a", "b"])
-    assert assign_folds(counts, TrainOptions(probability=True)).max() == 1
+    assert make_folds(counts, TrainOptions(probability=True)).max() == 1
     with pytest.raises(InputError, match="leave out early, or probability"):
         TrainOptions(exact=True, early=True, probability=True)
     with pytest.raises(InputError, match="probability is for classifiers"):
