@@ -14,8 +14,8 @@ with ``--resume`` (or anew, where nothing was kept; an ingest goes on by itself)
 over after ten times its usual time (at least `HANGS` seconds) hangs. No process of it may
 be left, and no temporary folder once the next command has run. Prints the counts, and every case
 that did not; also when Ctrl-C ends it. Disks fill where the user may mount one. A victim with
-a colon and a number is drawn so many times as often. With ``--minutes`` it is a soak test: one case
-after the other for so long (inf: until Ctrl-C).
+a colon and a number is drawn this many times as often. With ``--minutes`` it is a soak test: one
+case after the other for this time (inf: until Ctrl-C).
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class Job(NamedTuple):
 
     @property
     def kept(self) -> str:
-        """What an interrupted run goes on with."""
+        """The options with which an interrupted run continues."""
         return self.out + (".ingest.wip/journal.jsonl" if self.ingests else ".work/problem.json")
 
     @property
     def ingests(self) -> bool:
-        """Whether it goes on by itself."""
+        """Whether the command continues an interrupted run without options."""
         return self.words.startswith("ingest")
 
 
@@ -145,14 +145,14 @@ FAULTS = {
 }
 CLUSTERS = ("scheduler", "frozen", "late", "connection")
 ALONE = ("coordinator", "disk", "chunk")
-"""What can be done to a cluster of its own only, and to a command without workers."""
+"""Victims that need a scheduler of their own, and victims of commands without workers."""
 PATIENCE = 5
-"""Seconds that a scheduler that is to be frozen may take to answer, by ``--scheduler-timeout``."""
+"""Seconds that a frozen scheduler has to answer, given by ``--scheduler-timeout``."""
 
 
 @dataclass
 class Case:
-    """What is done to a command, and when."""
+    """One random case: the fault, the command it is done to, and when."""
 
     job: str
     outer: bool
@@ -209,7 +209,7 @@ def tried(world: World, options: argparse.Namespace, victims: list[str]) -> int:
 
 
 def drawn(chance: random.Random, seconds: dict[str, float], victims: list[str]) -> Case:
-    """A random case."""
+    """Draw a random case."""
     job = chance.choice(sorted(seconds))
     outer = chance.random() < 0.3 and JOBS[job].workers
     if not any(victim in ALONE for victim in victims):
@@ -225,7 +225,7 @@ def drawn(chance: random.Random, seconds: dict[str, float], victims: list[str]) 
 
 
 class World:
-    """What commands read, and what they write undisturbed."""
+    """The files that commands read, and the results that they write undisturbed."""
 
     def __init__(self, folder: Path, jobs: list[str], frozen: float) -> None:
         self.folder, self.frozen = folder, frozen
@@ -259,7 +259,7 @@ class World:
             self._clear(job)
 
     def run(self, case: Case) -> tuple[str, str]:
-        """How a case ends, and what was said."""
+        """Run a case; returns how it ended, and the output."""
         cluster: list[subprocess.Popen[str]] = []
         undo = ExitStack()
         try:
@@ -339,13 +339,13 @@ class World:
         return f"{end}, then the same bits " + ("resumed" if resumed else "anew")
 
     def _left(self) -> list[str]:
-        """Temporary folders that are there after a command that would have cleared them."""
+        """Return the temporary folders that are left after a command that clears them."""
         with scratch("judge"):
             pass
         return sorted(path.name for path in self.temporary.iterdir())
 
     def _fill(self) -> Callable[[], None]:
-        """Take all that is free on the disk; what gives it back."""
+        """Fill the disk; returns a function that frees it again."""
         path = self.folder / "filler"
         with suppress(OSError), open(path, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, psutil.disk_usage(str(self.folder)).free)
@@ -356,7 +356,7 @@ class World:
         return lambda: path.unlink(missing_ok=True)
 
     def _flip(self, case: Case) -> Callable[[], None]:
-        """Turn over a byte of what the command reads, or of what it keeps; what turns it back."""
+        """Change a byte of a file that the command reads or keeps; returns what undoes it."""
         job, chance = JOBS[case.job], random.Random(case.moment)
         given = {self.folder / word for word in job.words.split() if "." in word}
         kept = Path(f"{self.folder / job.out}.work")
@@ -466,7 +466,7 @@ def worker(folder: Path, address: str) -> subprocess.Popen[str]:
 
 
 class Relay:
-    """What stands between a client and its scheduler, and cuts every connection when asked."""
+    """A proxy between a client and its scheduler that can cut all connections."""
 
     def __init__(self, address: str) -> None:
         host, port = address.rpartition("/")[2].split(":")
@@ -506,7 +506,7 @@ class Relay:
 def disturb(
     case: Case, command: subprocess.Popen[str], cluster: list[subprocess.Popen[str]]
 ) -> Callable[[], None]:
-    """Do it; what is to be done in the end, to wake processes that are stopped."""
+    """Do the fault of a case; returns what to do at its end, such as to wake processes."""
     victims = [psutil.Process(command.pid)] if command.poll() is None else []
     if case.victim in ("scheduler", "frozen"):
         victims = [psutil.Process(cluster[0].pid)]
@@ -552,7 +552,7 @@ def awake(victims: list[psutil.Process]) -> None:
 
 
 def below(pid: int) -> list[psutil.Process]:
-    """The processes that a process has started, and those have."""
+    """Return all child processes of a process, and their children."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.Error:
@@ -560,7 +560,7 @@ def below(pid: int) -> list[psutil.Process]:
 
 
 def workers_below(pid: int) -> list[psutil.Process]:
-    """Worker processes that a process has started."""
+    """Return the worker processes that a process has started."""
     try:
         return [child for child in below(pid) if "spawn_main" in " ".join(child.cmdline())]
     except psutil.Error:
@@ -579,7 +579,7 @@ def end_all(pid: int) -> None:
 
 
 def bits(path: Path) -> bytes:
-    """All of a store and its hold-out, of predictions; of models what predictions depend on."""
+    """Return the content of stores and predictions; of models what predictions depend on."""
     if path.suffix == ".npy":
         return path.read_bytes()
     if path.suffix == ".store":
@@ -593,7 +593,7 @@ def bits(path: Path) -> bytes:
 
 
 def model_bits(model: Model) -> bytes:
-    """All that a model's predictions depend on."""
+    """Return all that the predictions of a model depend on."""
     rows = model.landmarks
     held = rows if isinstance(rows, np.ndarray) else rows.toarray()
     return model.coef.tobytes() + model.intercept.tobytes() + held.tobytes()

@@ -79,7 +79,7 @@ INTERCEPTS = {
     True: "true",
     "true": "true",
     "penalized": "penalized",
-    "constant": "penalized",  # its former name
+    "constant": "penalized",  # the name before "penalized"
     False: "none",
     "none": "none",
 }

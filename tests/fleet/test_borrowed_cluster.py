@@ -1,4 +1,4 @@
-"""A Dask client or cluster that somebody has already: borrowed for a fit, left running."""
+"""A fit can use a Dask client or cluster of the caller, which it leaves running."""
 
 import pickle
 import re

@@ -1,4 +1,4 @@
-"""What a cluster shows of a job: Dask's dashboard, and no port that is not encrypted."""
+"""A cluster serves Dask's dashboard if requested, and otherwise only encrypted ports."""
 
 import socket
 import ssl
@@ -47,7 +47,7 @@ def test_no_port_but_the_encrypted_ones(fleet, others):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     for port in ports:
-        # The server wants a certificate, which nobody else has.
+        # The server requests a certificate, which only this cluster has.
         with (
             socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
             pytest.raises(ssl.SSLError, match="(?i)alert"),

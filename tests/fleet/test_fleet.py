@@ -43,7 +43,7 @@ ROUNDS = 12
 
 @pytest.fixture(scope="module")
 def reference():
-    """What one thread computes."""
+    """The result that one thread computes."""
     with Inline(1) as fleet:
         fleet.start(Gradient(), SHARDS)
         return descend(fleet, ROUNDS)
@@ -185,7 +185,7 @@ def test_blas_has_one_thread_in_rounds_and_items(fleet):
 
 
 def test_blas_has_what_all_who_hold_it_ask_for(inline):
-    """Generators end when somebody forgets them: in the middle of a fit, or long after it."""
+    """A generator that is never closed ends at any time: within a fit, or long after it."""
     before = [library["num_threads"] for library in threadpool_info()]
     first, second = inline.each(square, range(9)), inline.each(square, range(9))
     next(first), next(second)
@@ -205,7 +205,7 @@ def test_blas_has_what_all_who_hold_it_ask_for(inline):
 
 
 def test_blas_is_held_whichever_thread_has_set_it_before():
-    """Whoever set it first: threadpoolctl obeys that thread alone, as long as it lives."""
+    """threadpoolctl obeys only the thread that set a limit first, as long as it lives."""
     done, going = threading.Event(), threading.Event()
 
     def other():
@@ -481,7 +481,7 @@ def test_pages_are_counted_again_where_memory_has_grown(monkeypatch):
 
 
 def test_a_fleet_on_which_nothing_ran_gives_memory_back_at_its_end_alone(monkeypatch):
-    """To ask for it again takes longer than a small fit: many of them share a fleet."""
+    """Allocating memory again takes longer than a small fit, and many fits share a fleet."""
     times = []
     monkeypatch.setattr(inline_fleet, "return_memory", lambda: times.append(1))
     with Inline(1) as fleet:

@@ -1,4 +1,4 @@
-"""What goes wrong on a cluster besides death: workers that freeze, differ, or see nothing."""
+"""Faults of a cluster other than deaths: workers that freeze, differ, or miss files."""
 
 import asyncio
 import gc
@@ -319,7 +319,7 @@ def test_a_scheduler_that_freezes_while_a_fleet_connects(monkeypatch, step):
             connect(address, timeout=2.0)
 
 
-# ---------------------------------------------------------------- other versions, and nobody
+# ---------------------------------------------------------------- other versions, no worker
 
 
 def test_a_worker_with_other_code_is_refused(tmp_path):

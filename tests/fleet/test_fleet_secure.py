@@ -1,4 +1,4 @@
-"""Who may enter a cluster: those who have its key, and nobody else."""
+"""Only clients with the key of an encrypted cluster can use it."""
 
 import os
 import stat

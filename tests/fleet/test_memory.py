@@ -1,4 +1,4 @@
-"""How much memory a process may use: machine, control groups, limits of the shell; who asks."""
+"""The memory that a process may use: limits of the machine, control groups and shell."""
 
 import resource
 import subprocess
@@ -141,7 +141,7 @@ class Keeping(Gradient):
 
 
 class Lean(Keeping):
-    """The same program without rows."""
+    """A program that keeps no rows between rounds."""
 
     def open(self, shard):
         return {"shard": shard}

@@ -111,7 +111,7 @@ def test_second_death_while_recovering(restarting, reference, tmp_path):
 
     def both(number):
         if number == 5:
-            (tmp_path / "die").touch()  # whoever opens a shard next dies of it
+            (tmp_path / "die").touch()  # the next process that opens a shard dies
             kill(restarting)
 
     assert same(descend(restarting, ROUNDS, between=both)[1], reference)
@@ -204,7 +204,7 @@ def test_processes_without_nannies(reference):
         fleet.stop()
         await_no_hosts(fleet)
 
-        # the last one dies while items are handed out, and nobody comes
+        # the last worker dies while items are handed out, and no other one comes
         fleet.start(Gradient(), SHARDS)
         results = fleet.each(slow_square, range(100))
         assert next(results) == 0

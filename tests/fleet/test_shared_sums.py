@@ -1,4 +1,4 @@
-"""Large totals are added up by the hosts themselves, whoever dies or is cut off meanwhile."""
+"""Hosts add up large totals themselves, even if some of them die or are cut off."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ SHARING = replace(CLUSTER, min_sharing_machines=1)
 
 
 def rounds(fleet):
-    """What every round answers."""
+    """Run rounds; returns the answer of each."""
     fleet.start(Wide(), SHARDS)
     found = []
     for number in range(ROUNDS):
@@ -100,7 +100,7 @@ def test_a_host_dies_with_what_it_kept(three, asked, expected, victims):
 
 
 def cut_off(dask_worker, others):
-    """Let a worker reach none of these others."""
+    """Make the other workers unreachable for a worker."""
     rpc = dask_worker.rpc
 
     class Broken:
@@ -120,5 +120,5 @@ def test_workers_that_do_not_reach_each_other(asked, expected):
         one, *others = sorted(fleet._workers.listed())
         fleet._client.run(cut_off, others=others, workers=[one])
         same(rounds(fleet), expected)
-        assert asked[1]["share"] == 4 * 3  # each told its own: nobody was given up
+        assert asked[1]["share"] == 4 * 3  # each sent its own totals: no worker was given up
         assert len(fleet._workers.listed()) == 3

@@ -1,4 +1,4 @@
-"""Exact kernel machines as the oracle sees them, and a solve that certifies over all rows."""
+"""Exact kernel machines with a reference solution, and a solve that certifies over all rows."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Solved:
 
 
 def solved(world: ExactWorld, solver, rule=None, tol=1e-6, start=None, fleet=None, **how) -> Solved:
-    """What a solver ends with; ``how``: max_iter, restarts, folder, resume, report."""
+    """Solve and certify; ``how``: max_iter, restarts, folder, resume, report."""
     if fleet is None:
         with Inline(1) as fleet:
             return solved(world, solver, rule, tol, start, fleet, **how)

@@ -63,7 +63,7 @@ class Wide(Gradient):
 
 
 class Recorded(Gradient):
-    """Writes down what it does, and dies when a file tells it to (once)."""
+    """Records its calls, and kills its process once if a file is there."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Recorded(Gradient):
 
 
 class Murderous(Gradient):
-    """Kills whoever steps one shard in a round that asks for it, and counts."""
+    """Kills each process that steps one shard in a round with "die", and counts the deaths."""
 
     def __init__(self, folder: Path, victim: int) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Murderous(Gradient):
 
 
 class Failing(Gradient):
-    """Raises an OSError, of all things, in one shard of a round that asks for it."""
+    """Raises an OSError in one shard of a round whose message requests it."""
 
     def open(self, shard):
         return super().open(shard) | {"shard": shard}
@@ -143,7 +143,7 @@ class Odd(Gradient):
 
 
 class Echo:
-    """Tells what its messages look like when they arrive."""
+    """Returns the properties of the messages that it receives."""
 
     def open(self, shard):
         return None
@@ -212,7 +212,7 @@ def environment(names):
 
 
 def descend(fleet, rounds, w=None, between=None, record=None):
-    """Rounds of gradient descent; gives the weights and everything the rounds returned."""
+    """Run rounds of gradient descent; returns the weights and all that the rounds returned."""
     w = np.zeros(FEATURES) if w is None else w
     record = [] if record is None else record
     for number in range(rounds):

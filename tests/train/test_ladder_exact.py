@@ -30,7 +30,7 @@ from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.solve import solve
 
 HARD = TrainOptions(exact=True, kernel="linear", C=1e3, intercept="true")
-"""Steps on pairs of rows that nobody scaled take for ever."""
+"""Pair steps on rows that were not scaled do not converge."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The same machine as scikit-learn's over C from 1e-4 to 1e4: objectives, offsets, rows, labels.
+"""Machines equal those of scikit-learn, C from 1e-4 to 1e4: objectives, offsets, rows, labels.
 
 Both are judged by P and D of every problem, summed here in float64 from the published
 coefficients. Where the two differ that says who is right, and it is never we who are not:
@@ -89,7 +89,7 @@ SETS = {
 
 
 def solved(machine, X, y):
-    """Fitted, whatever is said: theirs stops after so many steps, ours where rounding ends it."""
+    """Fit without warnings: of scikit-learn's limit of steps, and of rounding here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return machine.fit(X, y)

@@ -246,7 +246,7 @@ def test_columns_that_products_go_over_again_take_what_is_left():
         outline = plan(data, replace(options, memory=whole.peak_bytes - less), 2)
         assert outline.refusal is None
         assert outline.peak_bytes == pytest.approx(whole.peak_bytes - less, abs=1)
-    # They are where rows at hand are at other times, and no fit is refused for them.
+    # Features use the memory that gathered rows have at other times: no fit is refused for them.
     least = plan(data, replace(options, memory=whole.peak_bytes - (40 << 20)), 2)
     assert least.refusal is not None
     assert whole.nearby_bytes > outline.nearby_bytes > 0
@@ -281,7 +281,7 @@ def test_the_limits_of_workers_elsewhere_count():
     little, much = (plan(data, options, 2, True, limit=n << 20) for n in (400, 4000))
     assert little.refusal is None and little.worker_bytes <= 400 << 20
     assert little.resident < 0.2 and much.resident == 1.0
-    # What is asked for goes before what workers may take, and the other way round.
+    # The smaller of the requested memory and the limits of workers counts.
     for memory, limit in ((1200 << 20, 4000 << 20), (2**36, 400 << 20)):
         both = plan(data, replace(options, memory=memory), 2, True, limit=limit)
         assert both.worker_bytes <= 400 << 20 and both.resident < 0.2

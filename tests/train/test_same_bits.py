@@ -1,4 +1,4 @@
-"""The same machine, bit for bit, by threads of one process and by two worker processes."""
+"""Threads of one process and two worker processes fit bit for bit the same machine."""
 
 import numpy as np
 import pytest

@@ -35,7 +35,7 @@ def test_every_pair_has_a_share():
 
 
 def test_what_some_leave_goes_to_the_others():
-    """Two classes that are hard to part beside many that are easy: nothing stays unsolved."""
+    """With two classes that are hard to separate and many easy ones, all problems are solved."""
     rng = np.random.default_rng(1)
     centres = 50 * rng.normal(size=(12, 3))
     centres[0] = centres[1]

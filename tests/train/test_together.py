@@ -43,7 +43,7 @@ def rows(n=2400, classes=5, thin=False, weights=False, wide=True, apart=0.0):
 
 
 def trained(data, fleet, report=None, together=32, **how):
-    """A model, its classes so many at once."""
+    """Fit a model, solving this many classes at once."""
     options = TrainOptions(**{"landmarks": 80, "gamma": 0.2, "tol": 1e-4, "C": 3.0, **how})
 
     with pytest.MonkeyPatch.context() as patch:
@@ -110,7 +110,7 @@ def test_threads_change_no_bit(fleet):
 
 
 def test_classes_end_when_they_are_proved(fleet):
-    """The class that is far from the others is done first, and its rows are not asked for again."""
+    """The class that is far from the others ends first, and its rows are not read again."""
     model = trained(rows(), fleet, tol=1e-6)
     made = [sum(event["class"] == k for event in model.provenance["history"]) for k in range(5)]
     assert made[-1] < max(made)

@@ -1,4 +1,4 @@
-"""The options that nobody can choose by knowledge stand together in Python, and flat in records."""
+"""Options that only measurements can choose: one object in Python, single values in records."""
 
 import copy
 import inspect
