@@ -110,14 +110,14 @@ class _AmendedFeatures(_Amended, FeaturesJob):
             (binary,) = some
             start = Start(record={"label": binary.name, "start": "amended"})
             attempt = Attempt(self.design, self.nearby, self.fleet, start, self.source)
-            how = {**self._how(binary, attempt), "rule": None, "certify": "float64"}
+            how = {**self._fit_arguments(binary, attempt), "rule": None, "certify": "float64"}
             fitted = fit(
                 self._run(binary, attempt), self.nearby, incremental=self.nearby.incremental, **how
             )
             for phase, seconds in fitted.seconds.items():
                 self.seconds[phase] += seconds
             if fitted.ended in ("proved", "rounded"):
-                self._take(binary, attempt, fitted)
+                self._take_result(binary, attempt, fitted)
                 return
             self.start_over_all = self.nearby.reached
             super()._store()

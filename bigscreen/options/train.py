@@ -119,7 +119,7 @@ PAIRED = Scope(
 )
 
 
-FREE = ("memory", "cache", "time_budget", "max_iter")
+CHANGEABLE = ("memory", "cache", "time_budget", "max_iter")
 """Options that a resumed run may change."""
 
 

@@ -82,7 +82,7 @@ class FoldsJob(ManyJob):
     def _ledger(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> None:
         """None: of so many machines nobody edits the rows."""
 
-    def _pass_on(self, event: dict[str, Any], binary: Binary) -> None:
+    def _report_event(self, event: dict[str, Any], binary: Binary) -> None:
         """Nothing: nobody follows the passes of so many machines."""
 
     def run(self) -> None:

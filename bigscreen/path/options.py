@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.options.train import FREE, PROBLEMS, TrainOptions
+from bigscreen.options.train import CHANGEABLE, PROBLEMS, TrainOptions
 from bigscreen.train.records import describe_difference
 
-FREE_OPTIONS = (*FREE, "C", "nu", "lam", "screening", "f")
+FREE_OPTIONS = (*CHANGEABLE, "C", "nu", "lam", "screening", "f")
 """Options of a fit on which no path depends."""
 
 RULES = {

@@ -88,12 +88,12 @@ class _AdoptedJob(ExactJob):
                 seconds={},
                 passes={"closing": 1},
             )
-            self._take(binary, attempt, fitted)
+            self._take_result(binary, attempt, fitted)
 
     def _start(self, design: Design, binary: Binary) -> Start:
         return Start()
 
-    def _note(self, fitted: Fitted, binary: Binary) -> None:
+    def _note_shortfall(self, fitted: Fitted, binary: Binary) -> None:
         """Record no shortfall: an adopted machine has no tolerance to meet."""
 
     def _provenance(self, results: list[Result]) -> dict[str, Any]:

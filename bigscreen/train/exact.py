@@ -51,14 +51,14 @@ class ExactJob(Job):
         if self._has_few_rows(binary):
             assert binary.codes is not None
             own, rows = self.by_label.pair(binary.codes)
-            return Attempt(own, Pairs(), self.alone, then=self._then(own), rows=rows)
+            return Attempt(own, Pairs(), self.alone, then=self._fallbacks(own), rows=rows)
         start = self._start(self.design, binary)
         solver: Solver = Block(cache=self.plan.cache_bytes, seed=self.options.seed)
         if self.plan.solver == "pairs":
             solver = Pairs(cache=self.plan.cache_bytes)
-        return Attempt(self.design, solver, self.fleet, start, then=self._then(self.design))
+        return Attempt(self.design, solver, self.fleet, start, then=self._fallbacks(self.design))
 
-    def _then(self, design: Design) -> tuple[Rung, ...]:
+    def _fallbacks(self, design: Design) -> tuple[Rung, ...]:
         """Return the solvers that may continue a solve; none if the options name a solver."""
         return (
             rungs_after_pairs(design, self.plan.nearby_bytes)

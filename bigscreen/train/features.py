@@ -122,9 +122,9 @@ class FeaturesJob(Job):
     def _feature_progress(self, done: int, total: int) -> None:
         self.report({"event": "progress", "phase": "features", "done": done, "total": total})
         # Features in memory would be lost when the process ends: finish computing them.
-        if self.strict is None or self.plan.features_in_memory or done == total:
+        if self.hard_deadline is None or self.plan.features_in_memory or done == total:
             return
-        if time.monotonic() > self.strict:
+        if time.monotonic() > self.hard_deadline:
             raise TimeOver(
                 f"the time budget ended with {done} of {total} parts of features written"
             )
@@ -135,7 +135,7 @@ class FeaturesJob(Job):
         then: tuple[Rung, ...] = ()
         if self.plan.solver == "newton":
             solver = newton = Newton(tol=self._tol(binary))
-            then = self._then(newton, binary.problem)
+            then = self._fallbacks(newton, binary.problem)
         elif self.plan.solver == "interior":
             solver = InteriorPoint()
         elif self.plan.solver == "pairs":
@@ -146,7 +146,7 @@ class FeaturesJob(Job):
             solver = Pegasos(tol=self._tol(binary), seed=self.options.seed)
         return Attempt(self.design, solver, self.fleet, start, self.source, then)
 
-    def _then(self, newton: Newton, problem: Problem) -> tuple[Rung, ...]:
+    def _fallbacks(self, newton: Newton, problem: Problem) -> tuple[Rung, ...]:
         """Return the solvers that may continue where Newton stalls."""
         interior = self.options.solver == "auto" and not PROBLEMS[self.options.problem].squared
         room, columns = self.plan.nearby_bytes // self.plan.together, self.plan.columns

@@ -36,7 +36,7 @@ from bigscreen.kernels.moved import move_rows
 from bigscreen.model.ledger import Ledger, from_arrays, to_arrays
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.options.train import FREE, TrainOptions
+from bigscreen.options.train import CHANGEABLE, TrainOptions
 from bigscreen.plan.memory import Plan
 from bigscreen.problems.point import is_solved
 from bigscreen.screening.dynamic import make_rule
@@ -138,18 +138,19 @@ class Job:
         self.report: Report = report or (lambda event: None)
         self.seconds = {"features": 0.0, "solve": 0.0, "certify": 0.0}
         self.started = time.monotonic()
-        self.strict = self.deadline = deadline
+        # A deadline also bounds the writing of features; the time budget of options does not.
+        self.hard_deadline = self.deadline = deadline
         if deadline is None and options.time_budget is not None:
             self.deadline = self.started + options.time_budget
-        self.until = self.deadline
+        self.problem_deadline = self.deadline
         """The ``time.monotonic()`` at which the present problems have used up their time."""
         self.results: dict[str, Result] = {}
         """The result of each problem, by the name of its folder."""
         self.fold, self._over_stored = fold, over_stored
         self.landmarks: dict[str, Any] = {}
         """What certificates record of the landmarks; empty without landmarks."""
-        self._short: dict[Any, Shortfall] = {}
-        self._telling = threading.Lock()
+        self._shortfalls: dict[Any, Shortfall] = {}
+        self._report_lock = threading.Lock()
         self._held = ExitStack()
         self._of = ""
         """The digest of data and options that seals the files of the work folder."""
@@ -208,7 +209,7 @@ class Job:
         self.plan, self._over_stored = plan, None
         self.report({"event": "phase", "phase": "again, with features stored: float32 columns end"})
         self.results.clear()
-        self._short.clear()
+        self._shortfalls.clear()
         self._prepare()
 
     def turns(self) -> Iterator[list[Binary]]:
@@ -247,7 +248,7 @@ class Job:
         """Limit the next problems to a share of the time until ``end``."""
         if end is not None:
             now = time.monotonic()
-            self.until = now + max(0.0, end - now) * share
+            self.problem_deadline = now + max(0.0, end - now) * share
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -259,32 +260,32 @@ class Job:
 
     def solve(self, some: Sequence[Binary]) -> None:
         """Solve these problems to the requested gap, and keep their results for a resumed run."""
-        left = [binary for binary in some if not self._was_finished(binary)]
+        left = [binary for binary in some if not self._take_over_result(binary)]
         if len(left) > 1:
             self._solve_together(left)
             return
         for binary in left:
-            attempt = self._fitting(binary)
-            run, how = self._run(binary, attempt), self._how(binary, attempt)
+            attempt = self._attempt_without_fold(binary)
+            run, how = self._run(binary, attempt), self._fit_arguments(binary, attempt)
             fitted = fit(run, attempt.solver, **how)
             self.seconds["solve"] += fitted.seconds["solve"]
             self.seconds["certify"] += fitted.seconds["certify"]
-            self._take(binary, attempt, fitted)
+            self._take_result(binary, attempt, fitted)
 
     def _solve_together(self, some: Sequence[Binary]) -> None:
         """Solve several problems that share their passes; each gets the same result as alone."""
         name = TOGETHER if some[0].fold is None else f"{TOGETHER}-fold-{some[0].fold}"
         folder = self._folder(name)
-        attempts = {binary.folder: (binary, self._fitting(binary)) for binary in some}
+        attempts = {binary.folder: (binary, self._attempt_without_fold(binary)) for binary in some}
         self.report({"event": "phase", "phase": "solve"})
         lockstep, began = Lockstep(self.fleet, folder, f"{self._of}/{name}"), time.monotonic()
         with GracefulInterrupt(folder) as heard:
 
             def solved(binary: Binary, attempt: Attempt) -> Callable[[Fleet], Fitted]:
                 how = {
-                    **self._how(binary, attempt),
+                    **self._fit_arguments(binary, attempt),
                     "interrupt": heard,
-                    "report": self._lines(binary),
+                    "report": self._report_of(binary),
                 }
                 return lambda fleet: fit(
                     self._run(binary, attempt._replace(fleet=fleet)), attempt.solver, **how
@@ -292,7 +293,7 @@ class Job:
 
             lockstep.run(
                 {name: solved(*one) for name, one in attempts.items()},
-                lambda name, fitted: self._take(*attempts[name], fitted),
+                lambda name, fitted: self._take_result(*attempts[name], fitted),
             )
         self.seconds["certify"] += lockstep.seconds
         self.seconds["solve"] += time.monotonic() - began - lockstep.seconds
@@ -304,7 +305,7 @@ class Job:
             self.solve(some[place : place + self.plan.together])
         return self.machine([self.results.pop(binary.folder) for binary in some])
 
-    def _fitting(self, binary: Binary) -> Attempt:
+    def _attempt_without_fold(self, binary: Binary) -> Attempt:
         """Return how to solve one problem, without the rows that its fold holds out."""
         attempt = self._attempt(binary)
         if binary.fold is None:
@@ -334,16 +335,16 @@ class Job:
             near=attempt.start.near,
         )
 
-    def _how(self, binary: Binary, attempt: Attempt) -> dict[str, Any]:
+    def _fit_arguments(self, binary: Binary, attempt: Attempt) -> dict[str, Any]:
         """Return the arguments of `fit` in addition to the run and the solver."""
         options, tuning = self.options, self.options.tuning
         return {
-            "limits": Limits(self._tol(binary), options.max_iter, self.until),
+            "limits": Limits(self._tol(binary), options.max_iter, self.problem_deadline),
             "rule": make_rule(options.rule, tuning.f, tuning.patience),
             "certify": tuning.certify,
             "source": attempt.source,
             "then": attempt.then,
-            "report": lambda event: self._pass_on(event, binary),
+            "report": lambda event: self._report_event(event, binary),
         }
 
     def _tol(self, binary: Binary) -> float:
@@ -351,25 +352,25 @@ class Job:
         tol = self.options.tol
         return tol if binary.fold is None else max(tol, FOLD_TOL)
 
-    def _lines(self, binary: Binary) -> Report:
+    def _report_of(self, binary: Binary) -> Report:
         """Return a report that drops the phases of one problem: several problems share them."""
 
         def passed(event: dict[str, Any]) -> None:
             if event["event"] != "phase":
-                self._pass_on(event, binary)
+                self._report_event(event, binary)
 
         return passed
 
-    def _was_finished(self, binary: Binary) -> bool:
+    def _take_over_result(self, binary: Binary) -> bool:
         """Take over a problem's result from the resumed run; False if it has none."""
-        result = self._finished(binary)
+        result = self._read_result(binary)
         if result is not None:
-            self._better(binary, result)
+            self._keep_better(binary, result)
         return result is not None
 
-    def _take(self, binary: Binary, attempt: Attempt, fitted: Fitted) -> None:
+    def _take_result(self, binary: Binary, attempt: Attempt, fitted: Fitted) -> None:
         """Make the result of a fit, and keep it."""
-        self._note(fitted, binary)
+        self._note_shortfall(fitted, binary)
         stated = replace(fitted.certificate, rows=fitted.certificate.rows // self.data.sides)
         fitted = replace(fitted, certificate=stated)
         result = {
@@ -380,18 +381,18 @@ class Job:
                 fitted, binary.name, self.options.tol, self.plan.features, self.landmarks
             ),
         }
-        self._finish(binary, result)
-        self._better(binary, result)
+        self._write_result(binary, result)
+        self._keep_better(binary, result)
 
-    def _better(self, binary: Binary, result: Result) -> None:
+    def _keep_better(self, binary: Binary, result: Result) -> None:
         """Use a problem's result, unless an earlier turn has reached a smaller gap."""
         before = self.results.get(binary.folder)
         if before is not None and _gap(result) > _gap(before):
             result = before
-            self._finish(binary, result)
+            self._write_result(binary, result)
         self.results[binary.folder] = result
         if self.watched and len(self.problems) > 1:
-            with self._telling:
+            with self._report_lock:
                 told = {"event": "progress", "phase": "solve", "done": len(self.results)}
                 self.report({**told, "total": len(self.problems)})
 
@@ -402,8 +403,8 @@ class Job:
 
     def _end(self) -> None:
         self.fleet.stop()
-        if self._short:
-            warn_missed(self._unsolved(), stacklevel=5)
+        if self._shortfalls:
+            warn_missed(self._describe_shortfalls(), stacklevel=5)
         self.seconds["total"] = time.monotonic() - self.started
 
     def machine(self, results: list[Result], parts: dict[str, Any] | None = None) -> Model:
@@ -470,12 +471,12 @@ class Job:
 
         def fields() -> dict[str, Any]:
             known = self.options.folder_record
-            return {name: value for name, value in known.items() if name not in FREE}
+            return {name: value for name, value in known.items() if name not in CHANGEABLE}
 
         of = self.fleet, self.data, self.options, fields
         self._of = self._held.enter_context(claim_folder(*of, "fit", "label-*"))
 
-    def _finished(self, binary: Binary) -> Result | None:
+    def _read_result(self, binary: Binary) -> Result | None:
         """Return the result that the resumed run has kept of a problem, or None."""
         found = self.kept(binary).read(DONE)
         if found is None:
@@ -489,7 +490,7 @@ class Job:
         # A problem that missed the gap continues from its last checkpoint.
         return result if is_solved(certificate, self._tol(binary)) else None
 
-    def _finish(self, binary: Binary, result: Result) -> None:
+    def _write_result(self, binary: Binary, result: Result) -> None:
         """Write a result to the work folder, for a run that resumes this one."""
         if self.folder(binary) is None:
             return
@@ -512,26 +513,26 @@ class Job:
         return None if work is None else work / (name + STORED * stored)
 
     # -- warnings and records ----------------------------------------------------------------------
-    def _note(self, fitted: Fitted, binary: Binary) -> None:
+    def _note_shortfall(self, fitted: Fitted, binary: Binary) -> None:
         """Remember whether a problem missed its gap, and why."""
         if binary.fold is not None:
             return  # the model that users see is the one of all rows
         tol, proof = self.options.tol, fitted.certificate
         why = explain_missed_gap(fitted, tol, self.plan.features)
         missed = not proof.proves(tol)
-        self._short.pop(binary.name, None)
+        self._shortfalls.pop(binary.name, None)
         if why or missed:
             why = why or "allow more passes (max_iter) or time (time_budget)"
-            self._short[binary.name] = Shortfall(proof.gap_or_violation, why, missed)
+            self._shortfalls[binary.name] = Shortfall(proof.gap_or_violation, why, missed)
 
-    def _unsolved(self, max_names: int = 5) -> str:
+    def _describe_shortfalls(self, max_names: int = 5) -> str:
         """Describe in one sentence which problems missed the gap, and why.
 
         At most ``max_names`` problems are named.
         """
         tol, problems = self.options.tol, len(self.problems)
-        known = [one.name for one in self.problems if one.name in self._short]
-        short = {name: self._short[name] for name in known}
+        known = [one.name for one in self.problems if one.name in self._shortfalls]
+        short = {name: self._shortfalls[name] for name in known}
         missed = [name for name, one in short.items() if one.missed]
         worst = max(short, key=lambda name: (name in missed, short[name].reached))
         gap, why, _ = short[worst]
@@ -549,8 +550,8 @@ class Job:
             f"largest {what} is {gap:.2e}, of {worst}; {why}"
         )
 
-    def _pass_on(self, event: dict[str, Any], binary: Binary) -> None:
-        with self._telling:
+    def _report_event(self, event: dict[str, Any], binary: Binary) -> None:
+        with self._report_lock:
             # To ask every process for its memory takes longer than a pass over a few rows.
             if self.watched:
                 beside = {"class": binary.name, "memory": self.fleet.memory()}

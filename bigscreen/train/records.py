@@ -21,7 +21,7 @@ from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.standard import describe_products
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.options.train import FREE, TrainOptions
+from bigscreen.options.train import CHANGEABLE, TrainOptions
 from bigscreen.problems.recipes import NuSvc
 from bigscreen.train.problems import Binary, libsvm_scale
 
@@ -79,7 +79,7 @@ def describe_difference(
     provenance: Mapping[str, Any],
     data: Rows,
     options: TrainOptions,
-    free: Sequence[str] = FREE,
+    free: Sequence[str] = CHANGEABLE,
     own: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
 ) -> str:
     """Describe how the fit of a model or path differs from a requested fit; "" if it does not.

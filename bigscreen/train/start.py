@@ -103,7 +103,7 @@ def _fit_fewer(job: Job, design: Design, problem: Problem, tuning: StartTuning) 
     fitted = fit(
         Run(fewer, problem, job.fleet, resident=job.plan.resident, spare=job.plan.nearby_bytes),
         Newton(tol=tuning.tol),
-        Limits(tuning.tol, job.options.max_iter, job.until),
+        Limits(tuning.tol, job.options.max_iter, job.problem_deadline),
     )
     coef = np.zeros(design.width)
     coef[some] = fewer.coef(fitted.point.w)
@@ -133,7 +133,7 @@ def solve_parts(job: Job, design: Design, problem: Problem, start: StartTuning =
         tol=options.tol if options.early else max(start.tol, options.tol),
         rule=make_rule(options.rule, tuning.f, tuning.patience),
         seed=options.seed,
-        deadline=job.until,
+        deadline=job.problem_deadline,
         report=job.report,
     )
     return divide(design, problem, job.fleet, _part_solver(job, design), Inline, division)
@@ -171,7 +171,7 @@ def _start_from_landmarks(
     fitted = fit(
         Run(design, problem, fleet, resident=job.plan.resident, spare=job.plan.nearby_bytes),
         Newton(tol=tuning.tol),
-        Limits(tuning.tol, options.max_iter, job.until),
+        Limits(tuning.tol, options.max_iter, job.problem_deadline),
         rule=GapBall(),
     )
     dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))

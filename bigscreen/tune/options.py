@@ -13,7 +13,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.files.sealed import Arrays
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.options.train import FREE, KERNELS, TrainOptions
+from bigscreen.options.train import CHANGEABLE, KERNELS, TrainOptions
 from bigscreen.path.options import checked_grid
 from bigscreen.train.kernel import gamma_scale
 from bigscreen.train.records import describe_difference
@@ -28,7 +28,7 @@ ELIMINATIONS = {
 SEARCHED = {"c-svc": "C", "nu-svc": "nu", "svr": "C"}
 """The problems that can be searched, and the parameter of their paths."""
 
-UNSEEN = (*FREE, "C", "nu", "gamma", "landmarks")
+UNSEEN = (*CHANGEABLE, "C", "nu", "gamma", "landmarks")
 """Options of a fit on which no search depends: it has its own, or they change no result."""
 
 

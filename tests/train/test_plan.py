@@ -303,7 +303,7 @@ def test_a_fit_that_one_process_does_leaves_the_workers_alone():
 def test_a_fit_is_planned_once(monkeypatch, tmp_path):
     """From an estimator, whose features may need a folder, and of many fits."""
     asked = []
-    for name in ("outline", "outline_exact"):
+    for name in ("plan_features", "plan_exact"):
         real = getattr(plan_module, name)
         counted = lambda *args, real=real: asked.append(1) or real(*args)  # noqa: E731
         monkeypatch.setattr(plan_module, name, counted)
