@@ -75,19 +75,19 @@ def both(fleet: Cluster, rounds: int) -> dict[str, dict[str, float]]:
                 if wide:
                     total[...] += part
 
+        def hosts(machines: int, message: dict[str, Any]) -> dict[str, float]:
+            with sharing(fleet, machines) as connected:
+                connected.start(Idle(), len(workers))
+                return timed(lambda: connected.round(message), rounds)
+
         total = np.zeros(WIDE, np.int64)
-        fleet.start(Idle(), len(workers))
         for wide in (False, True):
             what = "a matrix" if wide else "a vector"
             message = {"w": w, "wide": wide}
-            with sharing(1 << 30):
-                found[f"hosts, {what}"] = timed(lambda m=message: fleet.round(m), rounds)
+            found[f"hosts, {what}"] = hosts(1 << 30, message)
             if wide:
-                with sharing(1):
-                    shared = timed(lambda m=message: fleet.round(m), rounds)
-                    found[f"hosts, {what}, shared"] = shared
+                found[f"hosts, {what}, shared"] = hosts(1, message)
             found[f"futures, {what}"] = timed(lambda v=wide: futures(v), rounds)
-        fleet.stop()
     return found
 
 

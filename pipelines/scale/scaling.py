@@ -97,6 +97,11 @@ def workers_of_their_own(n: int, work: Path) -> Iterator[Cluster]:
             process.wait()
 
 
+def sharing(fleet: Cluster, machines: int) -> Cluster:
+    """Connect to the workers of a fleet; hosts share totals from this many machines on."""
+    return connect(fleet.address, tuning=replace(CLUSTER, min_sharing_machines=machines))
+
+
 @contextmanager
 def counted() -> Iterator[Counter[str]]:
     """Count rounds, calls, bytes and the coordinator's seconds."""
@@ -132,9 +137,8 @@ def fitted(
     how = {"kernel": "rbf", "gamma": 1 / 32, "C": 1.25, "tuning": Tuning(features="recomputed")}
     with Client(fleet.address, security=fleet.security, set_as_default=False) as client:
         before, own, began = client.run(time.process_time), time.process_time(), time.perf_counter()
-        tuning = replace(CLUSTER, min_sharing_machines=machines)
-        with connect(fleet.address, tuning=tuning) as own_fleet, counted() as counts:
-            model = train(store, TrainOptions(landmarks=landmarks, **how), own_fleet)
+        with sharing(fleet, machines) as connected, counted() as counts:
+            model = train(store, TrainOptions(landmarks=landmarks, **how), connected)
         took, own = time.perf_counter() - began, time.process_time() - own
         after = client.run(time.process_time)
     return {
