@@ -67,7 +67,7 @@ def test_the_lists_below_are_all_that_is_imported() -> None:
 
 
 @pytest.mark.parametrize("file", NAMES)
-def test_names(file: str) -> None:
+def test_the_names_that_the_fleet_uses_exist(file: str) -> None:
     for module, names in NAMES[file].items():
         for name in names:
             there = hasattr(import_module(module), name)

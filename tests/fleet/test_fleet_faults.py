@@ -346,7 +346,7 @@ def test_a_worker_with_other_code_is_refused(tmp_path):
             connect(fleet.address)
 
 
-def test_versions_that_differ():
+def test_the_first_version_that_differs_is_named():
     own = {"python": "3.11.7.final.0", "numba": "0.60"}
     assert first_difference(own, {"python": "3.11.2.final.0", "numba": "0.60"}) is None
     assert "python 3.12 where this" in first_difference(own, {"python": "3.12.1", "numba": "0.60"})

@@ -66,7 +66,9 @@ def test_keys_are_for_their_owner_alone(keys: dict[str, str]) -> None:
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
 
 
-def test_an_encrypted_cluster(world: World, tmp_path: Path, keys: dict[str, str]) -> None:
+def test_an_encrypted_cluster_takes_clients_with_its_key(
+    world: World, tmp_path: Path, keys: dict[str, str]
+) -> None:
     with processes(ports=(0, 0), keys=keys) as fleet:
         assert list(fleet.each(square, range(4))) == [0, 1, 4, 9]
         address = fleet.address
@@ -100,14 +102,14 @@ def test_an_encrypted_cluster(world: World, tmp_path: Path, keys: dict[str, str]
         assert run.returncode == 2 and len(run.stderr.splitlines()) == 1, run.stderr
 
 
-def test_a_cluster_that_does_not_encrypt(keys: dict[str, str]) -> None:
+def test_a_tls_address_of_an_open_cluster_is_refused(keys: dict[str, str]) -> None:
     with processes(ports=(0,)) as fleet:
         secure = fleet.address.replace("tcp://", "tls://")
         with pytest.raises(InputError, match="does not encrypt: give its address as tcp://"):
             connect(secure, timeout=3, security=certificates(**keys))
 
 
-def test_files_that_are_no_keys(keys: dict[str, str], tmp_path: Path) -> None:
+def test_files_that_are_no_keys_are_refused(keys: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read: No such file"):
         certificates(keys["ca"], keys["cert"], tmp_path / "absent.pem")
     (tmp_path / "text.pem").write_text("no key")

@@ -112,7 +112,7 @@ def test_the_limit_of_a_worker_and_what_it_may_hold():
     assert held_within(2**20) == 0
 
 
-def test_what_a_fleet_says_of_its_workers():
+def test_a_fleet_reports_the_least_memory_of_its_workers():
     with Inline(1) as fleet:
         assert fleet.worker_memory is None
     with local_cluster(1, limit_of(700 * 2**20)) as fleet:

@@ -79,13 +79,13 @@ def await_no_hosts(fleet):
         time.sleep(0.05)
 
 
-def test_death_between_rounds(restarting, reference):
+def test_a_death_between_rounds_changes_no_bit(restarting, reference):
     restarting.start(Gradient(), SHARDS)
     record = descend(restarting, ROUNDS, between=lambda n: n == 5 and kill(restarting))[1]
     assert same(record, reference)
 
 
-def test_death_within_a_round(restarting, reference):
+def test_a_death_within_a_round_changes_no_bit(restarting, reference):
     restarting.start(Gradient(), SHARDS)
     fleet = Slow(restarting, 0.05)
     pid = pid_of(restarting, restarting._seats.all[1].address)
@@ -95,7 +95,7 @@ def test_death_within_a_round(restarting, reference):
     killer.join()
 
 
-def test_death_of_everyone_at_once(restarting, reference):
+def test_the_death_of_all_workers_changes_no_bit(restarting, reference):
     restarting.start(Gradient(), SHARDS)
 
     def both(number):
@@ -106,7 +106,7 @@ def test_death_of_everyone_at_once(restarting, reference):
     assert same(descend(restarting, ROUNDS, between=both)[1], reference)
 
 
-def test_second_death_while_recovering(restarting, reference, tmp_path):
+def test_a_second_death_while_recovering_changes_no_bit(restarting, reference, tmp_path):
     restarting.start(Recorded(tmp_path), SHARDS)
 
     def both(number):
@@ -149,7 +149,7 @@ def test_a_checkpoint_shortens_the_replay(restarting, reference, tmp_path):
     assert len(steps) == len(loaded) * 3 + SHARDS * 3
 
 
-def test_death_while_saving(restarting, reference, tmp_path):
+def test_a_death_while_saving_leaves_a_whole_checkpoint(restarting, reference, tmp_path):
     restarting.start(Recorded(tmp_path), SHARDS)
     record = []
     w, _ = descend(restarting, 5, record=record)
@@ -188,7 +188,7 @@ def test_items_survive_a_death(restarting, tmp_path):
     assert marker.exists()
 
 
-def test_processes_without_nannies(reference):
+def test_dead_processes_without_nannies_change_no_bit(reference):
     with processes(tuning=replace(CLUSTER, patience_seconds=3.0)) as fleet:
         fleet.start(Gradient(), SHARDS)
 

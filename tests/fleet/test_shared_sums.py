@@ -84,7 +84,7 @@ def test_three_hosts_add_up_a_part_each(three, asked, expected):
 
 
 @pytest.mark.parametrize("victims", [1, 2])
-def test_a_host_dies_with_what_it_kept(three, asked, expected, victims):
+def test_totals_survive_the_death_of_a_host_that_kept_them(three, asked, expected, victims):
     three._client.wait_for_workers(3, timeout=60)
     spy, counted = asked
 
@@ -115,7 +115,7 @@ def cut_off(dask_worker, others):
     dask_worker.rpc = Broken()
 
 
-def test_workers_that_do_not_reach_each_other(asked, expected):
+def test_workers_that_do_not_reach_each_other_send_their_totals(asked, expected):
     with local_cluster(3, tuning=SHARING) as fleet:
         one, *others = sorted(fleet._workers.listed())
         fleet._client.run(cut_off, others=others, workers=[one])

@@ -74,7 +74,7 @@ def test_the_gap_of_libsvms_machine_is_proved(kind, form, tmp_path):
         assert 0 < own["relative_gap"] < 2e-3 and own["certified_in"] == "float64"
 
 
-def test_d_is_that_of_the_files_coefficients(tmp_path):
+def test_the_dual_objective_is_that_of_the_files_coefficients(tmp_path):
     peer, data, options = world("two")
     own = peer.dual_coef_[0].copy()
     x = peer.support_vectors_.copy()
@@ -85,7 +85,7 @@ def test_d_is_that_of_the_files_coefficients(tmp_path):
     assert found.provenance["certificates"][0]["dual"] == pytest.approx(value, rel=1e-6)
 
 
-def test_what_is_not_its_problem_is_a_sentence(tmp_path):
+def test_another_problem_than_the_files_is_refused_in_a_sentence(tmp_path):
     peer, data, options = world("two")
     read = file_of(peer, tmp_path / "m")
     X, y = data.X(0, data.n_rows), data.y(0, data.n_rows)
@@ -102,7 +102,7 @@ def test_what_is_not_its_problem_is_a_sentence(tmp_path):
                 adopt_machine(model, rows, TrainOptions(**{**options.__dict__, **more}), fleet)
 
 
-def test_import_certifies_over_a_store(tmp_path):
+def test_the_import_command_certifies_over_a_store(tmp_path):
     peer, data, _ = world("two")
     X, y = data.X(0, data.n_rows), data.y(0, data.n_rows)
     file_of(peer, tmp_path / "m.model")

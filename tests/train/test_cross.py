@@ -40,7 +40,7 @@ HOW = {
 
 @pytest.mark.parametrize("how", HOW.values(), ids=HOW)
 @pytest.mark.parametrize("labels", [2, 3])
-def test_the_machine_is_the_one_without(how, labels):
+def test_the_main_machine_is_the_same_without_probability(how, labels):
     data = rows(labels=labels)
     strategy = {"strategy": "one"} if labels > 2 and "exact" in how else {}
     options = TrainOptions(**how, **strategy, class_weight="balanced")
@@ -148,7 +148,7 @@ def test_a_time_that_is_short_still_ends_with_a_model():
     assert model.calibration is not None
 
 
-def test_what_cannot_be_cross_fitted_is_one_sentence():
+def test_fits_without_folds_are_refused_in_one_sentence():
     X = np.arange(12, dtype=np.float32).reshape(6, 2)
     data = MemoryDataset(X, [0, 0, 0, 0, 0, 1], ["a", "rare"])
     with pytest.raises(InputError, match="label 'rare' has 1 with a weight"):

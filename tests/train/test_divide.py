@@ -140,7 +140,7 @@ def test_parts_are_solved_as_problems_of_their_own(intercept, fleet):
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
-def test_parts_of_one_class(intercept, fleet):
+def test_parts_of_one_class_have_alpha_0(intercept, fleet):
     """Far apart, a class each: with an unpenalised offset a part's own alpha is 0."""
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1, 0, 1], 30).astype(np.int32)
@@ -194,7 +194,7 @@ def test_equal_rows_count_as_weights_do(intercept, fleet):
     assert values[0] == pytest.approx(values[1], rel=2e-5)
 
 
-def test_all_rows_equal(fleet):
+def test_equal_rows_make_a_feasible_start(fleet):
     y = np.arange(60, dtype=np.int32) % 2
     design = Design(MemoryDataset(np.ones((60, 3)), y, [0, 1]), make_kernel("rbf", 1.0))
     for intercept in INTERCEPTS:
@@ -271,7 +271,7 @@ def test_rules_screen_inside_the_parts(rule, fleet):
     assert end.certificate.dual == pytest.approx(w.optimum.dual, rel=2e-5)
 
 
-def test_events(fleet):
+def test_phases_and_progress_are_reported(fleet):
     seen = []
     divided(world(), fleet, 4, report=seen.append)
     phases = [event["phase"] for event in seen if event["event"] == "phase"]
@@ -281,7 +281,7 @@ def test_events(fleet):
 
 
 # -- refining -----------------------------------------------------------------------------------
-def test_refining_within_its_bound(fleet):
+def test_refining_is_left_out_beyond_its_bound(fleet):
     w = world(n=300, C=0.05, noise=0.1)
     loose = divided(w, fleet, 4, refine=0)
     support = np.count_nonzero(loose.alpha)
@@ -405,7 +405,7 @@ def test_precomputed_kernels_are_picked_by_rows_and_columns(sparse_rows, fleet):
 @pytest.mark.parametrize("kernel", ["rbf", "polynomial", None])
 @pytest.mark.parametrize("intercept", ["none", "constant"])
 @pytest.mark.parametrize("n", [1, 20, 700])
-def test_squared_norms(kernel, intercept, n, fleet):
+def test_squared_norms_are_those_of_the_kernel_matrix(kernel, intercept, n, fleet):
     w = world(n=max(n, 2), kernel=kernel, intercept=intercept)
     rng = np.random.default_rng(0)
     alpha = w.box * rng.random(len(w.box)) * (rng.random(len(w.box)) < 0.7)
@@ -420,7 +420,7 @@ def test_squared_norms(kernel, intercept, n, fleet):
         assert support * (support + 1) / 2 <= entries <= support * (support + 256) / 2 + 256 * 256
 
 
-def test_norms_of_landmark_columns(fleet):
+def test_squared_norms_are_those_of_the_features(fleet):
     w = contracts.world(contracts.rows(0, 200, shard_rows=64, chunk_rows=32), "rbf", 1.0, "none")
     alpha = w.box * np.random.default_rng(0).random(200)
     found, _ = squared_norm(w.design, w.problem, w.oracle.s * alpha, fleet)
@@ -450,14 +450,14 @@ def test_the_longest_step_ends_at_the_box():
         ({"parts": 4, "levels": 0}, "at least 1 level"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(how, words, fleet):
+def test_impossible_divisions_are_refused_in_one_sentence(how, words, fleet):
     w = world(n=50)
     with pytest.raises(InputError, match=words) as error:
         divided(w, fleet, **how)
     assert "\n" not in str(error.value)
 
 
-def test_a_solver_without_alpha_is_one_sentence(fleet):
+def test_a_solver_without_alpha_is_refused_in_one_sentence(fleet):
     w = contracts.world(contracts.rows(0, 100), "linear")
     with pytest.raises(InputError, match="holds alpha"):
         divided(w, fleet, 3, Newton(1e-2))

@@ -40,7 +40,7 @@ def is_feasible(one, alpha):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("parts", [2, 7])
-def test_starts_are_feasible_and_worth_something(name, parts, fleet):
+def test_starts_are_feasible_and_better_than_0(name, parts, fleet):
     one = case(name, 1, n=90)
     K, design = kernel_matrix(one), Design(one.data, KERNEL)
     values = []
@@ -67,7 +67,7 @@ def test_starts_are_feasible_and_worth_something(name, parts, fleet):
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if not len(case(n, 0).b)])
-def test_parts_by_coordinates(name, fleet):
+def test_parts_can_be_solved_by_coordinate_descent(name, fleet):
     """Rows as they are, variables that move alone."""
     one = case(name, 3, n=120)
     solver, design = CoordinateDescent(), Design(one.data)
@@ -83,7 +83,7 @@ def test_parts_by_coordinates(name, fleet):
 
 
 @pytest.mark.parametrize("name", ["nu-svc true", "nu-svc none", "one-class", "lad true"])
-def test_a_part_has_the_share_of_the_total_that_is_its_boxes(name):
+def test_parts_share_the_total_in_proportion_to_their_boxes(name):
     one = case(name, 5)
     whole = one.problem.dual(one.data.y(0, 60), one.data.weights(0, 60))
     part = PartProblem(one.problem, np.array([0.25, 0.5])[: max(1, len(one.b))])

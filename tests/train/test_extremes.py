@@ -73,7 +73,7 @@ CASES = {
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", CASES)
-def test_numbers_at_the_ends_of_float64(name):
+def test_extreme_numbers_end_in_a_finite_model_or_one_sentence(name):
     X, y = rows()
     # One intercept a value, in turn: all of them come to every kind of case.
     for value, intercept in zip(VALUES, itertools.cycle(INTERCEPTS), strict=False):
@@ -81,7 +81,7 @@ def test_numbers_at_the_ends_of_float64(name):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_the_sentences_say_which_number():
+def test_sentences_name_the_extreme_number():
     X, y = rows()
     for machine in (
         SVC(C=1e300),
@@ -120,7 +120,7 @@ def test_a_certificate_with_a_nan_proves_nothing(name, value):
     assert monitor.ended == "stalled"
 
 
-def test_the_best_point_is_none_that_is_no_number():
+def test_the_best_point_is_never_nan():
     nan = Point(np.zeros(1), np.zeros(1), 0.0, np.nan, 2.0, True)
     good = Point(np.zeros(1), np.zeros(1), 0.0, 3.0, 2.0, True)
     monitor = Monitor(lambda point: certificate(), Limits(1e-9), None, lambda event: None)

@@ -42,7 +42,7 @@ def test_the_optimum_is_the_newtons(features, intercept):
     assert found["dual"] - found["rounding_bound"] <= other["primal"]
 
 
-def test_what_has_happened_is_told():
+def test_the_record_names_the_solver_that_ended():
     events = []
     model = fitted(rows(), HARD, events.append)
     phases = [event["phase"] for event in events if event["event"] == "phase"]
@@ -80,7 +80,7 @@ def test_each_fit_has_its_own_labels():
         assert one["primal"] == pytest.approx(other["primal"], rel=2 * HARD.tol)
 
 
-def test_linear_machines_too():
+def test_linear_machines_go_on_with_an_interior_point():
     rng = np.random.default_rng(0)
     base = 3 * rng.normal(size=(1000, 20))
     X = np.hstack([base, base @ rng.normal(size=(20, 60)), rng.normal(size=(1000, 40))])
@@ -92,7 +92,7 @@ def test_linear_machines_too():
     assert proof["relative_gap"] <= 1e-3
 
 
-def test_who_asks_for_newton_has_newton():
+def test_a_requested_newton_is_not_replaced():
     asked = replace(HARD, solver="newton", max_iter=LADDER.min_checks + 5)
     history = fitted(rows(), asked).provenance["history"]
     assert "reach" not in history[-1] and len(history) == LADDER.min_checks + 5
@@ -108,7 +108,7 @@ class Stopped(Exception):
     """Stands for a process that ends."""
 
 
-def test_a_run_that_goes_on_has_the_same_bits(tmp_path, checkpoint_every, monkeypatch):
+def test_a_resumed_run_has_the_same_bits(tmp_path, checkpoint_every, monkeypatch):
     """Wherever it was stopped: in steps over all rows, over few, over all again, in the others."""
     checkpoint_every(-1.0)
     tune_near(monkeypatch, late_gap=1.0, max_late_checks=6, max_passes=2, aim=1e5, max_part=0.9)

@@ -85,7 +85,7 @@ def test_features_are_the_kernels():
 
 @pytest.mark.parametrize("C", [1.0, 1000.0])
 @pytest.mark.parametrize("kernel", ["linear", "poly"])
-def test_a_table_that_nobody_scaled(kernel, C):
+def test_an_unscaled_table_is_solved(kernel, C):
     """LIBSVM takes more than ten million steps to each, or ends where nothing is solved."""
     X, y = load_breast_cancer(return_X_y=True)
     machine = SVC(kernel=kernel, degree=2, C=C, max_iter=400).fit(X, y)
@@ -106,7 +106,7 @@ def test_steps_end_at_the_same_machine(early, kernel):
     assert one["intercept"] == pytest.approx(other["intercept"], abs=1e-5)
 
 
-def test_what_has_happened_is_told():
+def test_the_record_names_the_solver_that_ended():
     events = []
     model = fitted(rows(), HARD, events.append)
     phases = [event["phase"] for event in events if event["event"] == "phase"]
@@ -119,7 +119,7 @@ def test_what_has_happened_is_told():
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array], ids=["dense", "CSR"])
-def test_more_rows_than_pairs_are_for(form):
+def test_the_block_solver_goes_on_with_an_interior_point(form):
     n = PLAN.few_rows + 400
     base = rows(n)
     X, y = form(base.X(0, n)), base.y(0, n)
@@ -137,19 +137,19 @@ def test_every_pair_of_labels_has_its_own_ladder(early):
         assert max(proof["relative_gap"] for proof in proofs(model)) <= 1e-6
 
 
-def test_a_problem_by_itself():
+def test_solve_goes_on_with_an_interior_point():
     data = rows(300)
     X, y = data.X(0, 300), data.y(0, 300)
     found = solve(CSvc(1e3, 1, (), "true"), X, y, tol=1e-5, max_iter=400)
     assert found.certificate.relative_gap <= 1e-5
 
 
-def test_who_asks_for_pairs_has_pairs(early):
+def test_requested_pair_steps_are_not_replaced(early):
     history = fitted(rows(), replace(HARD, solver="pairs", max_iter=9)).provenance["history"]
     assert len(history) == 9 and "steps" in history[-1]
 
 
-def test_too_little_memory_is_none_for_it(early):
+def test_without_memory_no_interior_point_goes_on(early):
     data, options = rows(2000), replace(HARD, kernel="rbf", C=1e-3)
     (proof,) = proofs(fitted(data, options))
     assert proof["solver"] == "interior"
@@ -170,7 +170,7 @@ class Stopped(Exception):
     """Stands for a process that ends."""
 
 
-def test_a_run_that_goes_on_has_the_same_bits(tmp_path, checkpoint_every, monkeypatch):
+def test_a_resumed_run_has_the_same_bits(tmp_path, checkpoint_every, monkeypatch):
     """Wherever it was stopped: in steps on pairs, or in the others."""
     checkpoint_every(-1.0)
     monkeypatch.setattr(interior, "COSTS", interior.InteriorCosts(setup=2e7))

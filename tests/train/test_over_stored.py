@@ -58,13 +58,13 @@ def test_a_solve_that_rounding_ends_goes_on_over_stored_features(fleet, columns_
     assert model.provenance["history"][0]["pass"] == 1  # of the features that it has
 
 
-def test_who_asks_for_recomputed_features_has_them_and_is_told(fleet, columns_first):
+def test_requested_recomputed_features_stay_with_a_warning(fleet, columns_first):
     with pytest.warns(ConvergenceWarning, match="ask for features stored"):
         model = train(rows(), HARD.tuned(features="recomputed"), fleet)
     assert model.provenance["features"] == "recomputed" and proved(model) > HARD.tol
 
 
-def test_no_room_for_them_or_no_time(fleet, columns_first):
+def test_without_room_or_time_features_stay_recomputed(fleet, columns_first):
     short = replace(HARD, time_budget=1e-6)
     with pytest.warns(ConvergenceWarning):
         assert train(rows(), short, fleet).provenance["features"] == "recomputed"
@@ -78,7 +78,7 @@ def test_no_room_for_them_or_no_time(fleet, columns_first):
     assert plan_stored(many, loose, fleet, instead) is None
 
 
-def test_an_interrupted_one_ends_in_the_same_model(
+def test_an_interrupted_fit_ends_in_the_same_model(
     fleet, columns_first, tmp_path, checkpoint_every
 ):
     """Whether it was stopped over recomputed features, or over stored ones."""

@@ -8,7 +8,7 @@ coefficients. Where the two differ that says who is right, and it is never we wh
 * Balanced classes at small C have every alpha at its bound, and P is the same for all offsets of an
   interval. Ours is its middle, which tells the classes apart; scikit-learn's follows the last
   digit of the sums of the weights to an end, which predicts one class for everything.
-* LIBSVM keeps kernel entries in float32: `test_entries_of_a_polynomial`.
+* LIBSVM keeps kernel entries in float32: `test_large_polynomial_entries_are_those_of_scikit_learn`.
 """
 
 import lzma
@@ -152,7 +152,7 @@ def compared(ours, theirs):
         *(("a9a", "linear", C) for C in CS[:-1]),
     ],
 )
-def test_classifiers(name, kernel, weights, C):
+def test_classifiers_are_those_of_scikit_learn(name, kernel, weights, C):
     X, y = SETS[name]()
     how = {"C": C, "kernel": kernel, "class_weight": weights, "decision_function_shape": "ovo"}
     theirs = solved(svm.SVC(tol=TOL, max_iter=10**6, **how), X, y)
@@ -180,7 +180,7 @@ def test_classifiers(name, kernel, weights, C):
 @pytest.mark.parametrize(
     ("kernel", "C"), [*(("rbf", C) for C in CS), *(("linear", C) for C in CS[:-1])]
 )
-def test_regressions(kernel, C):
+def test_regressions_are_those_of_scikit_learn(kernel, C):
     X, y = shellfish()
     theirs = solved(svm.SVR(kernel=kernel, C=C, tol=TOL, max_iter=10**6), X, y)
     ours = solved(bigscreen.SVR(kernel=kernel, C=C, tol=TOL), X, y)
@@ -200,7 +200,7 @@ def test_regressions(kernel, C):
         np.testing.assert_allclose(ours.predict(X), theirs.predict(X), rtol=0, atol=2e-3)
 
 
-def test_entries_of_a_polynomial():
+def test_large_polynomial_entries_are_those_of_scikit_learn():
     """Dense rows are sparse rows, and the matrix solved is the one that is given.
 
     Entries here reach 3e5. LIBSVM keeps them in float32 and solves that matrix: its D is lower by
@@ -224,7 +224,7 @@ def test_entries_of_a_polynomial():
     assert dual(rounded.fit(K.astype(np.float32), y)) == pytest.approx(theirs, rel=SAME)
 
 
-def test_within_scikit_learn():
+def test_scikit_learns_tools_give_the_same_results():
     """Cloned, with parameters set, in a pipeline, in a search by two processes: its own results."""
     X, y = SETS["wine"]()
     grid = {"svc__C": [0.1, 1.0, 10.0], "svc__gamma": [0.01, 0.1]}

@@ -56,7 +56,7 @@ def law(found, data, parts, largest):
 # -- clusters ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("kernel", list(KERNELS))
 @pytest.mark.parametrize("sparse_rows", [False, True])
-def test_finds_what_is_apart(kernel, sparse_rows, fleet):
+def test_separate_clusters_become_parts(kernel, sparse_rows, fleet):
     data, true = blobs(sparse_rows=sparse_rows)
     found = partition(Design(data, KERNELS[kernel]), fleet, 6)
     law(found, data, 6, data.n_rows)
@@ -129,7 +129,7 @@ def test_a_narrow_kernel_leaves_no_part_with_nearly_everything(fleet):
     assert found.sizes.max() < 1500 and len(found.sizes) == 16
 
 
-def test_a_pool_says_what_is_told_apart(fleet):
+def test_parts_separate_the_rows_of_the_pool(fleet):
     data, true = blobs(centres=4, n=2000)
     pool = np.flatnonzero(true < 2)
     found = partition(Design(data), fleet, 2, pool=pool)
@@ -175,7 +175,7 @@ def test_balance_costs_few_rows_their_nearest_part(fleet):
     extra=st.integers(0, 5),
     skew=st.floats(0, 5),
 )
-def test_spilled_rows(seed, n, parts, extra, skew):
+def test_spilled_rows_lose_least(seed, n, parts, extra, skew):
     rng = np.random.default_rng(seed)
     cost = rng.normal(size=(n, parts)) + skew * np.arange(parts)
     ranked = np.argsort(cost, axis=1)
@@ -207,7 +207,7 @@ def test_prices_leave_each_part_nearly_its_share():
     np.testing.assert_array_equal(auction_prices(cost, 500), 0)
 
 
-def test_means_of_equal_rows():
+def test_equal_rows_leave_no_part_empty():
     owner, offset = kernel_k_means(np.ones((10, 10), np.float32), 4, 10, np.random.default_rng(0))
     assert np.bincount(owner, minlength=4).min() >= 1
     np.testing.assert_allclose(offset, 1)
@@ -222,7 +222,7 @@ def test_means_of_equal_rows():
         (4, 12, "4 parts of at most 12 rows do not hold 50 rows; ask for at least 5 parts"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(parts, largest, words, fleet):
+def test_impossible_partitions_are_refused_in_one_sentence(parts, largest, words, fleet):
     with pytest.raises(InputError, match=words) as error:
         partition(Design(contracts.rows(n=50)), fleet, parts, largest=largest)
     assert "\n" not in str(error.value)

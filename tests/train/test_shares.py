@@ -34,7 +34,7 @@ def test_every_pair_has_a_share():
     assert " vs " in told[0] and "100 more" in told[0]
 
 
-def test_what_some_leave_goes_to_the_others():
+def test_unused_time_goes_to_unsolved_problems():
     """With two classes that are hard to separate and many easy ones, all problems are solved."""
     rng = np.random.default_rng(1)
     centres = 50 * rng.normal(size=(12, 3))

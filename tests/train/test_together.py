@@ -97,7 +97,7 @@ def test_every_class_ends_where_it_ends_alone(made, how, features, fleet):
 
 
 @pytest.mark.parametrize("thin", [False, True])
-def test_linear_machines_too(thin, fleet):
+def test_linear_classes_end_where_they_end_alone(thin, fleet):
     how = {"kernel": "linear", "solver": "newton"}
     same(*(trained(rows(thin=thin), fleet, together=most, **how) for most in (32, 1)))
 
@@ -234,7 +234,7 @@ def test_checkpoints_of_another_problem_are_refused(tmp_path, checkpoint_every, 
         trained(rows(), fleet, work=tmp_path / "one", seed=1, resume=True)
 
 
-def test_a_budget_is_for_all_of_them(fleet):
+def test_classes_share_a_time_budget(fleet):
     data = rows(wide=False)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -246,7 +246,7 @@ def test_a_budget_is_for_all_of_them(fleet):
     assert np.isfinite(model.coef).all()
 
 
-def test_one_that_fails_ends_all(fleet):
+def test_an_error_of_one_class_ends_the_fit(fleet):
     """An error of one class is the fit's, and the fleet and its threads are free again."""
 
     def fail(event):

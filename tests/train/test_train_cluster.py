@@ -91,7 +91,7 @@ def test_one_three_and_a_killed_worker_change_no_bit(store, tmp_path, features):
     assert np.frombuffer(inline[0]).any()
 
 
-def test_the_other_problems_too(targets, store, tmp_path):
+def test_all_problems_have_the_same_bits_after_a_death(targets, store, tmp_path):
     """Targets, tubes and totals travel as labels do: exact and on features, a worker killed."""
     nystrom, exact = {"landmarks": 40}, {"exact": True, "solver": "block"}
     cases = [

@@ -110,7 +110,7 @@ def test_both_solvers_find_the_same_machine(fleet):
 @pytest.mark.parametrize(
     "options", [{"exact": True}, {"landmarks": 60}, {"kernel": "linear"}], ids=str
 )
-def test_one_against_one(options, fleet):
+def test_a_pairs_classifier_depends_on_its_rows_alone(options, fleet):
     """A pair's classifier is that of its own rows alone."""
     data = rows(3)
     options = {"exact": False, "tol": 1e-6, **options}
@@ -170,7 +170,7 @@ def test_a_start_leads_to_the_same_optimum(job, start, intercept, fleet):
         assert warm.provenance["history"][0]["dual"] > 0.5 * other["dual"]
 
 
-def test_levels(fleet):
+def test_several_levels_lead_to_the_same_optimum(fleet):
     model = trained(rows(), fleet, tuning=Tuning(start="divide", parts=8, levels=2))
     assert [part["parts"] for part in model.provenance["start"][0]["levels"]] == [8, 2]
 
@@ -287,7 +287,7 @@ def test_a_cache_of_any_size_gives_the_same_model(cache, fleet):
 
 
 @pytest.mark.parametrize("start", ["cold", "divide"])
-def test_workers_change_nothing(start, tmp_path):
+def test_workers_change_no_bit(start, tmp_path):
     data = rows(n=1500)
     writer = DatasetWriter(
         tmp_path / "store",
@@ -327,7 +327,7 @@ def test_a_label_without_rows(fleet):
                 assert np.mean(model.decide(model.scores(X)) == codes) > 0.9
 
 
-def test_nothing_to_support(fleet):
+def test_a_kernel_of_zeros_has_a_model(fleet):
     """A kernel of 0 between all rows: alpha is at its bounds, and w is 0."""
     data = MemoryDataset(np.zeros((40, 2)), np.arange(40) % 2, [0, 1])
     for solver in SOLVERS:
@@ -366,7 +366,7 @@ def test_what_a_budget_leaves(fleet):
     ],
     ids=str,
 )
-def test_options_that_contradict(options, message):
+def test_contradicting_options_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         TrainOptions.from_record(options)
 

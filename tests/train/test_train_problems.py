@@ -91,7 +91,7 @@ def test_models_know_their_kind(problem, exact, tmp_path):
     json.dumps(record)
 
 
-def test_what_auto_is():
+def test_auto_chooses_pairs_for_few_rows_and_blocks_beyond():
     def chosen(problem, **how):
         options = TrainOptions(problem=problem, **{"landmarks": 50} | how)
         return plan(rows(problem), options).solver
@@ -128,7 +128,7 @@ def test_what_auto_is():
         ({"problem": "lad", "solver": "block"}, "solver block is for exact machines"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(options, message):
+def test_impossible_options_are_refused_in_one_sentence(options, message):
     with pytest.raises(InputError, match=message) as error:
         TrainOptions(**options)
     assert "\n" not in str(error.value)
@@ -230,7 +230,7 @@ def test_solve_is_the_main_job(n):
         assert proved.dual == pytest.approx(value, rel=1e-6)
 
 
-def test_solve_wangs_class():
+def test_solve_solves_wangs_class():
     """The weighted SVM and the weighted LAD are cases of it; so is any mixture."""
     rng = np.random.default_rng(2)
     X, c = rng.normal(size=(120, 3)), rng.uniform(0.5, 2, 120)

@@ -31,7 +31,7 @@ ODD = (None, "x", [], np.nan, np.array([1.0, 2.0]), object())
         ("seed", 0),
     ],
 )
-def test_counts(name, least):
+def test_counts_must_be_whole_and_large_enough(name, least):
     for value in (*ODD, 2.5, True, least - 1):
         with pytest.raises(InputError, match=f"{name} must be a whole number, at least {least}"):
             TrainOptions.from_record({name: value})
@@ -54,7 +54,7 @@ def test_counts(name, least):
         ("memory", 0.5, "memory must be a number of bytes"),
     ],
 )
-def test_numbers(name, beyond, message):
+def test_numbers_must_be_finite_and_in_range(name, beyond, message):
     for value in (*ODD, beyond):
         if value is None and name in ("time_budget", "memory"):
             assert getattr(TrainOptions(**{name: value}), name) is None

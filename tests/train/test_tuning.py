@@ -44,7 +44,7 @@ def test_no_option_is_in_two_places():
         assert "tuning" in taken and not NAMES & taken.keys()
 
 
-def test_it_is_a_value():
+def test_tuning_objects_are_equal_by_value():
     tuning = Tuning(start="divide", parts=3)
     assert tuning == Tuning(parts=3, start="divide") and tuning != Tuning()
     assert repr(tuning) == "Tuning(start='divide', parts=3)" and repr(Tuning()) == "Tuning()"
@@ -83,7 +83,7 @@ def test_there_is_one_way_to_say_it(wrong):
             TrainOptions(tuning=nothing)
 
 
-def test_sentences_name_it_as_it_was_written():
+def test_errors_name_options_as_the_user_wrote_them():
     with pytest.raises(InputError, match=r"^tuning\.f must lie strictly between 0 and 1, got 2$"):
         Tuning(f=2)
     with pytest.raises(InputError, match=r"^tuning\.start must be one of auto, cold, divide"):
