@@ -78,7 +78,7 @@ def test_an_encrypted_cluster_takes_clients_with_its_key(
         cluster, here = Model.load(model), Model.load(tmp_path / "here.bsm")
         np.testing.assert_array_equal(cluster.coef, here.coef)
 
-        # what goes wrong is told in one sentence
+        # failures are explained in one sentence
         plain = address.replace("tls", "tcp")
         other = tmp_path / "other"
         other.mkdir()
