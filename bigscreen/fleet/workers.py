@@ -238,13 +238,15 @@ def wait_for_result(
     ConnectionError
         If the scheduler is gone, there is no worker for a minute, or the task kills its workers.
     """
+    seconds = workers.tuning.look_seconds
     while True:
         try:
             if _is_done(workers.client, future, workers.tuning.look_seconds):
                 fetch: Any = workers.client.sync
-                found: tuple[Any] | None = fetch(_fetch, future, workers.tuning.look_seconds)
+                found: tuple[Any] | None = fetch(_fetch, future, seconds)
                 if found is not None:
                     return found
+                seconds *= 2.0  # a large result may take longer
         except KilledWorker as error:
             cause = workers.cause_of_deaths
             raise ConnectionError(f"every worker that ran {what} died; {cause}") from error
@@ -271,17 +273,15 @@ def _is_done(client: Client, future: Future[Any], seconds: float) -> bool:
 
 
 async def _fetch(future: Future[Any], seconds: float) -> tuple[Any] | None:
-    """Fetch the result of a task that has ended; None if its worker is given up meanwhile.
+    """Fetch the result of a task that has ended; None if it does not come within this time.
 
-    The connection to a frozen worker stays open, so that fetching alone would wait forever.
+    The connection to a frozen worker stays open, so that fetching from it would never end. A later
+    attempt asks the scheduler anew where the result is.
     """
-    result: Any = future._result()
-    call = asyncio.ensure_future(result)
+    call = asyncio.ensure_future(future._result())
     try:
-        while not (await asyncio.wait({call}, timeout=seconds))[0]:
-            if future.status != "finished":
-                return None
-        return (await call,)
+        done, _ = await asyncio.wait({call}, timeout=seconds)
+        return (await call,) if done else None
     finally:
         call.cancel()
 
