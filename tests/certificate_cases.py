@@ -37,7 +37,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.model.solved_path import SolvedPath
 from bigscreen.options.train import TrainOptions
 from bigscreen.path.options import PathOptions
-from bigscreen.path.prepare import PathSizes
+from bigscreen.path.prepare import PathTuning
 from bigscreen.path.run import train_path
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
@@ -444,9 +444,9 @@ def solved_path(spec: PathSpec, rows: Rows) -> SolvedPath:
         class_weight=rows.class_weight(), tol=own.tol, time_budget=own.seconds, **given,
     )  # fmt: skip
     asked = PathOptions(options, values, None, None if spec.rules else (), spec.dynamic)
-    sizes = PathSizes(0 if spec.columns else n, 0 if spec.large else 1 << 22)
+    tuning = PathTuning(0 if spec.columns else n, 0 if spec.large else 1 << 22)
     with Inline(1) as fleet, blas_threads(1):
-        return train_path(data, asked, fleet, sizes=sizes)
+        return train_path(data, asked, fleet, tuning=tuning)
 
 
 def tried_path(spec: PathSpec) -> Verdict:

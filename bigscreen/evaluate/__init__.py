@@ -1,1 +1,1 @@
-"""How good a model is on a store, and its answers written to files."""
+"""Evaluation of models on stores, and files of their predictions."""

@@ -1,4 +1,4 @@
-"""How right the scores of two groups of rows are at every threshold, and how they are spread."""
+"""ROC and precision-recall curves, and histograms, of the scores of two groups of rows."""
 
 from typing import Any
 
@@ -6,26 +6,24 @@ import numpy as np
 
 from bigscreen.numerics.rows import FloatArray
 
-POINTS, BINS = 201, 60
 
-
-def curve(positive: FloatArray, negative: FloatArray, points: int = POINTS) -> dict[str, Any]:
-    """Recall, false positive rate and precision at thresholds from the highest score down.
+def curve(positive: FloatArray, negative: FloatArray, points: int = 201) -> dict[str, Any]:
+    """Compute recall, false positive rate and precision at descending thresholds.
 
     Parameters
     ----------
     positive, negative : (rows,) float64 ndarray
-        Scores, sorted upwards, of the rows that have the positive label and of the others; each
-        at least one.
+        Ascending scores of the rows with the positive label, and of all other rows; at least one
+        of each.
     points : int
-        Most thresholds: they are scores at equal ranks of all rows, the least score the last.
+        At most this many thresholds: scores at equally spaced ranks, ending with the lowest score.
 
     Returns
     -------
     dict
-        threshold, recall, false_positive_rate, precision: lists of floats. At a threshold, the rows
-        that score as high or higher are taken for positive; the first threshold is above all
-        scores, and takes none (its precision is that of the next one).
+        threshold, recall, false_positive_rate, precision: lists of floats. Rows that score at
+        least the threshold are predicted to be positive. The first threshold is above all scores
+        (its precision is the second threshold's).
     """
     thresholds = np.unique(np.concatenate([_ranked(positive, points), _ranked(negative, points)]))
     if len(thresholds) > points:
@@ -44,14 +42,14 @@ def curve(positive: FloatArray, negative: FloatArray, points: int = POINTS) -> d
     }
 
 
-def histogram(positive: FloatArray, negative: FloatArray, bins: int = BINS) -> dict[str, Any]:
-    """Rows of two groups by score: edges (bins + 1), positive and negative (bins).
+def histogram(positive: FloatArray, negative: FloatArray, bins: int = 60) -> dict[str, Any]:
+    """Count the rows of two groups by score: edges (bins + 1), positive and negative (bins).
 
     Parameters
     ----------
     positive, negative : (rows,) float64 ndarray
-        Scores, sorted upwards. The outermost bins hold what lies beyond the edges, which leave out
-        half a percent of the rows at either end.
+        Ascending scores. The edges leave out half a percent of the rows at either end; the
+        outermost bins count these rows as well.
     bins : int
     """
     groups = [group for group in (positive, negative) if len(group)]
@@ -71,7 +69,7 @@ def histogram(positive: FloatArray, negative: FloatArray, bins: int = BINS) -> d
 
 
 def _ranked(scores: FloatArray, points: int) -> FloatArray:
-    """The least score, the highest, and those at equal ranks between."""
+    """Pick the lowest and the highest score, and scores at equally spaced ranks between."""
     ranks = np.linspace(0, len(scores) - 1, min(points, len(scores))).round().astype(np.int64)
     found: FloatArray = scores[ranks]
     return found

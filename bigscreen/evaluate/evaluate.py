@@ -1,4 +1,4 @@
-"""How good a model is on a store, block by block: of labels, of targets, of what is outside."""
+"""Evaluation of a model on a store, block by block: classifiers, regressors, one-class machines."""
 
 import math
 import tempfile
@@ -13,13 +13,10 @@ from bigscreen.data.rows import Rows
 from bigscreen.data.targets import plain_label
 from bigscreen.errors import InputError
 from bigscreen.evaluate.curves import curve, histogram
-from bigscreen.evaluate.reliability import ALPHA, Reliability
+from bigscreen.evaluate.reliability import Reliability
 from bigscreen.fleet.protocol import Each
 from bigscreen.model.calibration import Evidence
 from bigscreen.model.model import Model
-
-JOINT_BINS = 40
-"""Bins of targets, and of predictions, that a regression's rows are counted in."""
 
 
 def scored_blocks(
@@ -45,17 +42,17 @@ def _score(model: Model, dataset: Rows, block: tuple[int, int]) -> np.ndarray:
 def evidence_blocks(
     model: Model, dataset: Rows, each: Each = map, wanted: bool = True
 ) -> Iterator[tuple[int, int, np.ndarray, Evidence | None]]:
-    """Score a store block by block, by the machines that probabilities come from, too.
+    """Score a store block by block, with the evidence that probabilities are computed from.
 
     Parameters
     ----------
     wanted : bool
-        Whether there is to be evidence; without, None comes in its place.
+        Whether to compute evidence; if not, it is None.
 
     Yields
     ------
     start, stop, scores, evidence
-        As `scored_blocks`, and what probabilities and label sets are read off.
+        As `scored_blocks`, and the evidence for probabilities and label sets.
     """
     if not wanted:
         for start, stop, scores in scored_blocks(model, dataset, each):
@@ -78,10 +75,9 @@ def evaluate(
     positive: Label | None = None,
     curves: bool = False,
 ) -> dict[str, Any]:
-    """Compare what a model predicts with what a store says, every row counting once.
+    """Compare a model's predictions with the labels or targets of a store; rows count equally.
 
-    Memory is bounded by a few blocks: the scores that the exact AUC has to sort live in temporary
-    files.
+    Memory is bounded by a few blocks: the exact AUC sorts scores in temporary files.
 
     Parameters
     ----------
@@ -91,38 +87,38 @@ def evaluate(
     each : callable
         ``each(function, blocks)``: results in block order.
     positive : label, optional
-        Of a one-class machine: which of the store's labels the rows like those it was fitted on
-        have. Default: the second of two, or the only one.
+        For a one-class machine: the store's label of rows that are like its training rows.
+        Default: the second of two labels, or the only one.
     curves : bool
-        Whether what figures show is wanted, too.
+        Whether to compute the data of figures as well.
 
     Returns
     -------
     dict
-        Of a classifier: rows (labelled), unlabelled, error, accuracy, balanced_accuracy (the mean
-        recall of labels that occur), f1 (of ``labels[1]``; macro average when there are more than
-        two labels), auc and average_precision (binary only, otherwise None), confusion (true label
-        -> predicted label -> rows), by_label (label -> rows, precision, recall, f1; None where
-        nothing is divided); of one with probabilities those of `Reliability.record`, too. With
-        `curves` and rows of both of two labels: curve and scores (of `bigscreen.evaluate.curves`:
-        recall and the like by threshold, rows by score).
+        For a classifier: rows (labelled), unlabelled, error, accuracy, balanced_accuracy (the mean
+        recall of labels that occur), f1 (of ``labels[1]``; the macro average if there are more than
+        two labels), auc and average_precision (None unless there are two labels), confusion (true
+        label -> predicted label -> rows), by_label (label -> rows, precision, recall, f1; None if
+        the divisor is 0). For a classifier with probabilities also the entries of
+        `Reliability.record`. With `curves`, two labels and rows of both: curve and scores (see
+        `bigscreen.evaluate.curves.curve` and `histogram`).
 
-        Of a regressor: rows (with a target), unlabelled, mae and rmse (mean absolute error, root
-        of the mean squared one), r2 (share of the targets' variance that is explained; None if
-        they are all equal), pinball (mean loss of the quantile it was fitted for, else None). With
-        `curves` and targets that differ: joint (low, high: their range, cut into equal bins; rows:
-        those of each bin of predictions, what lies beyond in the outermost, by bin of targets).
+        For a regressor: rows (with a target), unlabelled, mae and rmse (mean absolute and root
+        mean squared error), r2 (explained share of the targets' variance; None if all are equal),
+        pinball (mean loss of the fitted quantile; None for other problems). With `curves` and
+        targets that differ: joint (low and high: the targets' range, cut into equal bins; rows:
+        counts by bin of predictions, clipped to the range, and by bin of targets).
 
-        Of a one-class machine: rows (all), unlabelled, outside (share of rows that are outliers),
-        positive, auc (chance that a row of the positive label scores above one of another label;
-        None without both), outside_by_label (label -> share of its rows).
+        For a one-class machine: rows (all), unlabelled, outside (share of rows that are outliers),
+        positive, auc (chance that a row of the positive label scores above a row of another label;
+        None unless both occur), outside_by_label (label -> share of its rows).
 
     Raises
     ------
     InputError
-        If no row has what is to be compared, the store has targets in place of labels or the
-        other way round or a label that a classifier does not know, or which label is positive
-        does not follow.
+        If no row has a label or target to compare with; if the store has targets but the model
+        predicts labels, or the reverse; if a label is unknown to the classifier; or if it is not
+        clear which label is positive.
     """
     if positive is not None and model.kind != "one-class":
         raise InputError(f"positive is for one-class machines and the model is a {model.kind}")
@@ -134,7 +130,13 @@ def evaluate(
 
 
 def check_outcome(model: Model, dataset: Rows) -> None:
-    """Refuse a store whose rows do not have what the model predicts."""
+    """Refuse a store that has labels if the model predicts numbers, targets if it predicts labels.
+
+    Raises
+    ------
+    InputError
+        Also if no row has a label or target.
+    """
     data = dataset.path or "the data"
     if dataset.regression != (model.kind == "regressor"):
         has, predicts = ("targets", "labels") if dataset.regression else ("labels", "numbers")
@@ -174,7 +176,8 @@ def _classifier(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[s
             counts += np.bincount(pairs, minlength=counts.size).reshape(counts.shape)
             if known is not None and evidence is not None and reliability is not None:
                 own = evidence.among(labelled)
-                reliability.add(known.probabilities(own), known.label_sets(own, ALPHA), truth)
+                sets = known.label_sets(own, reliability.alpha)
+                reliability.add(known.probabilities(own), sets, truth)
             if n_labels == 2:
                 _append(positive, scores[truth == 1, 0])
                 _append(negative, scores[truth != 1, 0])
@@ -203,7 +206,9 @@ def _classifier(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[s
     }
 
 
-def _regressor(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[str, Any]:
+def _regressor(
+    model: Model, dataset: Rows, each: Each, curves: bool, bins: int = 40
+) -> dict[str, Any]:
     asked = model.provenance.get("parameters", {})
     tau = asked["tau"] if asked.get("problem") == "quantile" else None
     targets = dataset.targets
@@ -213,8 +218,8 @@ def _regressor(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[st
     absolute = squares = spread = pinball = 0.0
     low, high = float(targets["low"]), float(targets["high"])
     joined = curves and low < high
-    edges = np.linspace(low, high, JOINT_BINS + 1)
-    joint = np.zeros((JOINT_BINS, JOINT_BINS), dtype=np.int64)
+    edges = np.linspace(low, high, bins + 1)
+    joint = np.zeros((bins, bins), dtype=np.int64)
     for start, stop, scores in scored_blocks(model, dataset, each):
         y = dataset.y(start, stop)
         known = ~np.isnan(y)
@@ -232,7 +237,7 @@ def _regressor(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[st
         "unlabelled": dataset.n_rows - rows,
         "mae": absolute / rows,
         "rmse": math.sqrt(squares / rows),
-        # The computed mean of equal targets may differ from them in its last digit.
+        # (The computed mean of equal targets may differ from them in the last digit.)
         "r2": 1 - squares / spread if targets["high"] > targets["low"] else None,
         "pinball": None if tau is None else pinball / rows,
         **({"joint": {"low": low, "high": high, "rows": joint.tolist()}} if joined else {}),
@@ -265,7 +270,7 @@ def _one_class(model: Model, dataset: Rows, each: Each, positive: Label | None) 
 
 
 def _positive(dataset: Rows, asked: Label | None) -> int | None:
-    """The code of the label that stands for rows inside; None where rows have no labels."""
+    """Find the code of the positive label of a one-class machine; None if rows have no labels."""
     data, labels = dataset.path or "the data", dataset.labels
     some = ", ".join(map(str, labels[:10])) or "none"
     if asked is not None:
@@ -282,7 +287,7 @@ def _positive(dataset: Rows, asked: Label | None) -> int | None:
 
 
 def _f1(counts: np.ndarray) -> float | None:
-    """F1 of label 1 of two, else the mean over labels that occur; None where undefined."""
+    """Compute F1 of label 1 of two labels, else the mean over labels; None if undefined."""
     hits = np.diagonal(counts)
     total = counts.sum(axis=0) + counts.sum(axis=1)
     chosen = total > 0
@@ -292,14 +297,14 @@ def _f1(counts: np.ndarray) -> float | None:
 
 
 def _balanced(counts: np.ndarray) -> float:
-    """The mean share of a label's rows that are predicted rightly, of labels that occur."""
+    """Compute the balanced accuracy: the mean recall of the labels that occur."""
     rows = counts.sum(axis=1)
     there = rows > 0
     return float(np.mean(np.diagonal(counts)[there] / rows[there]))
 
 
 def _by_label(counts: np.ndarray, labels: list[Any]) -> dict[str, dict[str, Any]]:
-    """Rows, precision, recall and F1 of every label."""
+    """Compute rows, precision, recall and F1 of every label; None if the divisor is 0."""
     found = {}
     hits, rows, guessed = np.diagonal(counts), counts.sum(axis=1), counts.sum(axis=0)
     for label, hit, own, guess in zip(
@@ -316,7 +321,10 @@ def _append(file: IO[bytes], scores: np.ndarray) -> None:
 
 
 def _sorted(file: IO[bytes]) -> np.ndarray:
-    """The numbers in a file, sorted in place: the pages can leave memory, an array could not."""
+    """Sort the float64 numbers of a file in place, and map them to memory.
+
+    (Mapped pages can leave memory, unlike an array.)
+    """
     file.flush()
     if file.tell() == 0:
         return np.empty(0)
@@ -326,7 +334,7 @@ def _sorted(file: IO[bytes]) -> np.ndarray:
 
 
 def _auc(positive: np.ndarray, negative: np.ndarray, block: int = 1 << 20) -> float | None:
-    """Share of (positive, negative) pairs in the right order, ties a half; counted exactly."""
+    """Compute the exact AUC: the share of (positive, negative) pairs in order, ties as a half."""
     if not (len(positive) and len(negative)):
         return None
     twice = 0
@@ -341,7 +349,7 @@ def _auc(positive: np.ndarray, negative: np.ndarray, block: int = 1 << 20) -> fl
 def _average_precision(
     positive: np.ndarray, negative: np.ndarray, block: int = 1 << 20
 ) -> float | None:
-    """The mean precision at the score of every positive row, all rows as high as it counted."""
+    """Compute the average precision: the mean precision at the score of each positive row."""
     if not len(positive):
         return None
     total = 0.0

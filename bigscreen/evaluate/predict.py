@@ -1,4 +1,4 @@
-"""Predictions of a whole store as one file in the source's row order, in bounded memory."""
+"""Writing the predictions of a whole store to a file in the source's row order."""
 
 import csv
 import io
@@ -20,28 +20,34 @@ from bigscreen.model.calibration import parse_prior
 from bigscreen.model.model import Model
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
-_TEXT_ROWS = 1 << 16
-_ZEROS = 1 << 20
+TEXT_ROWS = 1 << 16
+"""Rows of a text file that are made text at a time."""
 
 
 class Meaning(NamedTuple):
-    """What is written of rows beside their labels and scores."""
+    """The columns to write in addition to labels and scores: probabilities and label sets."""
 
     probabilities: bool = False
-    """A column ``probability_LABEL`` for every label."""
+    """Whether to write a column ``probability_LABEL`` for every label."""
     prior: Mapping[Any, float] | None = None
-    """The labels' shares among these rows, for the probabilities."""
+    """The labels' shares among these rows, to which probabilities are adjusted."""
     alpha: float | None = None
-    """A column ``in_LABEL`` for every label: whether the row's set at this alpha has it."""
+    """If given, write a column ``in_LABEL`` for every label: whether the row's label set at this
+    alpha contains it."""
 
 
 NOTHING_MORE = Meaning()
 
 
 def check_suffix(out: str | os.PathLike[str]) -> str:
-    """What the name says of the format wanted; InputError if it says nothing.
+    """Return the suffix of the file name, which chooses the format: .csv, .tsv or .npy.
 
-    Without a name that says so a pipe, and "-", standard output, get what .csv does.
+    Pipes and "-", standard output, are csv unless their name has such a suffix.
+
+    Raises
+    ------
+    InputError
+        If a file has another suffix.
     """
     suffix = Path(out).suffix.lower()
     if suffix in (*DELIMITERS, ".npy"):
@@ -71,17 +77,17 @@ def write_predictions(
     out : path
         ``.csv`` or ``.tsv`` with a header line, or ``.npy``: a structured array; "-", standard
         output, is csv. Columns: row (int64, the row's number in the source, from 0), label, score
-        (of the predicted label, or of ``labels[1]`` when there are two; one against one: its votes,
-        and part of one more). Of a regressor row and prediction; the labels of a one-class machine
-        are -1 (outlier) and 1.
+        (the predicted label's, or ``labels[1]``'s if there are two labels; one against one: its
+        votes plus a fraction). A regressor has the columns row and prediction; the labels of a
+        one-class machine are -1 (outlier) and 1.
     all_scores : bool
-        Write every label's score instead; in text one column ``score_LABEL`` each.
+        Write every label's score instead; in text files as columns ``score_LABEL``.
     meaning : Meaning
-        Probabilities and sets to write behind them, of a model that has them.
+        Probabilities and label sets to write as well, if the model has them.
     each : callable
         ``each(function, blocks)``: results in block order.
     deadline : float or None
-        Value of ``time.monotonic()`` after which nothing is written.
+        Value of ``time.monotonic()`` at which to give up.
 
     Raises
     ------
@@ -91,7 +97,7 @@ def write_predictions(
     Returns
     -------
     dict
-        Rows predicted to have each label; empty of a regressor.
+        The number of rows predicted to have each label; empty for a regressor.
     """
     suffix = check_suffix(out)
     width = len(model.labels) if all_scores and len(model.labels) > 2 else 1
@@ -118,7 +124,7 @@ def write_predictions(
             counts = _fill(table, order, model, dataset, each, deadline, meaning)
             table.flush()
         else:
-            # A line of text has no fixed place, so the rows are put in order as records first.
+            # Lines of text differ in length: put the rows in order as records first.
             table = _reserve(records, layout, dataset.n_rows)
             counts = _fill(table, order, model, dataset, each, deadline, meaning)
             names = []
@@ -130,27 +136,26 @@ def write_predictions(
 
 
 def _reserve(file: IO[bytes], layout: np.dtype[Any], rows: int) -> np.memmap:
-    """Space for `rows` records from the file's position on, taken from the disk at once.
+    """Reserve disk space for `rows` records from the file's position on, and map it to memory.
 
-    A memory-mapped write to a disk that is full kills the process; a reservation fails politely.
+    A memory-mapped write to a full disk kills the process, but a reservation raises OSError.
     """
     file.flush()
     offset = file.tell()
     size = max(rows * layout.itemsize, 1)
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), offset, size)
-    else:  # macOS: the space is there once something has been written to it
-        for start in range(0, size, _ZEROS):
-            file.write(bytes(min(_ZEROS, size - start)))
+    else:  # macOS has no such call: write zeros
+        for start in range(0, size, 1 << 20):
+            file.write(bytes(min(1 << 20, size - start)))
         file.flush()
     return np.memmap(file, dtype=layout, mode="r+", offset=offset, shape=(rows,))
 
 
 def _source_order(file: IO[bytes], dataset: Rows) -> np.memmap:
-    """The store's source row numbers in ascending order: a row's place is its rank among them.
+    """Sort the store's source row numbers in a file: a row's output position is its rank.
 
-    A hold-out has gaps in its row numbers, so the number itself is no place. They are sorted in a
-    file: nothing as long as the data is held in memory.
+    (The numbers of a hold-out have gaps. No array as long as the data is held in memory.)
     """
     order = _reserve(file, np.dtype(np.int64), dataset.n_rows)
     for start, stop in map(dataset.chunk, range(dataset.n_chunks)):
@@ -168,7 +173,7 @@ def _fill(
     deadline: float | None,
     meaning: Meaning,
 ) -> dict[str, int]:
-    """Write every prediction to the place that its source row has; count the labels."""
+    """Write every prediction at its source row's rank; return the count of each label."""
     labels = np.asarray(model.labels)
     counts = np.zeros(len(labels), dtype=np.int64)
     prior = None if meaning.prior is None else parse_prior(meaning.prior, model.labels)
@@ -205,8 +210,8 @@ def _write_text(file: IO[bytes], table: np.memmap, names: list[str], delimiter: 
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
     writer.writerow(names)
-    for start in range(0, len(table), _TEXT_ROWS):
-        part = table[start : start + _TEXT_ROWS]
+    for start in range(0, len(table), TEXT_ROWS):
+        part = table[start : start + TEXT_ROWS]
         columns: list[Any] = []
         for name in table.dtype.names or ():
             values = part[name]

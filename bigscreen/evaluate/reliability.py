@@ -1,4 +1,4 @@
-"""Whether probabilities hold: of rows that were given one, how often it came true."""
+"""Tests of predicted probabilities against true labels: log loss, Brier score, calibration."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from numpy.typing import NDArray
 
 from bigscreen.numerics.rows import FloatArray
 
-BINS = 10
-ALPHA = 0.1
-"""What the sets of labels are looked at for."""
-
-NEVER = float(np.finfo(np.float64).eps)
-"""The least probability that the logarithm is taken of, as in scikit-learn."""
+LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
+"""The log loss raises smaller probabilities to this one, as scikit-learn does."""
 
 
 class Reliability:
-    """What `evaluate` says of probabilities and sets of labels, rows being added block by block.
+    """Measures of predicted probabilities and label sets, summed block by block.
 
     Parameters
     ----------
     labels : list
+    alpha : float
+        The label sets that are added hold the true label with a probability of 1 - alpha.
+    bins : int
+        Bins of the probabilities, for the calibration error.
     """
 
-    def __init__(self, labels: list[Any]) -> None:
-        self.labels, k = labels, len(labels)
+    def __init__(self, labels: list[Any], alpha: float = 0.1, bins: int = 10) -> None:
+        self.labels, self.alpha, k = labels, alpha, len(labels)
         self.rows = np.zeros(k, np.int64)
         self.covered = np.zeros(k, np.int64)
         self.size = 0
         self.loss = self.squares = 0.0
-        self.bins = np.zeros((BINS, 3))
+        self.bins = np.zeros((bins, 3))
 
     def add(
         self, probabilities: FloatArray, sets: NDArray[np.bool_], truth: NDArray[np.int64]
     ) -> None:
-        """Take in rows: probabilities and sets (rows, labels), and their labels' codes."""
+        """Add rows: their probabilities and label sets (rows, labels), and true codes (rows,)."""
         k, own = len(self.labels), np.arange(len(truth))
         self.rows += np.bincount(truth, minlength=k)
         self.covered += np.bincount(truth[sets[own, truth]], minlength=k)
         self.size += int(np.count_nonzero(sets))
-        self.loss -= float(np.sum(np.log(probabilities[own, truth].clip(NEVER))))
+        self.loss -= float(np.sum(np.log(probabilities[own, truth].clip(LEAST_PROBABILITY))))
         if k == 2:
             said, came = probabilities[:, 1], truth == 1
             self.squares += float(np.sum((said - came) ** 2))
@@ -51,18 +51,20 @@ class Reliability:
             wrong = probabilities.copy()
             wrong[own, truth] -= 1.0
             self.squares += float(np.sum(wrong**2))
-        place = np.minimum((said * BINS).astype(np.int64), BINS - 1)
+        bins = len(self.bins)
+        place = np.minimum((said * bins).astype(np.int64), bins - 1)
         for column, weights in enumerate((None, said, came.astype(np.float64))):
-            self.bins[:, column] += np.bincount(place, weights, BINS)
+            self.bins[:, column] += np.bincount(place, weights, bins)
 
     def record(self) -> dict[str, Any]:
-        """The findings, JSON-able.
+        """Return the measures, JSON-able.
 
-        log_loss, brier (mean squared error of the second label's probability; of more labels
-        summed over all), calibration_error (mean over rows of how far a bin's mean probability is
-        from the share that came true), reliability (from where, rows, mean probability and share of
-        every tenth that has rows: of the second of two labels, else of the likeliest), sets (alpha,
-        coverage of all rows and of each label's, size: mean number of labels).
+        log_loss; brier: mean squared error of the second label's probability, or with more labels
+        summed over all; calibration_error: mean over rows of the distance between a bin's mean
+        probability and its share of true predictions; reliability: for every bin with rows, where
+        it starts, its rows, mean probability and share of true predictions (of the second of two
+        labels, else of the likeliest label); sets: alpha, coverage of all rows and of each label's
+        rows, and size, the mean number of labels in a set.
         """
         total = int(self.rows.sum())
         filled = self.bins[self.bins[:, 0] > 0]
@@ -73,12 +75,17 @@ class Reliability:
             "brier": self.squares / total,
             "calibration_error": error,
             "reliability": [
-                {"from": k / BINS, "rows": int(n), "probability": said / n, "share": came / n}
+                {
+                    "from": k / len(self.bins),
+                    "rows": int(n),
+                    "probability": said / n,
+                    "share": came / n,
+                }
                 for k, (n, said, came) in enumerate(self.bins.tolist())
                 if n
             ],
             "sets": {
-                "alpha": ALPHA,
+                "alpha": self.alpha,
                 "coverage": int(self.covered.sum()) / total,
                 "size": self.size / total,
                 "by_label": {str(label): hit / n for label, hit, n in pairs if n},

@@ -1,4 +1,4 @@
-"""The rows of a ledger as a file."""
+"""Writing the rows of a ledger, with what is proved of each, to a file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from bigscreen.evaluate.predict import DELIMITERS, check_suffix
+from bigscreen.evaluate.predict import DELIMITERS, TEXT_ROWS, check_suffix
 from bigscreen.files.output import replacing
 from bigscreen.model.ledger import Ledger
-
-TEXT_ROWS = 1 << 16
 
 
 def write_rows(
@@ -24,7 +22,7 @@ def write_rows(
     status: str | None = None,
     top: int | None = None,
 ) -> None:
-    """Write what is proved of rows to `out`, which appears whole or not at all.
+    """Write what is proved of each row to `out`, which appears whole or not at all.
 
     Parameters
     ----------
@@ -33,9 +31,9 @@ def write_rows(
         output, is csv. Columns: score (the label, where there are several ledgers), row (int64, the
         row's number in the source), status, margin (float32).
     ledgers, labels
-        Of every score.
+        One ledger and one label for each score.
     status, top
-        Which rows: see `Ledger.list_rows`.
+        Which rows to list: see `Ledger.list_rows`.
     """
     suffix = check_suffix(out)
     names = [str(label) for label in labels]

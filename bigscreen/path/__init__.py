@@ -1,1 +1,1 @@
-"""A grid of C or nu: every point from the one before, rules before each, folds that judge it."""
+"""Paths: one problem solved for every value of a grid of C or nu, warm-started, with folds."""

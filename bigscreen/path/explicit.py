@@ -1,23 +1,24 @@
-"""The stage of explicit features in memory: rows of a linear machine, or stored kernel features.
+"""The stage for explicit features in memory: rows of a linear machine, or stored kernel features.
 
-Every solve ends with one pass over all rows, which gives w(alpha) afresh, all scores and the gap;
-the scores are those the next point's rules and its start need, so a row that a rule has decided
-is read once a point.
+Every solve ends with one pass over all rows, which sums w(alpha) again and computes all scores and
+the gap. The next point's screening rules and start use these scores, so a row that a rule has
+decided is read only once per point.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.certify.certificate import SquaredNorm
+from bigscreen.certify.explicit import UNIT_ROUNDOFF
 from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.explicit_newton import ProxNewton
 from bigscreen.path.explicit_rows import (
-    SUM_UNIT,
     ExplicitRows,
     Goal,
     RowSum,
@@ -29,33 +30,49 @@ from bigscreen.problems.point import sufficient_gap
 from bigscreen.screening.regions import Scores
 from bigscreen.solvers.coordinate import EpochRows, epoch
 
-NEWTON_WIDTH = 1500
-"""Columns, or rows, up to which Newton steps, with matrices of that size, beat epochs."""
 
-QUICK_WIDTH = 3000
-"""The same where the matrices are summed from those of the step before, in float32."""
+@dataclass(frozen=True)
+class ExplicitTuning:
+    """Tuned values of the stage for explicit features.
 
-DENSE_WIDTH = 20_000
-"""Columns up to which some rows are written out dense for a Newton step."""
+    Parameters
+    ----------
+    max_newton_size, max_quick_newton_size : int
+        Take Newton steps if the rows or the columns are at most this many, the size of a step's
+        matrix; else coordinate descent. The second: if quick stages update the matrix of the step
+        before in float32.
+    max_dense_columns : int
+        Take no Newton steps if there are more columns: they write rows out dense.
+    max_retries : int
+        Continue a solve at most this often after its certificate has refuted it.
+    max_epochs : int
+        Coordinate descent returns its point after this many epochs, whatever the gap.
+    """
 
-TRIES = 6
-"""Times that a solve goes on after its certificate refuted it."""
+    max_newton_size: int = 1500
+    max_quick_newton_size: int = 3000
+    max_dense_columns: int = 20_000
+    max_retries: int = 6
+    max_epochs: int = 5000
+
+
+EXPLICIT = ExplicitTuning()
 
 
 class Engine(Protocol):
-    """A solver of undecided rows: it moves alpha until they meet the goal."""
+    """A solver that moves the alpha of undecided rows until their gap meets a goal."""
 
     h: float
-    """What it keeps from solve to solve (0: nothing)."""
+    """Width of the smoothing band, kept from solve to solve (0: the solver has none)."""
 
     def begin(self, rows: UndecidedRows) -> None: ...
 
     def run(self, rows: UndecidedRows, goal: Goal) -> bool:
-        """Move ``rows``; False once there is nothing more that it can do."""
+        """Move the alpha of ``rows`` towards the goal; return False once no step helps."""
 
 
 class ColumnsStage:
-    """Rows of explicit features in memory, and solvers for problems without a coupling.
+    """The stage for explicit features in memory; it solves problems without a coupling.
 
     Parameters
     ----------
@@ -64,7 +81,8 @@ class ColumnsStage:
     constant : bool
         Whether a 1 is appended to every phi.
     quick : bool
-        As `ProxNewton` takes it.
+        Compute Newton directions by Cholesky factors (see `ProxNewton`).
+    tuning : ExplicitTuning
 
     Raises
     ------
@@ -72,36 +90,42 @@ class ColumnsStage:
         If X is neither dense nor CSR, or not floating point.
     """
 
-    def __init__(self, X: Any, constant: bool = False, quick: bool = False) -> None:
-        self._begin(ExplicitRows(X, constant), quick)
+    def __init__(
+        self,
+        X: Any,
+        constant: bool = False,
+        quick: bool = False,
+        tuning: ExplicitTuning = EXPLICIT,
+    ) -> None:
+        self._begin(ExplicitRows(X, constant), quick, tuning)
 
-    def beside(self) -> ColumnsStage:
-        """A stage on the same rows that has solved nothing yet, for another thread."""
+    def for_thread(self) -> ColumnsStage:
+        """Return a new stage on the same rows that has solved nothing yet, for another thread."""
         other = ColumnsStage.__new__(ColumnsStage)
-        other._begin(self.columns, self.quick)
+        other._begin(self.columns, self.quick, self.tuning)
         return other
 
-    def _begin(self, columns: ExplicitRows, quick: bool) -> None:
-        self.columns, self.quick = columns, quick
+    def _begin(self, columns: ExplicitRows, quick: bool, tuning: ExplicitTuning) -> None:
+        self.columns, self.quick, self.tuning = columns, quick, tuning
         rows, width = columns.n_rows, columns.width
-        limit = QUICK_WIDTH if quick else NEWTON_WIDTH
-        narrow = min(rows, width) <= limit and width <= DENSE_WIDTH
-        self._engine: Engine = Descent(self.columns)
+        limit = tuning.max_quick_newton_size if quick else tuning.max_newton_size
+        narrow = min(rows, width) <= limit and width <= tuning.max_dense_columns
+        self._engine: Engine = CoordinateDescent(self.columns, tuning.max_epochs)
         if narrow:
             self._engine = ProxNewton(self.columns, quick)
         self._last: PathPoint | None = None
-        # Of the last point: ``s alpha``, for alpha alone does not say which machine's w it is where
-        # labels stand one against the rest; and its scores.
+        # The last point's ``sign * alpha`` and scores. (If classes are solved one against the rest,
+        # alpha without its signs does not say which machine it belongs to.)
         self._coef = self._scored = np.zeros(rows)
         self._sum = RowSum(np.zeros(self.columns.width), 0.0)
 
     @property
     def norms(self) -> FloatArray:
-        """Upper bounds of ``||phi_i||`` (n,), the constant's 1 included where there is one."""
+        """Upper bounds of ``||phi_i||``, float64 (n,), including the 1 of the constant if any."""
         return self.columns.norms
 
     def solve(self, task: PointTask) -> PathPoint:
-        """Solve to a relative gap, proved over all rows; see ``stage.Stage``.
+        """Solve a point to its relative gap, proved over all rows; see ``stage.Stage``.
 
         Raises
         ------
@@ -123,7 +147,7 @@ class ColumnsStage:
             if best is None or solved.gap < best.gap:
                 best, kept = solved, total
             done = best.gap <= sufficient_gap(best.rounding, best.primal, task.tol)
-            if done or not able or goal.expired() or tries > TRIES:
+            if done or not able or goal.expired() or tries > self.tuning.max_retries:
                 break
             goal.sharpen()
             rows.renew(total)
@@ -133,11 +157,11 @@ class ColumnsStage:
         return best
 
     def products(self, coef: FloatArray) -> Scores:
-        """Scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
+        """Compute the scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
         return self._scores(self.columns.sum(coef))
 
     def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
-        """``coef`` of the columns, float64 (d,), and ``constant``, the offset's penalised part."""
+        """Return ``coef`` of the columns, float64 (d,), and ``constant``, the penalised offset."""
         columns = self.columns
         w = (self._sum if solved is self._last else columns.sum(dual.sign * solved.alpha)).w
         coef, constant = (w[:-1], float(w[-1])) if columns.constant else (w, 0.0)
@@ -156,7 +180,7 @@ class ColumnsStage:
 
     # -- where a solve starts --------------------------------------------------------------------
     def _rows(self, task: PointTask) -> UndecidedRows:
-        """The rows that may move, their alpha and its w, and a w to start from with its scores."""
+        """Collect the rows that may move, their alpha and w(alpha), and a w to start from."""
         columns, coef, rows = self.columns, task.dual.sign * task.alpha, task.live
         given = columns, task.dual, task.alpha, rows
         if task.point is not None:
@@ -173,16 +197,17 @@ class ColumnsStage:
         change = coef - factor * self._coef
         moved = np.flatnonzero(change)
         columns.add(moved, change[moved], total.w)
-        # Where the box grows by a factor the optimal w hardly moves: start at the last w itself.
+        # If the box grows by a factor, the optimal w hardly moves: start at the last w itself.
         found = UndecidedRows(*given, total, self._sum.w.copy(), self._scored[rows], ray=False)
         found.moves = len(moved) + 1
         return found
 
     @staticmethod
     def _factor(now: FloatArray, before: FloatArray) -> float | None:
-        """What the undecided part of the last ``s alpha`` was multiplied with; None: with nothing.
+        """Return the factor between the undecided rows' ``sign * alpha`` now and at the last point.
 
-        A factor of some rows alone is one of what a stage starts at, for the others are known.
+        None if they are not proportional. Decided rows need not share the factor: their alpha is
+        known.
         """
         if not len(now):
             return None
@@ -195,34 +220,30 @@ class ColumnsStage:
 
     # -- the pass over all rows ------------------------------------------------------------------
     def _certified(self, dual: Dual, alpha: FloatArray) -> tuple[PathPoint, RowSum]:
-        """The point at alpha with its scores and gap over all rows; and its w."""
+        """Return the point at alpha with its scores and gap over all rows, and its w."""
         columns, total = self.columns, self.columns.sum(dual.sign * alpha)
         square, length = float(total.w @ total.w), float(np.linalg.norm(total.w))
         error = 2 * length * total.error + total.error**2
-        error += 2 * (columns.width + 4) * SUM_UNIT * square
+        error += 2 * (columns.width + 4) * UNIT_ROUNDOFF * square
         norm = SquaredNorm(square, error)
         return PathPoint.proved(dual, alpha, self._scores(total), norm=norm), total
 
     def _scores(self, total: RowSum) -> Scores:
-        """Scores of all rows of a w."""
+        """Compute the scores of all rows for a w, with a bound on their errors."""
         w, columns = total.w, self.columns
         return Scores(columns.scores(w), columns.score_error(w) + columns.largest * total.error)
 
 
-EPOCHS = 5000
-"""Epochs before the point is handed back whatever it is."""
-
-
-class Descent:
-    """Coordinate descent: a fresh random order for every epoch, from one seed for all solves."""
+class CoordinateDescent:
+    """Coordinate descent, with a new random order of the rows in every epoch (fixed seed)."""
 
     h = 0.0
 
-    def __init__(self, columns: ExplicitRows) -> None:
-        self.columns = columns
+    def __init__(self, columns: ExplicitRows, max_epochs: int) -> None:
+        self.columns, self.max_epochs = columns, max_epochs
 
     def begin(self, rows: UndecidedRows) -> None:
-        """Take up rows."""
+        """Prepare to solve these rows, from the same seed in every solve."""
         self._rng = np.random.default_rng(0)
         whole = rows.whole
         tube = np.zeros(len(whole)) if whole.tube is None else whole.tube
@@ -230,7 +251,7 @@ class Descent:
         self._problem = tuple(map(np.ascontiguousarray, arrays))
 
     def run(self, rows: UndecidedRows, goal: Goal) -> bool:
-        """Move ``rows`` until their gap is as asked; False where no step helps."""
+        """Move the alpha of ``rows`` until their gap meets the goal; False if no step helps."""
         columns, alpha = self.columns, rows.full_alpha
         active = np.zeros(len(alpha), np.bool_)
         threshold, due, done = np.inf, 1, 0
@@ -245,7 +266,7 @@ class Descent:
             done += 1
             if done < due and threshold > 1e-14 and not goal.expired():
                 continue
-            # Scores of all undecided rows cost about an epoch: look more rarely as time goes by.
+            # The scores of all undecided rows cost about an epoch: compute them ever more rarely.
             due = done + max(1, done // 4)
             rows.alpha[:] = alpha[rows.ids]
             rows.point = rows.w
@@ -253,7 +274,7 @@ class Descent:
             gap = rows.dual.frank_wolfe_gap(rows.alpha, rows.scores)
             if gap <= 0.9 * goal.tol * abs(rows.value) or goal.expired():
                 return True
-            if done > EPOCHS or (threshold <= 1e-14 and active[rows.ids].all()):
+            if done > self.max_epochs or (threshold <= 1e-14 and active[rows.ids].all()):
                 return False
             if goal.dynamic and rows.screen(gap, 0.0) is not None:
                 alpha = rows.full_alpha

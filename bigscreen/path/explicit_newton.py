@@ -1,13 +1,14 @@
-"""Proximal points of the dual, each by a semismooth Newton method in w: exact where d is small.
+"""The proximal point method on the dual, each round by a semismooth Newton method in w.
 
-The dual of ``sum loss_i(u_i)`` gets the proximal term ``1/2 sum delta_i (alpha_i - c_i)^2``, with
-``delta_i = 2 h / (hi_i - lo_i)`` and c the alpha of the round before (Rockafellar 1976;
-Li et al. 2018; maths.md 5.8). Its primal is smooth with a piecewise linear gradient,
+A round adds the proximal term ``1/2 sum delta_i (alpha_i - c_i)^2`` to the dual of
+``sum loss_i(u_i)``, with ``delta_i = 2 h / (hi_i - lo_i)`` and the centre c, the alpha of the round
+before (Rockafellar 1976; Li et al. 2018; maths.md 5.8). The round's primal is smooth with a
+piecewise linear gradient,
 ``w - w(alpha(w))``,  ``alpha_i(w) = clip(soft(c_i + G_i / delta_i, e_i / delta_i), lo_i, hi_i)``,
-so Newton steps end at its exact minimum, where w = w(alpha), and the only gap that is left is that
-of alpha's rows within the zone: of width h in G about the margin in the first round, less in every
-further one. A step costs one product of the undecided rows with a direction and the d x d sums of
-the rows in the zone; at the next point of a path three or four of them do.
+so Newton steps end at its exact minimum, where w = w(alpha). The gap that remains comes only from
+the rows in the smoothing band: those whose G is within h of the hinge point in the first round, and
+within less in later rounds. A step costs one product of the undecided rows with a direction and
+the d x d sum over the rows in the band; the next point of a path takes three or four steps.
 """
 
 from __future__ import annotations
@@ -19,37 +20,38 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.certify.explicit import UNIT_ROUNDOFF
 from bigscreen.numerics.cholesky import Factor, factorise
 from bigscreen.numerics.rows import FloatArray, njit, row_axpy
-from bigscreen.path.explicit_rows import SUM_UNIT, ExplicitRows, Goal, UndecidedRows
+from bigscreen.path.explicit_rows import ExplicitRows, Goal, UndecidedRows
 from bigscreen.problems.dual_sums import row_gap
 
 
 @dataclass(frozen=True)
 class ProximalTuning:
-    """Tuned values of the Newton steps to proximal points.
+    """Tuned values of the proximal point method.
 
     Parameters
     ----------
     max_steps : int
-        Steps before the point is handed back whatever it is.
+        Return the point after this many Newton steps, whatever its gap.
     first_h, max_h : float
-        First and largest h, as part of the mean |G|.
+        Half-width h of the first smoothing band, and the largest h that a solve starts with, as
+        parts of the mean |G|.
     gram_rows : int
-        Rows of the zone that are held as float64 at once.
+        Rows of the band that are made dense float64 at a time.
     strip_rows : int
-        Rows whose products are summed in float32 before their sum is added to the others' in
-        float64.
-    max_idle : int
-        Rounds without progress after which float64 has no more to give.
-    min_gain : float
-        Part of the gap that D gains in a round, at least, if there is progress.
-    rough_rounds : int
-        Rounds that need not be solved to their end.
-    trials : int
-        Step lengths tried along a direction.
+        Rows of the band whose products are summed in float32, before the sum is added in float64.
+    max_idle_rounds : int
+        Stop after this many rounds without progress: the rest is rounding.
+    min_gain_fraction : float
+        A round has made progress if D gained at least this part of the gap.
+    max_inexact_rounds : int
+        The first rounds, which need not be solved to their exact minimum.
+    max_root_trials : int
+        Evaluations of the derivative in a line search.
     max_round_steps : int
-        Steps of a round after which its zone is taken to be too narrow for a centre so far off.
+        Widen the band tenfold if a round takes more steps: it is too narrow for so far a centre.
     """
 
     max_steps: int = 500
@@ -57,10 +59,10 @@ class ProximalTuning:
     max_h: float = 0.5
     gram_rows: int = 4096
     strip_rows: int = 1024
-    max_idle: int = 4
-    min_gain: float = 1e-3
-    rough_rounds: int = 3
-    trials: int = 12
+    max_idle_rounds: int = 4
+    min_gain_fraction: float = 1e-3
+    max_inexact_rounds: int = 3
+    max_root_trials: int = 12
     max_round_steps: int = 40
 
 
@@ -68,7 +70,10 @@ PROXIMAL = ProximalTuning()
 
 
 class ProximalTerms(NamedTuple):
-    """The rows' dual and its proximal term: centre and width of the zone; alpha, which it moves."""
+    """The undecided rows' dual with its proximal term, and the alpha that a step updates.
+
+    ``centre``: the alpha of the round before; ``h``: half the width of the smoothing band.
+    """
 
     sign: FloatArray
     lin: FloatArray
@@ -80,43 +85,44 @@ class ProximalTerms(NamedTuple):
     alpha: FloatArray
 
 
-class ZoneMoment:
-    """``sum slope_i phi_i phi_i'`` over a zone: of a step only rows that enter or leave cost.
+class BandMoment:
+    """The matrix ``sum slope_i phi_i phi_i'`` over a smoothing band, updated from step to step.
 
-    Slopes of all rows are multiplied alike from one call to the next.
+    Only rows that enter or leave the band cost products. Between two calls the slopes of all rows
+    change by one common factor.
     """
 
-    def __init__(self, columns: ExplicitRows) -> None:
-        self.columns = columns
+    def __init__(self, columns: ExplicitRows, strip_rows: int) -> None:
+        self.columns, self.strip_rows = columns, strip_rows
         self._sum = np.zeros((0, 0))
         self._inside = np.empty(0, np.int64)
         self._slope = np.empty(0)
 
-    def forget(self) -> None:
-        """Begin with a new zone."""
+    def reset(self) -> None:
+        """Forget the rows of the band, so that the next matrix is summed anew."""
         self._inside, self._slope = self._inside[:0], self._slope[:0]
 
-    def of(self, zone: NDArray[np.int64], slope: FloatArray) -> FloatArray:
-        """The matrix (d, d) of these rows, ascending; the caller's own."""
+    def matrix(self, band: NDArray[np.int64], slope: FloatArray) -> FloatArray:
+        """Return the matrix (d, d) of a band's rows, which ascend, as a copy."""
         common, now, before = np.intersect1d(
-            zone, self._inside, assume_unique=True, return_indices=True
+            band, self._inside, assume_unique=True, return_indices=True
         )
         if 2 * len(common) <= len(self._inside) or not len(common):
             width = self.columns.width
             self._sum, common = np.zeros((width, width)), common[:0]
-            self._add(zone, slope, 1.0)
+            self._add(band, slope, 1.0)
         else:
             self._sum *= slope[now[0]] / self._slope[before[0]]
-            self._add(*_without(zone, slope, now), 1.0)
+            self._add(*_without(band, slope, now), 1.0)
             gone, old = _without(self._inside, self._slope, before)
             self._add(gone, old * (slope[now[0]] / self._slope[before[0]]), -1.0)
-        self._inside, self._slope = zone, slope
+        self._inside, self._slope = band, slope
         return self._sum.copy()
 
     def _add(self, rows: NDArray[np.int64], slope: FloatArray, sign: float) -> None:
         scale = np.sqrt(slope)
-        for a in range(0, len(rows), PROXIMAL.strip_rows):
-            own = slice(a, a + PROXIMAL.strip_rows)
+        for a in range(0, len(rows), self.strip_rows):
+            own = slice(a, a + self.strip_rows)
             part = self.columns.dense(rows[own], scale[own], np.float32)
             self._sum += sign * (part.T @ part)
 
@@ -124,51 +130,57 @@ class ZoneMoment:
 def _without(
     rows: NDArray[np.int64], slope: FloatArray, places: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], FloatArray]:
-    """All but those at some places."""
+    """Drop the entries of ``rows`` and ``slope`` at the positions ``places``."""
     kept = np.ones(len(rows), np.bool_)
     kept[places] = False
     return rows[kept], slope[kept]
 
 
 class ProxNewton:
-    """The proximal Newton method; from solve to solve it keeps h, which suits neighbours.
+    """The proximal point method with Newton steps; h is kept for the next point of a path.
 
     Parameters
     ----------
     columns : ExplicitRows
     quick : bool
-        Compute directions by Cholesky factors: in half the time, with other last bits than those
-        that paths have had so far.
+        Compute directions by Cholesky factors: in half the time, with other last bits than the
+        general solver's, which published paths have.
+    tuning : ProximalTuning
     """
 
-    def __init__(self, columns: ExplicitRows, quick: bool = False) -> None:
-        self.columns, self.quick, self.moment = columns, quick, ZoneMoment(columns)
+    def __init__(
+        self, columns: ExplicitRows, quick: bool = False, tuning: ProximalTuning = PROXIMAL
+    ) -> None:
+        self.columns, self.quick, self.tuning = columns, quick, tuning
+        self.moment = BandMoment(columns, tuning.strip_rows)
         self.h = 0.0
-        self._kept: tuple[NDArray[np.int64], float, FloatArray | None, Factor] | None = None
+        self._factored: tuple[NDArray[np.int64], float, FloatArray | None, Factor] | None = None
 
     def begin(self, rows: UndecidedRows) -> None:
-        """Take up rows: their alpha is the first centre."""
+        """Prepare to solve these rows: their alpha is the first centre."""
+        tuning = self.tuning
         self.centre = rows.alpha.copy()
-        self.moment.forget()
-        self._worn, self._kept = False, None
+        self.moment.reset()
+        self._step_was_zero, self._factored = False, None
         size = float(np.mean(np.abs(rows.dual.gradient(rows.scores)))) if len(rows.ids) else 1.0
         size = size if size > 0 else 1.0
-        self.h = min(self.h, PROXIMAL.max_h * size) if self.h > 0 else PROXIMAL.first_h * size
+        self.h = min(self.h, tuning.max_h * size) if self.h > 0 else tuning.first_h * size
         if rows.ray and rows.point.any():
-            self._shorten(rows)
+            self._scale_point(rows)
 
     def run(self, rows: UndecidedRows, goal: Goal) -> bool:
-        """Move ``rows`` until their gap is as asked; False where no step helps."""
+        """Move the alpha of ``rows`` until their gap meets the goal; False if no step helps."""
+        tuning = self.tuning
         rounds, idle, last, taken, value = 0, 0, np.inf, 0, -np.inf
-        if self._worn:
-            # The certificate found a wider gap, for alpha is as coarse as h is small.
+        if self._step_was_zero:
+            # The certificate found a wider gap: the smaller h, the coarser alpha is rounded.
             self.h *= 30.0
             self.centre = rows.alpha.copy()
-            self._worn = False
-        for _ in range(PROXIMAL.max_steps):
+            self._step_was_zero = False
+        for _ in range(tuning.max_steps):
             if not len(rows.ids):
                 return True
-            zone, slope, gap = self._respond(rows)
+            band, slope, gap = self._update_alpha(rows)
             target = 0.9 * goal.tol * abs(rows.value)
             gradient = rows.point - rows.w
             if goal.dynamic:
@@ -176,38 +188,39 @@ class ProxNewton:
                 if stay is not None:
                     self.centre = self.centre[stay]
                     continue
-            step = self._direction(rows.ids[zone], slope, gradient)
+            step = self._direction(rows.ids[band], slope, gradient)
             decrease = -float(gradient @ step)
-            nothing = np.linalg.norm(step) <= 4 * SUM_UNIT * np.linalg.norm(rows.point)
+            nothing = np.linalg.norm(step) <= 4 * UNIT_ROUNDOFF * np.linalg.norm(rows.point)
             exact = nothing or decrease <= goal.sharpness * min(gap, target)
             if exact and gap <= target:
-                self._worn = nothing
-                # A zone whose gap is far below what is asked only takes more rows apart.
+                self._step_was_zero = nothing
+                # If the gap is far below the target, a wider band would have saved steps.
                 wider = np.sqrt(0.7 * target / gap) if gap > 0 else 2.0
                 self.h *= min(2.0, max(1.0, wider)) if rounds == 0 else 1.0
                 return True
             if goal.expired():
                 return True
-            # Rough rounds to begin with save steps; a proximal method converges by exact ones. One
-            # without a step would leave the gap as it was: where boxes are of all sizes, an error
-            # that is small for the widest is not for the others.
-            over = exact or (decrease <= 0.01 * gap and rounds < PROXIMAL.rough_rounds)
+            # Inexact first rounds save steps; later ones must be exact for the method to converge.
+            # Each round takes a step: if boxes differ much in size, an error that is small for the
+            # widest box is large for the others, and a round without a step leaves the gap as is.
+            inexact = decrease <= 0.01 * gap and rounds < tuning.max_inexact_rounds
+            over = exact or inexact
             if gap > target and over and (taken > 0 or nothing):
-                # Where D still rises the gap follows, if late.
+                # While D rises, the gap will fall, if later.
                 rise, value = rows.value - value, rows.value
-                still = gap > 0.9 * last and rise <= PROXIMAL.min_gain * gap
+                still = gap > 0.9 * last and rise <= tuning.min_gain_fraction * gap
                 idle = idle + 1 if exact and still else 0
-                if idle == PROXIMAL.max_idle:
+                if idle == tuning.max_idle_rounds:
                     return False
                 if gap > 0.25 * last:
                     self.h *= max(0.2, min(0.7, 0.7 * np.sqrt(target / gap)))
                 if exact and gap > 0.9 * last:
-                    # All of what is left may be far inside of the zone: exact fits leave so little.
+                    # (If the rows are fitted exactly, the whole gap is of rows deep in the band.)
                     self.h = min(self.h, 10.0 * gap / rows.room)
                 rounds, last, taken = rounds + 1, gap, 0
                 self.centre = rows.alpha.copy()
                 continue
-            if taken == PROXIMAL.max_round_steps:
+            if taken == tuning.max_round_steps:
                 self.h, taken = 10.0 * self.h, 0
                 continue
             self._move(rows, gradient, step, decrease)
@@ -215,14 +228,18 @@ class ProxNewton:
             taken += 1
         return True
 
-    def _respond(self, rows: UndecidedRows) -> tuple[NDArray[np.int64], FloatArray, float]:
-        """alpha at the scores of the point, and its w; rows in the zone, their slopes, the gap."""
-        zone, slope = np.empty(len(rows.ids), np.int64), np.empty(len(rows.ids))
+    def _update_alpha(self, rows: UndecidedRows) -> tuple[NDArray[np.int64], FloatArray, float]:
+        """Set alpha to the proximal response at the scores; return the band, its slopes, the gap.
+
+        w(alpha) is updated as well.
+        """
+        band, slope = np.empty(len(rows.ids), np.int64), np.empty(len(rows.ids))
         X, constant = self.columns.X, self.columns.constant
-        made = _respond(X, constant, rows.ids, rows.scores, self._terms(rows), rows.w, zone, slope)
+        given = rows.ids, rows.scores, self._terms(rows)
+        made = _update_alpha(X, constant, *given, rows.w, band, slope)
         found, moved, gap = made
         rows.moves += moved
-        return zone[:found], slope[:found], gap
+        return band[:found], slope[:found], gap
 
     def _terms(self, rows: UndecidedRows) -> ProximalTerms:
         dual = rows.dual
@@ -230,50 +247,50 @@ class ProxNewton:
         return ProximalTerms(*of_rows, self.centre, self.h, rows.alpha)
 
     def _direction(
-        self, zone: NDArray[np.int64], slope: FloatArray, gradient: FloatArray
+        self, band: NDArray[np.int64], slope: FloatArray, gradient: FloatArray
     ) -> FloatArray:
-        """``-(I + sum slope_i phi_i phi_i')^-1 gradient``."""
+        """Compute the Newton direction ``-(I + sum slope_i phi_i phi_i')^-1 gradient``."""
         width, scale = self.columns.width, np.sqrt(slope)
-        if self.quick and len(zone):
-            found = self._quick_direction(zone, slope, gradient)
+        if self.quick and len(band):
+            found = self._quick_direction(band, slope, gradient)
             if found is not None:
                 return found
-        if len(zone) < (width if self.quick else width // 2):
-            # The same through the matrix of products between the rows.
-            B = self.columns.dense(zone, scale)
+        if len(band) < (width if self.quick else width // 2):
+            # Woodbury: solve a system in the band's rows if they are fewer than the columns.
+            B = self.columns.dense(band, scale)
             inner = B @ B.T
-            inner[np.diag_indices(len(zone))] += 1.0
+            inner[np.diag_indices(len(band))] += 1.0
             return np.asarray(B.T @ _solve(inner, B @ gradient) - gradient)
         H = np.eye(width)
-        for a in range(0, len(zone), PROXIMAL.gram_rows):
-            part = slice(a, a + PROXIMAL.gram_rows)
-            B = self.columns.dense(zone[part], scale[part])
+        for a in range(0, len(band), self.tuning.gram_rows):
+            part = slice(a, a + self.tuning.gram_rows)
+            B = self.columns.dense(band[part], scale[part])
             H += B.T @ B
         return -_solve(H, gradient)
 
     def _quick_direction(
-        self, zone: NDArray[np.int64], slope: FloatArray, gradient: FloatArray
+        self, band: NDArray[np.int64], slope: FloatArray, gradient: FloatArray
     ) -> FloatArray | None:
-        """The same by a Cholesky factor; None where rounding has lost the 1 on H's diagonal.
+        """Compute the Newton direction by a Cholesky factor, kept while the band is unchanged.
 
-        A zone that has not changed since the last step has the same factor.
+        None if rounding has lost the 1 on H's diagonal.
         """
-        known = self._kept
-        if known is not None and known[1] == self.h and np.array_equal(known[0], zone):
+        known = self._factored
+        if known is not None and known[1] == self.h and np.array_equal(known[0], band):
             B, factor = known[2:]
         else:
             B = None
-            if len(zone) < self.columns.width:
-                B = self.columns.dense(zone, np.sqrt(slope))
+            if len(band) < self.columns.width:
+                B = self.columns.dense(band, np.sqrt(slope))
                 H = B @ B.T
             else:
-                H = self.moment.of(zone, slope)
+                H = self.moment.matrix(band, slope)
             H[np.diag_indices(len(H))] += 1.0
             made = factorise(H)
             if made is None:
                 return None
             factor = made
-            self._kept = zone, self.h, B, factor
+            self._factored = band, self.h, B, factor
         if B is None:
             return -factor.solve(gradient)
         return np.asarray(B.T @ factor.solve(B @ gradient) - gradient)
@@ -281,12 +298,13 @@ class ProxNewton:
     def _move(
         self, rows: UndecidedRows, gradient: FloatArray, step: FloatArray, decrease: float
     ) -> None:
-        """Go along the step to about where the primal is least."""
+        """Search along the step for about the least primal, and move the point there."""
         change = self.columns.scores(step, rows.ids)
         along = self._along(rows, gradient, step, change)
         length, slope = 1.0, along(1.0)
         if slope > 0.3 * decrease:
-            length = _root(along, 0.0, -decrease, 1.0, slope, 0.2 * decrease)
+            trials = self.tuning.max_root_trials
+            length = _find_root(along, 0.0, -decrease, 1.0, slope, 0.2 * decrease, trials)
         while slope < -0.5 * decrease and length < 64:
             length *= 2.0
             slope = along(length)
@@ -296,47 +314,55 @@ class ProxNewton:
         rows.point += length * step
         rows.scores += length * change
 
-    def _shorten(self, rows: UndecidedRows) -> None:
-        """To the multiple of the point, between 0 and itself, where the primal is least."""
+    def _scale_point(self, rows: UndecidedRows) -> None:
+        """Multiply the point by the factor in [0, 1] that makes the primal least."""
         along = self._along(rows, rows.point - rows.w, rows.point, rows.scores.copy())
         low, high = along(-1.0), along(0.0)
         if high > 0:
-            length = _root(along, -1.0, low, 0.0, high, 0.05 * high) if low < 0 else -1.0
+            trials = self.tuning.max_root_trials
+            if low < 0:
+                length = _find_root(along, -1.0, low, 0.0, high, 0.05 * high, trials)
+            else:
+                length = -1.0
             rows.point *= 1.0 + length
             rows.scores *= 1.0 + length
 
     def _along(
         self, rows: UndecidedRows, gradient: FloatArray, step: FloatArray, change: FloatArray
     ) -> Callable[[float], float]:
-        """The primal's derivative along a step, as a function of its length."""
+        """Return the function that computes the primal's derivative at a length of the step."""
         linear, square = float(gradient @ step), float(step @ step)
         terms, scores = self._terms(rows), rows.scores
 
         def along(length: float) -> float:
-            return linear + length * square - _turned(scores, change, length, terms)
+            return linear + length * square - _alpha_derivative(scores, change, length, terms)
 
         return along
 
 
 def _solve(H: FloatArray, g: FloatArray) -> FloatArray:
-    """``H^-1 g``; beside the slopes of a very narrow zone the 1 on H's diagonal may be lost."""
+    """Compute ``H^-1 g``, by least squares if H is singular.
+
+    Next to the slopes of a very narrow band, rounding may lose the 1 on H's diagonal.
+    """
     try:
         return np.asarray(np.linalg.solve(H, g))
     except np.linalg.LinAlgError:
         return np.asarray(np.linalg.lstsq(H, g)[0])
 
 
-def _root(
+def _find_root(
     function: Callable[[float], float],
     low: float,
     at_low: float,
     high: float,
     at_high: float,
     enough: float,
+    trials: int,
 ) -> float:
-    """Where an increasing function is near 0, from a point below and a point above."""
+    """Find where an increasing function is within ``enough`` of 0, between ``low`` and ``high``."""
     middle = low
-    for _ in range(PROXIMAL.trials):
+    for _ in range(trials):
         middle = low - at_low * (high - low) / (at_high - at_low)
         tenth = 0.1 * (high - low)
         middle = min(max(middle, low + tenth), high - tenth)
@@ -354,9 +380,12 @@ def _root(
 def _proximal(
     G: float, lo: float, hi: float, tube: float, centre: float, h: float
 ) -> tuple[float, float]:
-    """A row's alpha at its gradient, and the slope of it: 0 at a bound and at the tube's 0."""
+    """Compute a row's alpha for its gradient G, and the slope d alpha / dG.
+
+    The slope is 0 at a bound, and at 0 within the tube.
+    """
     slope = (hi - lo) / (2 * h)
-    # delta c + G, in units of the gradient.
+    # delta c + G, in units of the gradient (slope = 1 / delta).
     pull = G + centre / slope
     if abs(pull) <= tube and tube > 0.0:
         return 0.0, 0.0
@@ -369,24 +398,28 @@ def _proximal(
 
 
 @njit(nogil=True, cache=True)
-def _respond(
+def _update_alpha(
     X: Any,
     constant: bool,
     ids: NDArray[np.int64],
     scores: FloatArray,
     terms: ProximalTerms,
     w: FloatArray,
-    zone: NDArray[np.int64],
+    band: NDArray[np.int64],
     slopes: FloatArray,
 ) -> tuple[int, int, float]:
-    """Move alpha to where the scores have it, and w along; zone, slopes, moves and the gap."""
+    """Set alpha to the proximal response at the scores, and update w.
+
+    Write the band's rows and slopes to ``band`` and ``slopes``; return the number of rows in the
+    band, the number of changed alpha, and the gap.
+    """
     sign, lin, lo, hi, tube, centre, h, alpha = terms
     found, moved, gap = 0, 0, 0.0
     for k in range(len(ids)):
         G = lin[k] - sign[k] * scores[k]
         new, slope = _proximal(G, lo[k], hi[k], tube[k], centre[k], h)
         if slope > 0.0:
-            zone[found], slopes[found] = k, slope
+            band[found], slopes[found] = k, slope
             found += 1
         if new != alpha[k]:
             step = sign[k] * (new - alpha[k])
@@ -400,8 +433,10 @@ def _respond(
 
 
 @njit(nogil=True, cache=True)
-def _turned(scores: FloatArray, change: FloatArray, length: float, terms: ProximalTerms) -> float:
-    """``<w(alpha at scores + length change) - w(alpha), step>``."""
+def _alpha_derivative(
+    scores: FloatArray, change: FloatArray, length: float, terms: ProximalTerms
+) -> float:
+    """Compute ``<w(alpha at scores + length * change) - w(alpha), step>``."""
     sign, lin, lo, hi, tube, centre, h, alpha = terms
     total = 0.0
     for k in range(len(scores)):

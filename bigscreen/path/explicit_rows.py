@@ -1,4 +1,4 @@
-"""Rows of explicit features in memory, and the loops over them."""
+"""Rows of explicit features in memory, with the sums and scores that path solvers need of them."""
 
 from __future__ import annotations
 
@@ -9,31 +9,28 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from bigscreen.certify.explicit import UNIT_ROUNDOFF
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy, row_load, sqnorms
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.coordinate import row_scores
 
-SUM_UNIT = 2.0**-53
-SUMMED_ROWS = 32
-"""Rows summed before their sum is added to the others': rounding grows with it, not with n."""
-
 
 class RowSum(NamedTuple):
-    """``sum coef_i phi_i`` (d,), and a bound on the length of its error."""
+    """A sum ``w = sum coef_i phi_i``, float64 (d,), and a bound on the norm of its error."""
 
     w: FloatArray
     error: float
 
 
 class ExplicitRows:
-    """Explicit features of all rows: phi is a row's columns, and perhaps a 1 behind them.
+    """Explicit features of all rows: phi is a row's columns, followed by a 1 if ``constant``.
 
     Parameters
     ----------
     X : float32 or float64 (n, d), dense or CSR
     constant : bool
-        Whether a 1 is appended.
+        Whether a 1 is appended to every phi.
 
     Raises
     ------
@@ -45,29 +42,30 @@ class ExplicitRows:
         self.X, self.constant = as_rows(X), constant
         self.n_rows = X.shape[0]
         self.width = X.shape[1] + constant
-        """Length of phi and w."""
+        """The number of entries of phi and of w."""
         self.entries = X.size / max(1, self.n_rows)
-        """Entries of a row that are stored."""
+        """The mean number of stored entries per row."""
         self.sqnorms = sqnorms(self.X) + constant
-        self.norms: FloatArray = np.sqrt(self.sqnorms) * (1 + (self.width + 4) * SUM_UNIT)
+        self.norms: FloatArray = np.sqrt(self.sqnorms) * (1 + (self.width + 4) * UNIT_ROUNDOFF)
         self.largest = float(np.max(self.norms, initial=0.0))
-        # A tile costs as much as d entries: as many rows that this is an eighth of it.
-        self._tile = max(SUMMED_ROWS, int(8 * self.width / max(1.0, self.entries)))
+        # Rows are summed in tiles, and the tiles' sums are added up: rounding grows with the rows
+        # of a tile, not with n. A tile's addition is at most an eighth of its work.
+        self._tile = max(32, int(8 * self.width / max(1.0, self.entries)))
         self._every = np.arange(self.n_rows)
         self._position = np.arange(X.shape[1])
 
     def sum(self, coef: FloatArray) -> RowSum:
-        """``sum coef_i phi_i`` over all rows; those whose coefficient is 0 cost nothing."""
+        """Compute ``sum coef_i phi_i`` over all rows; rows with the coefficient 0 cost nothing."""
         w = np.zeros(self.width)
         size = _sum(self.X, coef, self.norms, self.constant, self._tile, w)
-        return RowSum(w, (self._tile + 4) * SUM_UNIT * size)
+        return RowSum(w, (self._tile + 4) * UNIT_ROUNDOFF * size)
 
     def add(self, rows: NDArray[np.int64], coef: FloatArray, w: FloatArray) -> None:
-        """``w += sum coef_k phi_k`` over some rows."""
+        """Add ``sum coef_k phi_k`` over the rows ``rows`` to ``w``."""
         _add(self.X, rows, coef, self.constant, w)
 
     def scores(self, w: FloatArray, rows: NDArray[np.int64] | None = None) -> FloatArray:
-        """``<w, phi_i>`` of some rows, or of all."""
+        """Compute ``<w, phi_i>``, float64 (rows,), of the given rows or of all."""
         rows = self._every if rows is None else rows
         out = np.empty(len(rows))
         row_scores(self.X, w, rows, float(self.constant), out)
@@ -76,14 +74,14 @@ class ExplicitRows:
     def dense(
         self, rows: NDArray[np.int64], scale: FloatArray, dtype: DTypeLike = np.float64
     ) -> NDArray[Any]:
-        """``scale_k phi_k`` of some rows (rows, d)."""
+        """Compute the dense matrix of ``scale_k phi_k``, (rows, d), of the given rows."""
         out = np.empty((len(rows), self.width), dtype)
         _load(self.X, rows, scale, self._position, self.constant, out)
         return out
 
     def score_error(self, w: FloatArray) -> float:
-        """Bound on the rounding error of any score of this w."""
-        return float((self.width + 2) * SUM_UNIT * self.largest * np.linalg.norm(w))
+        """Bound the rounding error of any row's score for this w."""
+        return float((self.width + 2) * UNIT_ROUNDOFF * self.largest * np.linalg.norm(w))
 
 
 @njit(nogil=True, cache=True)
@@ -100,7 +98,7 @@ def _sum(
                 row_axpy(X, i, coef[i], part)
                 if constant:
                     part[-1] += coef[i]
-        # What an addition rounds off goes into the next one (Kahan 1965).
+        # Compensated summation: carry the rounding error of an addition into the next (Kahan 1965).
         for j in range(len(w)):
             term = part[j] - lost[j]
             total = w[j] + term
@@ -137,18 +135,19 @@ def _load(
 
 @dataclass
 class Goal:
-    """Where a solver of undecided rows may stop.
+    """The conditions under which a solver of undecided rows may stop.
 
     Parameters
     ----------
     tol : float
         Relative gap, over all rows.
     deadline : float or None
-        Value of ``time.monotonic()``.
+        Value of ``time.monotonic()`` at which to stop.
     dynamic : bool
-        Screen with the gap ball.
+        Whether to screen with the gap ball during the solve.
     sharpness : float
-        The part of the gap that an engine may leave to what it does not look at.
+        A Newton method ends a round once a step would decrease the primal by less than this part
+        of the gap.
     """
 
     tol: float
@@ -157,7 +156,7 @@ class Goal:
     sharpness: float = 1e-6
 
     def sharpen(self) -> None:
-        """A certificate over all rows came out wider than the engine had thought."""
+        """Aim closer, after a certificate over all rows found a wider gap than the solver did."""
         self.tol *= 0.5
         self.sharpness *= 1e-3
 
@@ -167,23 +166,25 @@ class Goal:
 
 
 class UndecidedRows:
-    """The rows that one solve still moves; arrays of the part have one entry for each of them.
+    """The rows that a solve still moves, with their alpha, box and scores.
+
+    Arrays of "undecided rows" below have one entry for each of ``ids``.
 
     Parameters
     ----------
     columns : ExplicitRows
     whole : Dual
-        Of all rows.
+        The dual of all rows.
     alpha : float64 (n,)
-        Feasible.
-    ids : int64
-        Their numbers, ascending.
+        Feasible values of all rows.
+    ids : int64 (undecided rows,)
+        Numbers of the undecided rows, ascending.
     total : RowSum
-        ``w(alpha)`` of all rows.
+        ``w(alpha)``, summed over all rows.
     point : float64 (d,)
         A w to start from.
-    scores : float64
-        Of ``point``, of the undecided rows.
+    scores : float64 (undecided rows,)
+        Scores of the undecided rows for ``point``.
     ray : bool
         Whether a multiple of ``point`` may be a much better start.
     """
@@ -203,7 +204,7 @@ class UndecidedRows:
         self.w, self.point, self.scores, self.ray = total.w, point, scores, ray
         self.counts = {"steps": 0, "screened": 0}
         self.moves = 0
-        """Rows that were moved, one at a time, since ``w`` was summed."""
+        """How many updates of a single row ``w`` has had since it was summed over all rows."""
         self._alpha = np.array(alpha)
         self._error = total.error
         self._tried = np.inf
@@ -215,7 +216,7 @@ class UndecidedRows:
         box, tube = self.dual.hi - self.dual.lo, self.dual.tube
         self.room, self._widest = float(np.sum(box)), float(np.max(box, initial=0.0))
         self.tube = np.zeros(len(ids)) if tube is None else tube
-        # No sum over rows goes through BLAS, which starts threads for it.
+        # (np.sum rather than a dot product: BLAS would start threads.)
         linear = self.whole.lin * self._alpha
         if self.whole.tube is not None:
             linear -= self.whole.tube * np.abs(self._alpha)
@@ -223,58 +224,55 @@ class UndecidedRows:
 
     @property
     def full_alpha(self) -> FloatArray:
-        """alpha of all rows (n,), a copy."""
+        """A copy of the alpha of all rows, float64 (n,)."""
         alpha = self._alpha.copy()
         alpha[self.ids] = self.alpha
         return alpha
 
     @property
     def value(self) -> float:
-        """D(alpha)."""
+        """The dual objective D(alpha)."""
         linear = float(np.sum(self.dual.lin * self.alpha))
         if self.dual.tube is not None:
             linear -= float(np.sum(self.dual.tube * np.abs(self.alpha)))
         return self._others + linear - 0.5 * float(self.w @ self.w)
 
     def renew(self, total: RowSum) -> None:
-        """Go on with w(alpha) as it was summed afresh.
-
-        Rounding of many moves is what a wider gap than the engine had thought may come from.
-        """
+        """Replace ``w`` by a new sum over all rows, without the rounding errors of many updates."""
         self.w, self._error, self.moves = total.w.copy(), total.error, 0
         self.scores = self.columns.scores(self.point, self.ids)
 
     def screen(self, gap: float, apart: float) -> NDArray[np.bool_] | None:
-        """Leave out rows that a gap ball decides, alpha where it belongs.
+        """Remove the undecided rows whose optimal alpha a gap ball proves, and set that alpha.
 
         Parameters
         ----------
         gap : float
-            ``sum slacks`` of alpha at the scores.
+            The sum of the rows' slacks of alpha at ``scores``.
         apart : float
             ``||point - w(alpha)||``, so that P(point) - D(alpha) is ``gap + apart^2 / 2``.
 
         Returns
         -------
-        bool array or None
-            Which rows stay, for arrays beside these; None: nothing has changed.
+        bool (undecided rows,) or None
+            The rows that remain undecided; None if nothing was removed.
         """
         columns = self.columns
         longest = float(np.linalg.norm(self.w)) + self._widest * columns.largest
-        # Every move rounds a w that is about as long as it is now.
-        drift = self._error + 4 * SUM_UNIT * self.moves * longest
+        # Every update rounds a w that is about as long as it is now.
+        drift = self._error + 4 * UNIT_ROUNDOFF * self.moves * longest
         slack = (4 + self.counts["steps"]) * columns.score_error(self.point)
         slack += columns.largest * drift
         apart += drift
         gap += self.room * slack
-        # Around the point, and around the middle of it and w(alpha), half of ``apart`` away.
+        # The ball around the point, or around the midpoint of the point and w(alpha).
         radius = min(np.sqrt(2 * gap + apart**2), np.sqrt(gap + apart**2 / 4) + apart / 2)
         if not radius < 0.5 * self._tried:
             return None
         self._tried = radius
         decided = self.dual.decide(*Ball(float(radius)).intervals(self.scores, self.norms, slack))
         stay: NDArray[np.bool_] = decided == FREE
-        # Smaller arrays have to pay for their making.
+        # (Copying the arrays costs more than it saves if few rows go.)
         if np.count_nonzero(stay) > 0.8 * len(stay):
             return None
         settled = self.dual.with_decisions(decided, self.alpha)

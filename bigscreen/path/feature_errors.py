@@ -1,8 +1,9 @@
-"""What stored features have put into a path's P and D, seen on rows computed again in float64.
+"""How much the rounding of stored features changes a path's P and D, measured on sampled rows.
 
-A stage of stored features solves the problem of the numbers that are stored. The models that are
-published have coefficients of the kernel's columns, and the same rows have other features for
-them: by what storing has rounded off, and by what the factor of the landmarks amplifies.
+A stage of stored features solves the problem that these rounded features define. The published
+models have coefficients of kernel columns instead, and their features of the same rows differ: by
+the rounding of the stored numbers, amplified by the factor of the landmarks. The sampled rows'
+features are computed again in float64.
 """
 
 from __future__ import annotations
@@ -17,38 +18,38 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.stage import PathPoint
 from bigscreen.problems.dual import Dual
 
-SAMPLE_ROWS = 512
-"""Rows that are looked at, at least: all rows, where there are no more than twice as many. A point
-costs a few products of their features with a vector, and one with each other."""
-
 
 class FeatureErrors:
-    """How far P and D of a path's points are from those of the models that are published.
+    """Measures how far P and D of a path's points are from P and D of the published models.
 
     Parameters
     ----------
     source : Design
         The kernel design behind the features.
     stored : Design
-        The features of the same rows, which a stage has.
+        The stored features of the same rows, which the stage solves on.
+    min_rows : int
+        Sample at least this many rows, evenly spaced; all rows if there are less than twice as
+        many. A point costs a few products of their features with a vector, and one with each
+        other.
     """
 
-    def __init__(self, source: Design, stored: Design) -> None:
+    def __init__(self, source: Design, stored: Design, min_rows: int = 512) -> None:
         self.source, self.n_rows = source, source.data.n_rows
-        self.rows = np.arange(0, self.n_rows, max(1, self.n_rows // SAMPLE_ROWS))
+        self.rows = np.arange(0, self.n_rows, max(1, self.n_rows // min_rows))
         features = stored.data.rows(self.rows)
         drawn = np.ones(len(self.rows), np.bool_)
         self._looked = ComparedRows.at(source, stored, source.data.rows(self.rows), features, drawn)
 
     def added(self, dual: Dual, solved: PathPoint, w: FloatArray, constant: float) -> PathPoint:
-        """The point with roundings of what is published (maths.md 4).
+        """Return the point with the rounding bounds of the published model (maths.md 4).
 
         Parameters
         ----------
         w : float64 (r,)
             Coefficients of the stored features.
         constant : float
-            The part of the offset that is penalised.
+            The penalised part of the offset.
         """
         none = np.zeros(len(self.rows), np.bool_)
         machine = w, self.source.coef(w), constant

@@ -1,4 +1,4 @@
-"""The folds of a path: rows of the weight 0, which judge every value by machines of the others."""
+"""The folds of a path: rows held out with the weight 0, which score the other rows' machines."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bigscreen.problems.recipes import NuSvc, check_feasible, class_signs, rows_
 from bigscreen.train.problems import Binary
 
 Folds = int | list[tuple[NDArray[np.int64], NDArray[np.int64]]]
-"""How many, or the rows to fit and the rows to hold out of each."""
+"""The number of folds, or for each fold the rows to fit and the rows to hold out."""
 
 
 class Fold(NamedTuple):
-    """Weights of all rows, 0 for those that are not fitted; the rows held out, int64."""
+    """A fold: ``weights`` of all rows (0 if not fitted), and ``held``, the held-out row numbers."""
 
     weights: FloatArray
     held: NDArray[np.int64]
@@ -35,13 +35,13 @@ def make_folds(
     binaries: list[Binary],
     values: FloatArray,
 ) -> list[Fold]:
-    """The folds that a path asks for.
+    """Make the folds that the options of a path request.
 
     Raises
     ------
     InputError
-        If one would have rows of one class only, or makes a nu infeasible; or given ones name rows
-        that there are not.
+        If a fold would fit rows of one class only, or makes a nu infeasible, or names rows that do
+        not exist.
     """
     given, fit = checked_folds(options.folds, len(y)), options.fit
     if given is None:
@@ -51,7 +51,7 @@ def make_folds(
             "the folds of a one-class path are judged by two labels, one for every row; give "
             "labels, or no folds"
         )
-    # A one-class machine's rows without weight are judged, though not fitted.
+    # A one-class machine's rows without weight are scored, though not fitted.
     counted = np.ones(len(y)) if fit.problem == "one-class" else weights
     if isinstance(given, int):
         strata = y if data.labels else np.zeros(len(y), np.int8)
@@ -95,12 +95,12 @@ def make_folds(
 
 
 def checked_folds(folds: Any, n: int) -> Folds | None:
-    """Folds as a caller gives them: a number, or row numbers in int64 arrays; None: none.
+    """Check the folds that a caller gives: return a number, int64 row numbers, or None for none.
 
     Raises
     ------
     InputError
-        If they are neither, or rows are named that there are not.
+        If they are neither, or name rows that do not exist.
     """
     if folds is None or isinstance(folds, (int, np.integer)):
         return None if folds is None else int(folds)
@@ -121,14 +121,14 @@ def checked_folds(folds: Any, n: int) -> Folds | None:
 
 
 def _are_rows(rows: NDArray[Any], n: int) -> bool:
-    """Whether these are row numbers: not a mask, whose numbers would all be 0 and 1."""
+    """Whether an array holds row numbers below n, and is not a boolean mask."""
     if rows.ndim != 1 or not len(rows):
         return rows.ndim == 1
     return rows.dtype.kind in "iu" and int(rows.min()) >= 0 and int(rows.max()) < n
 
 
 def _given(fitted: NDArray[np.int64], held: NDArray[np.int64], weights: FloatArray) -> Fold:
-    """A fold that the caller made."""
+    """Make a fold from the rows to fit and the rows to hold out."""
     own = np.zeros(len(weights))
     own[fitted] = weights[fitted]
     return Fold(own, held)

@@ -1,7 +1,8 @@
-"""Machines of all folds and values over features that do not fit in memory, or on other processes.
+"""Paths over features that do not fit in memory, or whose rows are on other processes.
 
-Newton's method, for all of them over one pass a round, as `fit_many` does it: features are written
-to disk or computed again in every pass, and held-out rows are judged in one pass more.
+Newton's method fits the machines of all folds and values together, with one shared pass over the
+data per round, as `fit_many` does. Features are written to disk or computed again in every pass;
+one more pass scores the held-out rows.
 """
 
 from __future__ import annotations
@@ -23,32 +24,32 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
 from bigscreen.path.folds import Fold
-from bigscreen.path.scoring import judged
+from bigscreen.path.scoring import score_held_out
 from bigscreen.plan.memory import Plan
 from bigscreen.problems.recipes import with_mass_of
 from bigscreen.train.job import Attempt, Result
 from bigscreen.train.many import ManyJob, Outcomes
 from bigscreen.train.problems import Binary
 
-JUDGED_SHARE = 0.1
-"""Part of the memory that scores of held-out rows may take: of more, values have passes of their
-own."""
-
 
 class FoldsJob(ManyJob):
-    """One run over the same features: a fit for every fold and value.
+    """A job that fits a machine for every fold and value over the same features.
 
     Parameters
     ----------
     data, options, fleet, plan
-        As for `ManyJob`; the options' C (or nu) is any of them.
+        As for `ManyJob`; C (or nu) of the options is not used.
     folds : list of Fold
-        One that holds nothing out has all rows' machines.
+        A fold that holds nothing out fits the machines of all rows.
     binaries : list of Binary
-        The machines of all rows, at any value.
+        The binary problems of all rows, at any value.
     values : list of float
+        Values of C (or nu).
     report, deadline
-        As for `Job`; of so many machines no pass is reported.
+        As for `Job`; passes are not reported.
+    max_score_fraction : float
+        Scores of held-out rows take at most this part of the memory; else they are computed in
+        several passes.
     """
 
     def __init__(  # noqa: PLR0913
@@ -62,10 +63,12 @@ class FoldsJob(ManyJob):
         values: Sequence[float],
         report: Report | None = None,
         deadline: float | None = None,
+        max_score_fraction: float = 0.1,
     ) -> None:
         outcomes = [Outcomes(None, fold.weights) for fold in folds for _ in values]
         super().__init__(data, options, fleet, plan, outcomes, report, deadline)
         self.folds, self.binaries, self.values = folds, binaries, values
+        self.max_score_fraction = max_score_fraction
 
     def _problems(self) -> list[Binary]:
         y = self.data.y(0, self.data.n_rows)
@@ -80,31 +83,31 @@ class FoldsJob(ManyJob):
         return found
 
     def _ledger(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> None:
-        """None: of so many machines nobody edits the rows."""
+        """Keep no ledger: the rows of these models cannot be edited."""
 
     def _report_event(self, event: dict[str, Any], binary: Binary) -> None:
-        """Nothing: nobody follows the passes of so many machines."""
+        """Drop the event: passes of these fits are not reported one by one."""
 
     def run(self) -> None:
-        """Solve all problems, as far as the time goes."""
+        """Solve all problems, until the deadline."""
         self.begin()
         for some in self.turns():
             self.solve(some)
 
     def machines(self, f: int, v: int) -> list[Result]:
-        """The results of a fold's problems at a value."""
+        """Return the results of fold f's binary problems at value number v."""
         k = len(self.binaries)
         first = (f * len(self.values) + v) * k
         return [self.results[one.folder] for one in self.problems[first : first + k]]
 
     def coef(self, f: int, v: int) -> FloatArray:
-        """Coefficients of a model's columns, of a fold's machines at a value."""
+        """Return the model coefficients of fold f's machines at value number v."""
         return self._coef(self.machines(f, v))
 
     def scores(self, scoring: str) -> FloatArray:
-        """How well rows that were held out are judged: float64 (folds, values); more is better.
+        """Score the held-out rows: float64 (folds, values), larger is better.
 
-        Of a fold that holds nothing out nan.
+        A fold that holds nothing out scores nan.
 
         Parameters
         ----------
@@ -115,58 +118,59 @@ class FoldsJob(ManyJob):
         of_value = 8.0 * sum(map(len, held)) * len(self.binaries)
         if not of_value:
             return found
-        room = JUDGED_SHARE * allowed_memory(self.options.memory)
+        room = self.max_score_fraction * allowed_memory(self.options.memory)
         some = max(1, int(min(len(self.values), room // of_value)))
         for first in range(0, len(self.values), some):
             values = range(first, min(first + some, len(self.values)))
             for f, scores in enumerate(self._held_scores(held, values)):
                 if len(held[f]):
-                    found[f, values] = self._judged(held[f], scores, scoring)
+                    found[f, values] = self._score(held[f], scores, scoring)
         return found
 
     def _held_scores(self, held: tuple[NDArray[np.int64], ...], values: range) -> list[FloatArray]:
-        """Of every fold its machines' scores of the rows that it holds out (rows, values, k)."""
+        """Compute each fold's decision values of its held-out rows, float64 (rows, values, k)."""
         columns, offsets = [], []
         data = self.design.data
         for f in range(len(held)):
             own = [one for v in values for one in self.machines(f, v)]
-            # (By columns of the design, as the solver had them.)
+            # (Coefficients of the design's columns, which the solver used.)
             coef = np.stack([np.asarray(one["coef"]) for one in own])
             offset = np.array([one["intercept"] for one in own])
             if self.source is None and isinstance(data, Moved):
-                # What is published scores rows where they are.
+                # (Published offsets are for rows that are not shifted.)
                 offset += [data.shift(w) for w in coef]
             columns.append(np.ascontiguousarray(coef.T))
             offsets.append(offset)
         look = _HeldOut(self.design, tuple(columns), tuple(offsets), held)
-        # (Features have chunks of their own, of fewer rows where they are wide.)
+        # (Chunks of the features, which may have fewer rows than chunks of the data.)
         chunks = list(self.fleet.each(look, range(data.n_chunks)))
         shape = len(values), len(self.binaries)
         return [np.concatenate(own).reshape(-1, *shape) for own in zip(*chunks, strict=True)]
 
-    def _judged(
+    def _score(
         self, held: NDArray[np.int64], scores: FloatArray, scoring: str
     ) -> NDArray[np.float64]:
         n, options = self.data.n_rows, self.options
         y = self.data.y(0, n)[held]
-        # A one-class machine's rows without weight are judged, though not fitted.
+        # A one-class machine's rows without weight are scored, though not fitted.
         one_class = options.problem == "one-class"
         weights = np.ones(len(held)) if one_class else self.data.weights(0, n)[held]
         of_value = range(scores.shape[1])
-        return np.array([judged(scoring, y, scores[:, v], weights, options.tau) for v in of_value])
+        how = weights, options.tau
+        return np.array([score_held_out(scoring, y, scores[:, v], *how) for v in of_value])
 
     @property
-    def late(self) -> bool:
-        """Whether the time ended before all were solved."""
+    def is_late(self) -> bool:
+        """Whether the deadline passed before all problems were solved."""
         return any(one.get("ended") == "time" for one in self.results.values())
 
 
 @dataclass(frozen=True)
 class _HeldOut:
-    """Scores of the rows of a chunk that each fold holds out, by that fold's machines.
+    """Computes the decision values of a chunk's held-out rows, for each fold by its own machines.
 
-    ``columns``, ``offsets``: of every fold's machines, (columns, machines) and (machines,);
-    ``held``: row numbers of every fold, int64 ascending.
+    For each fold, ``columns`` has its coefficients (columns, machines), ``offsets`` its offsets
+    (machines,), and ``held`` the numbers of its held-out rows, int64, ascending.
     """
 
     design: Design

@@ -1,7 +1,7 @@
-"""The stage of rows whose whole kernel matrix fits in memory: pair steps on it.
+"""The stage for rows whose whole kernel matrix fits in memory: pair steps (SMO) on the matrix.
 
-Every point is certified over all rows from scores in float64, kept up to date by the rows of K
-whose alpha has moved: points of a path are close to each other, so few have.
+Every point is certified over all rows from float64 scores. They are updated by the rows of K whose
+alpha has changed, which are few, because neighbouring points of a path are close to each other.
 """
 
 from __future__ import annotations
@@ -32,63 +32,70 @@ from bigscreen.solvers.smo.loop import Limits, Matrix, smo
 
 @dataclass(frozen=True)
 class GramTuning:
-    """Tuned values of the steps on a kernel matrix.
+    """Tuned values of the solver on a kernel matrix.
 
     Parameters
     ----------
-    pair_steps : int
-        Pair steps, besides one a row, after which a solve tries exact steps and screening.
-    aim : float
-        Part of the allowed gap that pair steps aim at.
-    max_tries : int
-        End after so many rounds in a row in which D gains nothing, or nothing that rounding could
-        not hide: each aims ten times closer.
-    late_checks, nothing : int, float
-        After this many checks a nu-SVC may be left if ||w*||^2 is no larger a part of what its rows
-        alone could make of it.
-    min_gain : float
-        Part of the gap that D has to gain in a round.
-    max_free : int
-        Take exact steps on at most this many free variables: they factor a matrix of that size.
-    exact_cost : float
-        What exact steps cost for the cube of the free variables, in rows that pair steps look at.
-        (From 1/15 to never: the same time for paths of 3,000 rows of a9a and ijcnn1 up to C = 10.
-        At C = 1e4 a9a ends at a gap of 9.7e-4 in .41 s, at 5e-2 in .53 s with 1/15.)
+    extra_pair_steps : int
+        A round takes one pair step per row and this many more; then it may take Newton steps, and
+        screens.
+    target_fraction : float
+        Pair steps aim at this part of the allowed gap.
+    max_idle_rounds : int
+        Stop after this many rounds in a row without progress; each aims ten times closer.
+    min_gain_fraction : float
+        A round has made progress if D gained more than this part of the gap.
+    min_zero_checks, zero_norm_fraction : int, float
+        After this many checks a nu-SVC is left if ||w||^2 is at most this part of the largest that
+        its rows allow: w* is 0 as far as float32 entries can tell.
+    max_free_variables : int
+        Take Newton steps on at most this many free variables: they factor a matrix of that size.
+    newton_cost : float
+        A quick stage takes Newton steps once pair steps have read this many entries for each cube
+        of the number of free variables. (From 1/15 to never: the same time for paths of 3,000 rows
+        of a9a and ijcnn1 up to C = 10. At C = 1e4 a9a ends at a gap of 9.7e-4 in .41 s, at 5e-2 in
+        .53 s with 1/15.)
+    min_screened_fraction : float
+        Leave screened rows out if they are at least this part: the smaller matrix must be copied.
     """
 
-    pair_steps: int = 500
-    aim: float = 0.7
-    max_tries: int = 8
-    late_checks: int = 20
-    nothing: float = 2.0**-24
-    min_gain: float = 1e-6
-    max_free: int = 2000
-    exact_cost: float = 8.0
+    extra_pair_steps: int = 500
+    target_fraction: float = 0.7
+    max_idle_rounds: int = 8
+    min_gain_fraction: float = 1e-6
+    min_zero_checks: int = 20
+    zero_norm_fraction: float = 2.0**-24
+    max_free_variables: int = 2000
+    newton_cost: float = 8.0
+    min_screened_fraction: float = 0.1
 
 
 GRAM = GramTuning()
 
 
 class GramStage:
-    """Rows and their kernel matrix, and pair steps for every problem.
+    """The stage for rows whose whole kernel matrix fits in memory; it solves every problem.
 
     Parameters
     ----------
     design : Design
-        An exact kernel, or the rows themselves (those of a linear machine, stored features).
+        An exact kernel, or rows of a linear machine, or stored features.
     constant : bool
         Whether a 1 is appended to every phi.
     budget : int
-        Bytes for the matrix and copies of its rows: 16 n^2 for float64 entries, else 8 n^2 for
-        float32 ones, whose rounding limits what is proved.
+        Bytes for the matrix and copies of its rows: 16 n^2 with float64 entries, else 8 n^2 with
+        float32 entries, whose rounding limits the gaps that can be proved.
+    progress : callable or None
+        Called with (rows done, rows) while the matrix is computed.
     quick : bool
-        For gaps that float32 entries prove: those, and Newton steps only once pair steps have cost
-        as much. No row is left out of a solve: that would cost a copy of the others.
+        For gaps that float32 entries can prove: use them, take Newton steps only once pair steps
+        have cost as much, and leave no row out of a solve (this would cost a copy of the others).
+    tuning : GramTuning
 
     Raises
     ------
     InputError
-        If it does not fit, or the design has landmarks.
+        If the matrix does not fit, or the design has landmarks.
     """
 
     def __init__(
@@ -98,94 +105,103 @@ class GramStage:
         budget: int = 1 << 30,
         progress: Progress | None = None,
         quick: bool = False,
+        tuning: GramTuning = GRAM,
     ) -> None:
         gram = FullGram(design, constant, budget, progress, quick)
-        self._begin(gram, quick, GramInterior(gram, budget - 2 * gram.K.nbytes))
+        self._begin(gram, quick, GramInterior(gram, budget - 2 * gram.K.nbytes), tuning)
 
-    def beside(self) -> GramStage:
-        """A stage on the same matrix that has solved nothing yet, for another thread."""
+    def for_thread(self) -> GramStage:
+        """Return a new stage on the same matrix that has solved nothing yet, for another thread."""
         other = GramStage.__new__(GramStage)
-        other._begin(self.gram, self.quick, self._interior)
+        other._begin(self.gram, self.quick, self._interior, self.tuning)
         return other
 
-    def _begin(self, gram: FullGram, quick: bool, interior: GramInterior) -> None:
-        self.gram, self.quick, self._interior = gram, quick, interior
+    def _begin(
+        self, gram: FullGram, quick: bool, interior: GramInterior, tuning: GramTuning
+    ) -> None:
+        self.gram, self.quick, self._interior, self.tuning = gram, quick, interior, tuning
         self._kept = CachedScores(self.gram)
         self._whole = self._square = Matrix(self.gram.K)
         self._order: NDArray[np.int64] | None = None
         self._room: NDArray[Any] | None = None
-        # What the last solve has taught: the gap as a part of violation times boxes.
+        # The gap as a part of the KKT violation times the boxes' sizes, learned in the last solve.
         self._share = 0.25
 
     @property
     def norms(self) -> FloatArray:
-        """Upper bounds of ``||phi_i||`` (n,), the constant's 1 included where there is one."""
+        """Upper bounds of ``||phi_i||``, float64 (n,), including the 1 of the constant if any."""
         return self.gram.norms
 
     def solve(self, task: PointTask) -> PathPoint:
-        """Solve to a relative gap, proved over all rows; see ``stage.Stage``.
+        """Solve a point to its relative gap, proved over all rows; see ``stage.Stage``.
 
-        Where rounding keeps it from that, the best point is returned.
+        If rounding keeps the gap above the target, return the best point.
         """
-        dual, alpha, live, tol = task.dual, task.alpha, task.live, task.tol
+        dual, alpha, live, tol, tuning = task.dual, task.alpha, task.live, task.tol, self.tuning
         counts = {"steps": 0, "newton": 0, "checks": 1, "screened": 0}
         counts["kernel_entries"], self.gram.entries = self.gram.entries, 0
         kept = self._kept
-        alpha = near_last(dual, alpha, live, kept.coef, lambda: kept.scores)
-        best = now = self._at(dual, alpha)
-        sharper, still = 1.0, 0
+        alpha = start_near_last(dual, alpha, live, kept.coef, lambda: kept.scores)
+        best = now = self._certified(dual, alpha)
+        sharper, idle = 1.0, 0
         psd, since, tried = self.gram.psd, 0, False
-        while _left(best) > self._enough(tol, best) and len(live) and still < GRAM.max_tries:
-            if task.late or (counts["checks"] > GRAM.late_checks and self._nothing(dual, best)):
+        while (
+            _remaining(best) > self._allowed(tol, best)
+            and len(live)
+            and idle < tuning.max_idle_rounds
+        ):
+            many = counts["checks"] > tuning.min_zero_checks
+            if task.is_late or (many and self._norm_may_be_zero(dual, best)):
                 break
-            if since and psd and self._worth_newton(dual, now.alpha, live, since, still > 0):
+            if since and psd and self._should_try_newton(dual, now.alpha, live, since, idle > 0):
                 since = 0
-                found = newton_steps(self.gram.K, dual, now, live)
+                found = newton_steps(self.gram.K, dual, now, live, tuning.max_free_variables)
                 if found is not now.alpha:
                     counts["newton"] += 1
                     self._kept.move(dual.sign * found)
                 alpha = found
-            if not tried and self._interior.worth(counts["steps"], len(live)):
+            if not tried and self._interior.should_try(counts["steps"], len(live)):
                 tried, before = True, now
-                now = self._at(dual, self._inside(dual, before.alpha, live, task))
-                if _left(now) > _left(before):
-                    now = self._at(dual, before.alpha)
-                best, alpha = now if _left(now) < _left(best) else best, now.alpha
+                now = self._certified(dual, self._interior_alpha(dual, before.alpha, live, task))
+                if _remaining(now) > _remaining(before):
+                    now = self._certified(dual, before.alpha)
+                best, alpha = now if _remaining(now) < _remaining(best) else best, now.alpha
             box = self._share * float(np.sum(dual.hi[live] - dual.lo[live]))
-            aim = sharper * GRAM.aim * self._enough(tol, now)
+            aim = sharper * tuning.target_fraction * self._allowed(tol, now)
             aim /= max(box, 1e-300) if psd else libsvm_scale(dual)
-            alpha, steps, violation = self._steps(dual, alpha, live, aim)
-            before, now = now, self._at(dual, alpha)
+            alpha, steps, violation = self._pair_steps(dual, alpha, live, aim)
+            before, now = now, self._certified(dual, alpha)
             counts["steps"] += steps
             counts["checks"] += 1
             since += steps
-            best = now if _left(now) < _left(best) else best
+            best = now if _remaining(now) < _remaining(best) else best
             if violation <= aim:
-                # The gap is what was to be small: learn how the two go together.
+                # Pair steps bound the violation, and the gap must be small: learn their ratio.
                 sharper *= 0.1
                 if steps and violation > 0.0 and psd:
                     share = now.gap * self._share / (violation * box)
                     self._share = min(max(share, 1e-6), 1.0)
-            rose = now.dual - before.dual > GRAM.min_gain * now.gap > GRAM.min_gain * now.rounding
-            rose |= not psd and _left(now) < 0.9 * _left(before)
-            still = 0 if rose else still + 1
-            if task.dynamic and psd and not self.quick and best.gap > self._enough(tol, best):
+            least = tuning.min_gain_fraction * now.gap
+            rose = now.dual - before.dual > least > tuning.min_gain_fraction * now.rounding
+            rose |= not psd and _remaining(now) < 0.9 * _remaining(before)
+            idle = 0 if rose else idle + 1
+            if task.dynamic and psd and not self.quick and best.gap > self._allowed(tol, best):
                 rows = len(live)
-                live = screened(dual, now, live, self.norms)
+                live = drop_screened(dual, now, live, self.norms, tuning.min_screened_fraction)
                 counts["screened"] += rows - len(live)
         best.counts.update(counts)
         return best
 
     def products(self, coef: FloatArray) -> Scores:
-        """Scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
+        """Compute the scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
         scores, rows = np.zeros(len(self.gram)), np.flatnonzero(coef)
         drift = self.gram.add(scores, rows, coef[rows])
         return Scores(scores, self.gram.slack(scores, coef, drift))
 
     def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
-        """``support`` rows, int64 ascending, their ``coef``, float64, and ``constant``.
+        """Return the ``support`` rows, int64 ascending, their ``coef``, float64, and ``constant``.
 
-        ``constant`` is the part of the offset that is penalised.
+        ``constant`` is the penalised part of the offset.
         """
         support = np.flatnonzero(solved.alpha)
         coef = (dual.sign * solved.alpha)[support]
@@ -200,68 +216,72 @@ class GramStage:
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
         """See ``stage.Stage``."""
-        # (Folders of before have a number more.)
+        # (Files of older versions have one more number.)
         drift, self._share, *_, wide = memory["numbers"].tolist()
         if bool(wide) == self.gram.wide:  # scores of other entries have other errors
             kept = self._kept
             kept.coef, kept.scores, kept.drift = memory["coef"], memory["scores"], drift
 
-    def _enough(self, tol: float, point: PathPoint) -> float:
+    def _allowed(self, tol: float, point: PathPoint) -> float:
         return sufficient_gap(point.rounding, point.primal, tol) if self.gram.psd else tol
 
-    def _nothing(self, dual: Dual, point: PathPoint) -> bool:
-        """Whether a nu-SVC's w* is 0 as far as float32 entries could tell; P does not say so.
+    def _norm_may_be_zero(self, dual: Dual, point: PathPoint) -> bool:
+        """Whether a nu-SVC's optimum w* is 0 as far as float32 entries can tell.
 
-        The optimum is -1/2 ||w*||^2 then, of which no P above 0 is a part.
+        The optimal value -1/2 ||w*||^2 is then 0, and no relative gap can be reached.
         """
         if dual.coupling is None or point.primal < 0 or not self.gram.psd or np.any(dual.lin):
             return False
         reach = float(np.sum(dual.total)) * float(np.max(self.norms))
-        return -point.dual <= 0.5 * GRAM.nothing * reach**2
+        return -point.dual <= 0.5 * self.tuning.zero_norm_fraction * reach**2
 
-    def _worth_newton(
-        self, dual: Dual, alpha: FloatArray, live: NDArray[np.int64], steps: int, still: bool
+    def _should_try_newton(
+        self, dual: Dual, alpha: FloatArray, live: NDArray[np.int64], steps: int, idle: bool
     ) -> bool:
-        """Whether Newton steps are tried after this number of pair steps.
+        """Whether to take Newton steps after ``steps`` pair steps.
 
-        ``still``: whether the last pair steps gained nothing.
+        ``idle``: whether the last round of pair steps gained nothing.
         """
         if not self.quick:
             return self.gram.wide
         count = int(np.count_nonzero(is_free(dual[live], alpha[live])))
-        return still or steps * len(self.gram) >= GRAM.exact_cost * count**3
+        return idle or steps * len(self.gram) >= self.tuning.newton_cost * count**3
 
-    def _inside(
+    def _interior_alpha(
         self, dual: Dual, alpha: FloatArray, live: NDArray[np.int64], task: PointTask
     ) -> FloatArray:
-        """Alpha of all rows by an interior point over these, others where they are."""
-        part = left_to(dual, alpha, live)
+        """Solve for the alpha of the live rows by the interior point method, the others fixed."""
+        part = restrict_dual(dual, alpha, live)
         found = alpha.copy()
-        found[live] = self._interior.alpha(part, live, GRAM.aim * task.tol, lambda: task.late)
+        aim = self.tuning.target_fraction * task.tol
+        found[live] = self._interior.alpha(part, live, aim, lambda: task.is_late)
         return found
 
-    def _at(self, dual: Dual, alpha: FloatArray) -> PathPoint:
+    def _certified(self, dual: Dual, alpha: FloatArray) -> PathPoint:
         self._kept.move(dual.sign * alpha)
         kept, gram = self._kept, self.gram
         slack = gram.slack(kept.scores, kept.coef, kept.drift)
         return PathPoint.proved(dual, alpha, Scores(kept.scores, slack), gram.psd)
 
-    def _steps(
+    def _pair_steps(
         self, dual: Dual, alpha: FloatArray, live: NDArray[np.int64], aim: float
     ) -> tuple[FloatArray, int, float]:
-        """Pair steps on these rows: alpha of all, the number of steps and the violation left."""
-        square, order = self._rows(dual, live)
+        """Take pair steps on the live rows down to a KKT violation of ``aim``.
+
+        Returns the alpha of all rows, the number of steps, and the remaining violation.
+        """
+        square, order = self._submatrix(dual, live)
         part = dual[order]
         x, G = alpha[order], part.lin - part.sign * self._kept.scores[order]
         aim = max(aim, 2 * ENTRY_UNIT * float(np.max(np.abs(G))))
-        limits = Limits(aim, GRAM.pair_steps + len(order))
+        limits = Limits(aim, self.tuning.extra_pair_steps + len(order))
         steps, violation = smo(square, part, x, G, limits)
         found = alpha.copy()
         found[order] = x
         return found, steps, violation
 
-    def _rows(self, dual: Dual, live: NDArray[np.int64]) -> tuple[Matrix, NDArray[np.int64]]:
-        """The part of K that steps look at, rows of a group together."""
+    def _submatrix(self, dual: Dual, live: NDArray[np.int64]) -> tuple[Matrix, NDArray[np.int64]]:
+        """Return the part of K that pair steps read, and its row numbers, sorted by group."""
         order = live
         if dual.group is not None:
             order = live[np.argsort(dual.group[live], kind="stable")]
@@ -269,33 +289,39 @@ class GramStage:
             return self._whole, np.arange(len(self.gram))
         if self._order is None or not np.array_equal(order, self._order):
             if self._room is None:
-                # Virtual memory until rows are copied into it.
+                # (It takes no memory until rows are copied into it.)
                 self._room = np.empty(len(self.gram) ** 2, self.gram.K.dtype)
             self._order, self._square = order, Matrix(self.gram.K, order, self._room)
         return self._square, order
 
 
 def newton_steps(
-    K: NDArray[Any], dual: Dual, point: PathPoint, live: NDArray[np.int64]
+    K: NDArray[Any],
+    dual: Dual,
+    point: PathPoint,
+    live: NDArray[np.int64],
+    max_free: int = GRAM.max_free_variables,
 ) -> FloatArray:
-    """Alpha after exact steps on the free variables among the live rows, all others fixed.
+    """Take Newton steps on the free variables among the live rows, with all others fixed.
 
     Parameters
     ----------
     K : float64 or float32 (n, n)
     dual : Dual
-        Of all rows.
+        The dual of all rows.
     point : PathPoint
     live : int64 (rows,)
+    max_free : int
+        Do nothing if there are more free variables.
 
     Returns
     -------
     float64 (n,)
-        Feasible; the point's own array if no variable is free or too many are.
+        A feasible alpha; the point's own array if nothing was done.
     """
     alpha, scores = point.alpha, point.scores.values
     rows = live[is_free(dual[live], alpha[live])]
-    if not 0 < len(rows) <= GRAM.max_free:
+    if not 0 < len(rows) <= max_free:
         return alpha
     part, own, u = dual[rows], np.asarray(K[np.ix_(rows, rows)], np.float64), scores[rows]
     G = part.lin - part.sign * u
@@ -308,24 +334,22 @@ def newton_steps(
     return found
 
 
-def _left(point: PathPoint) -> float:
-    """The gap of a point, or its KKT violation where there is none: what is left to do."""
+def _remaining(point: PathPoint) -> float:
+    """Return the gap of a point, or its KKT violation if the kernel has no gap."""
     return point.gap if point.violation is None else point.violation
 
 
-WORTH_COPYING = 0.1
-"""Part of the rows that screening must remove: the smaller square has to be copied for it."""
-
-
 class CachedScores:
-    """The last w, as the coefficients of its rows, and its scores.
+    """The scores of the last w, updated by the rows of K whose coefficients change.
 
     Attributes
     ----------
-    coef, scores : float64 (n,)
-        ``s alpha``, and ``K @ coef``. Never written to: points of the path keep them.
+    coef : float64 (n,)
+        ``sign * alpha``. Never modified in place: points of the path keep it.
+    scores : float64 (n,)
+        ``K @ coef``. Never modified in place either.
     drift : float
-        What rounding of sums can have done to a score, as a part of ``||phi_i||``.
+        Bound on the rounding errors of the scores' sums, as a multiple of ``||phi_i||``.
     """
 
     def __init__(self, gram: FullGram) -> None:
@@ -333,9 +357,10 @@ class CachedScores:
         self.coef, self.scores, self.drift = np.zeros(len(gram)), np.zeros(len(gram)), 0.0
 
     def move(self, coef: FloatArray) -> None:
-        """Go on to another w: from the nearest multiple of this one, by the rows that differ.
+        """Compute the scores of a new w from the nearest multiple of the last one.
 
-        What scaling rounds away is no difference; it is reckoned in as drift.
+        Only rows whose coefficients differ from the multiple are added. Rounding errors of the
+        scaling are not added, but counted in ``drift``.
         """
         factor, moved = find_multiple(self.coef, coef)
         scores, drift = factor * self.scores, abs(factor) * self.drift
@@ -347,8 +372,8 @@ class CachedScores:
         self.coef, self.scores, self.drift = coef, scores, drift
 
 
-def missing(dual: Dual, alpha: FloatArray) -> Any:
-    """What alpha lacks of the coupling's totals: a float, or (groups,)."""
+def coupling_deficit(dual: Dual, alpha: FloatArray) -> Any:
+    """Compute the coupling's totals minus alpha's sums: a float, or float64 (groups,)."""
     assert dual.coupling is not None
     x = dual.coupling * alpha
     if dual.group is None:
@@ -356,45 +381,45 @@ def missing(dual: Dual, alpha: FloatArray) -> Any:
     return dual.total - np.bincount(dual.group, x, np.size(dual.total))
 
 
-def left_to(dual: Dual, alpha: FloatArray, rows: NDArray[np.int64]) -> Dual:
-    """The dual of these rows, with all others held where they are."""
+def restrict_dual(dual: Dual, alpha: FloatArray, rows: NDArray[np.int64]) -> Dual:
+    """Return the dual of ``rows`` with the alpha of all other rows fixed."""
     part = dual[rows]
     if dual.coupling is None:
         return part
     others = alpha.copy()
     others[rows] = 0.0
-    return replace(part, total=missing(dual, others))
+    return replace(part, total=coupling_deficit(dual, others))
 
 
-def near_last(
+def start_near_last(
     dual: Dual,
     alpha: FloatArray,
     live: NDArray[np.int64],
     coef: FloatArray,
     scores: Callable[[], FloatArray],
 ) -> FloatArray:
-    """A start near the last point: the alpha given, or one as near in which fewer rows move.
+    """Choose a feasible start near the last point: ``alpha``, or one in which fewer rows change.
 
-    What a coupling's total has changed by may be spread over all rows, those at 0 too, and every
-    row that moves costs a row of K: here free rows take it. A start that is farther from the last
-    point than this one was not made from it, and is left alone.
+    In ``alpha`` the change of a coupling's total may be spread over all rows, and every row that
+    changes costs a row of K. The start made here changes the last point's free rows instead. If
+    ``alpha`` is farther from the last point, it was not made from that point, and is kept.
 
     Parameters
     ----------
     dual : Dual
-        Of all rows.
+        The dual of all rows.
     alpha : float64 (n,)
-        Feasible.
+        A feasible start.
     live : int64 (rows,)
         Rows that may move.
     coef : float64 (n,)
-        ``s alpha`` of the last point.
+        ``sign * alpha`` of the last point.
     scores : callable
-        Its scores (n,), where they are needed.
+        Returns the scores (n,) of the last point; called only if they are needed.
     """
     if dual.coupling is None or not len(live):
         return alpha
-    part, before = left_to(dual, alpha, live), (dual.sign * coef)[live]
+    part, before = restrict_dual(dual, alpha, live), (dual.sign * coef)[live]
     near = np.clip(before, part.lo, part.hi)
     try:
         near = part.feasible(near, (near <= part.lo) | (near >= part.hi))
@@ -408,15 +433,19 @@ def near_last(
     return start
 
 
-def screened(
-    dual: Dual, point: PathPoint, live: NDArray[np.int64], norms: FloatArray
+def drop_screened(
+    dual: Dual,
+    point: PathPoint,
+    live: NDArray[np.int64],
+    norms: FloatArray,
+    min_fraction: float,
 ) -> NDArray[np.int64]:
-    """The live rows that the gap ball leaves undecided; others stay where they are.
+    """Return the live rows that the gap ball leaves undecided; the others keep their alpha.
 
-    The gap is that of the live rows: of the problem that has all others fixed, whose optimum is
-    the same. All of them are returned where too few would go.
+    The gap is the gap of the problem with all other rows fixed, which has the same optimum. All
+    live rows are returned if less than ``min_fraction`` of them are decided.
     """
-    part, alpha = left_to(dual, point.alpha, live), point.alpha[live]
+    part, alpha = restrict_dual(dual, point.alpha, live), point.alpha[live]
     values, slack = point.scores
     assert isinstance(slack, np.ndarray)
     scores = values[live]
@@ -424,4 +453,4 @@ def screened(
     lower, upper = Ball(float(np.sqrt(gap))).intervals(scores, norms[live], slack[live])
     mu: Any = (0.0, 0.0) if dual.coupling is None else part.multiplier_interval(lower, upper)
     stay = part.decisions_in_place(part.decide(lower, upper, mu), alpha) == FREE
-    return live[stay] if np.count_nonzero(stay) <= (1 - WORTH_COPYING) * len(live) else live
+    return live[stay] if np.count_nonzero(stay) <= (1 - min_fraction) * len(live) else live

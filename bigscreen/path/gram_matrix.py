@@ -1,4 +1,4 @@
-"""The whole kernel matrix in memory: its entries, sums of its rows, and how far they may be off."""
+"""The whole kernel matrix in memory: its entries, sums of its rows, and bounds on their errors."""
 
 from __future__ import annotations
 
@@ -16,38 +16,40 @@ from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray, njit
 
 ENTRY_UNIT = 2.0**-52
+"""Spacing of float64 numbers at 1: the relative error of a kernel entry's last rounding."""
 
 Progress = Callable[[int, int], None]
 
-STRIPE = 256
-"""Rows computed at a time."""
-
 
 class FullGram:
-    """K of all rows of a design, symmetric to the last bit.
+    """The kernel matrix K of all rows of a design, symmetric to the last bit.
 
     Parameters
     ----------
     design : Design
-        With a kernel, or the rows themselves.
+        A kernel design without landmarks, or the rows of a linear machine.
     constant : bool
         Whether a 1 is appended to every phi.
     budget : int
-        Bytes there are for K and for copies of its rows: float64 entries if they fit, else float32.
+        Bytes for K and for copies of its rows: entries are float64 if they fit, else float32.
     progress : callable or None
         Called with (rows done, rows).
     quick : bool
-        Entries computed in float32 where that is any good: a third of the time, half the memory.
+        Compute entries in float32 if the kernel allows: a third of the time, half the memory.
+    stripe_rows : int
+        Rows of K computed at a time.
 
     Attributes
     ----------
     K : float64 or float32 (n, n)
     norms : float64 (n,)
-        Upper bounds of ``||phi_i||``, the constant's 1 included.
+        Upper bounds of ``||phi_i||``, including the constant's 1.
     entries : int
-        Kernel entries computed.
-    wide, psd : bool
-        Whether entries are float64, and no w has a negative ``||w||^2``.
+        The number of kernel entries computed.
+    wide : bool
+        Whether entries are float64.
+    psd : bool
+        Whether the kernel is positive semidefinite.
 
     Raises
     ------
@@ -62,6 +64,7 @@ class FullGram:
         budget: int,
         progress: Progress | None = None,
         quick: bool = False,
+        stripe_rows: int = 256,
     ) -> None:
         if design.landmarks is not None:
             raise InputError(
@@ -83,7 +86,7 @@ class FullGram:
         self.K: NDArray[np.floating] = np.empty((n, n), fits[0])
         d, longest = data.n_features, float(np.max(side.sqnorms))
         computed = kernel.precision(longest, d) if quick else np.float64
-        for start, stop in row_ranges(n, STRIPE):
+        for start, stop in row_ranges(n, stripe_rows):
             ids = np.arange(stop)
             part = Operand(side.X[start:stop], ids[start:]), Operand(side.X[:stop], ids)
             stripe = kernel.block(*part, dtype=computed)
@@ -99,7 +102,7 @@ class FullGram:
         errors = EntryErrors.of(kernel, side, constant)
         errors = errors.in_float64() if computed is np.float64 else errors
         self._errors = errors if self.wide else errors.rounded_again()
-        # Rounding can make an entry larger than both its rows' own.
+        # Rounding can make an entry larger than both diagonal entries.
         self.norms = errors.norms * (1 + 8 * ENTRY_UNIT)
         self._alike = number_equal_rows(side.X)
 
@@ -107,21 +110,22 @@ class FullGram:
         return len(self.K)
 
     def add(self, scores: FloatArray, rows: NDArray[np.int64], coef: FloatArray) -> float:
-        """``scores += sum_j coef_j K[rows_j]``; what rounding of these sums can do to a score.
+        """Add ``sum_j coef_j K[rows_j]`` to ``scores``; return a bound on its rounding errors.
 
-        It is a part of ``||phi_i||``, for scores whose w is no longer than what is added to it.
+        The bound is a multiple of ``||phi_i||``, and holds if the w of ``scores`` is no longer than
+        the w that is added.
         """
         _add_rows(self.K, rows, coef, scores)
         return ENTRY_UNIT * float(np.sqrt(len(rows))) * float(np.abs(coef) @ self.norms[rows])
 
     def scores(self, coef: FloatArray, rows: NDArray[np.int64]) -> FloatArray:
-        """Scores of some rows of ``sum coef_j phi_j``, from float64 entries computed again."""
+        """Compute the scores of ``rows`` for ``sum coef_j phi_j``, from new float64 entries."""
         side, support = self._side, np.flatnonzero(coef)
         part = Operand(side.X[rows], rows), Operand(side.X[support], support)
         return (self._kernel.block(*part, dtype=np.float64) + self.constant) @ coef[support]
 
     def slack(self, scores: FloatArray, coef: FloatArray, drift: float) -> FloatArray:
-        """Bounds on the errors of all scores of ``sum coef_j phi_j`` (maths.md 4).
+        """Bound the errors of all scores of ``sum coef_j phi_j``, float64 (n,) (maths.md 4).
 
         ``drift``: a bound on the error of the sums themselves, as a multiple of ``||phi_i||``.
         """
@@ -130,7 +134,7 @@ class FullGram:
 
 
 def bytes_needed(n: int, dtype: type) -> int:
-    """Bytes of the matrix, and of the copies of its rows that a solve may make."""
+    """Return the bytes of a kernel matrix of n rows plus the copies of its rows in a solve."""
     return 2 * n * n * np.dtype(dtype).itemsize
 
 
@@ -138,7 +142,7 @@ def bytes_needed(n: int, dtype: type) -> int:
 def _add_rows(
     K: NDArray[np.floating], rows: NDArray[np.int64], coef: FloatArray, scores: FloatArray
 ) -> None:
-    """Four rows in a pass: the scores are read and written a quarter as often."""
+    """Add ``sum_j coef_j K[rows_j]`` to ``scores``, four rows of K per pass over the scores."""
     whole = len(rows) - len(rows) % 4
     for k in range(0, whole, 4):
         one, two, three, four = K[rows[k]], K[rows[k + 1]], K[rows[k + 2]], K[rows[k + 3]]

@@ -1,4 +1,4 @@
-"""The interior point of a path's kernel matrix: for points that pair steps do not come to."""
+"""The interior point method on a path's kernel matrix, for points that take pair steps too long."""
 
 from __future__ import annotations
 
@@ -21,56 +21,53 @@ from bigscreen.solvers.block.messages import FixedDual
 from bigscreen.solvers.interior import InteriorPoint, KernelFeatures, factor_terms, pair_terms
 from bigscreen.solvers.protocol import Run, Save, Verdict
 
-MATRICES = 5
-"""Float64 matrices as large as K that it takes beside K at most: features, and its systems'."""
-
-MOST_STEPS = 100
-"""Steps of a solve at most."""
-
 
 class GramInterior:
-    """An interior point over features whose products are the entries of a kernel matrix.
+    """The interior point method over features whose inner products are a kernel matrix's entries.
 
-    One for all stages on a matrix: the features are made once, when somebody first needs them.
+    All stages on a matrix share it: the features (a Cholesky factor) are computed once, when first
+    needed.
 
     Parameters
     ----------
     gram : FullGram
     room : int
-        Bytes there are beside the matrix and copies of its rows.
+        Bytes of memory left next to the matrix and the copies of its rows.
     """
 
     def __init__(self, gram: FullGram, room: int) -> None:
         self.gram = gram
-        # (Of float32 entries nothing would be proved that pair steps cannot.)
-        self.usable = gram.psd and gram.wide and MATRICES * gram.K.nbytes <= room
+        # (With float32 entries it proves no smaller gap than pair steps do.) The features and the
+        # systems of the steps take up to five matrices as large as K.
+        self.usable = gram.psd and gram.wide and 5 * gram.K.nbytes <= room
         self.features = KernelFeatures(
             lambda: cholesky_features(np.array(gram.K, np.float64)), factor_terms(len(gram))
         )
 
-    def worth(self, steps: int, rows: int) -> bool:
-        """Whether so many pair steps over some rows have taken longer than it would."""
+    def should_try(self, steps: int, rows: int) -> bool:
+        """Whether ``steps`` pair steps over ``rows`` rows took longer than this method would."""
         return self.usable and self.features.should_use(pair_terms(steps, rows), rows)
 
     def alpha(
         self, dual: Dual, rows: NDArray[np.int64], tol: float, late: Callable[[], bool]
     ) -> FloatArray:
-        """The best alpha of some rows (rows,) whose problem this is, to a relative gap."""
+        """Solve the dual of ``rows`` to a relative gap of ``tol``: its best alpha, (rows,)."""
         data = MemoryDataset(self.features.made[rows], None, None)
         with Inline(1) as fleet:
             run = Run(Design(data, None), FixedDual("none", dual), fleet)
-            check = _Nearest(tol, late)
+            check = _KeepBest(tol, late)
             InteriorPoint().solve(run, check)
         assert check.best is not None and check.best.alpha is not None
         return check.best.alpha
 
 
 @dataclass
-class _Nearest:
-    """The check of a solve that keeps the point of the smallest gap."""
+class _KeepBest:
+    """The check of an interior point solve: it keeps the point with the smallest gap."""
 
     target: float
-    late: Callable[[], bool]
+    is_late: Callable[[], bool]
+    max_steps: int = 100
     best: Point | None = None
     made: int = 0
 
@@ -78,16 +75,16 @@ class _Nearest:
         self.made += 1
         if self.best is None or point.gap < self.best.gap:
             self.best = point
-        over = stats["stalled"] or self.late() or self.made >= MOST_STEPS
+        over = stats["stalled"] or self.is_late() or self.made >= self.max_steps
         return None if over or point.relative_gap <= self.target else Verdict()
 
     def expired(self) -> bool:
         """See ``Check``."""
-        return self.late()
+        return self.is_late()
 
     def pause(self, save: Save | None = None) -> None:
-        """See ``Check``: a point of a path is begun anew."""
+        """Do nothing: an interrupted point of a path is solved again from its start."""
 
     def restored(self, meta: dict[str, Any]) -> None:
-        """There are no checkpoints of it."""
+        """Raise, for these solves write no checkpoints."""
         raise AssertionError

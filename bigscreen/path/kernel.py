@@ -1,8 +1,8 @@
-"""The stage of rows whose kernel matrix does not fit in memory: blocks, and columns that are kept.
+"""The stage for rows whose kernel matrix does not fit in memory: block solver, cached columns.
 
-Shards hold rows, scores and kernel columns over all points and folds. Where the box scales the
-scores scale with it, and of the rows whose alpha differs beyond that most have their columns still:
-a point costs what has changed since the one before.
+Shards keep rows, scores and kernel columns over all points and folds. If the box scales by a factor
+from point to point, so do the scores, and most rows whose alpha changes beyond this factor still
+have their columns in the cache: a point costs only what changes since the point before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.path.gram import near_last
+from bigscreen.path.gram import start_near_last
 from bigscreen.path.stage import PathPoint, PointTask
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.problems.point import Certificate, Point
@@ -32,41 +32,46 @@ from bigscreen.solvers.block.messages import FixedDual
 from bigscreen.solvers.block.sequence import PathSolve
 from bigscreen.solvers.block.solver import Block
 
-MOST_ROUNDS = 10_000
-"""Blocks after which a point is left as it is."""
-
 
 class KernelStage:
-    """Rows of an exact kernel, and the block solver for every problem.
+    """The stage for an exact kernel without its matrix; the block solver solves every problem.
 
     Parameters
     ----------
     design : Design
-        An exact one.
+        A design with an exact kernel.
     fleet : Fleet
-        Where shards live: threads here, or a cluster. Nothing else may run on it meanwhile.
+        Threads or a cluster, which hold the shards. Nothing else may run on it meanwhile.
     constant : bool
         Whether a 1 is appended to every phi.
     options : Block
-        Size of blocks, and bytes of kernel columns kept.
+        The size of blocks, and the bytes of the column cache.
+    max_rounds : int
+        A point is returned after this many blocks, whatever its gap.
 
     Raises
     ------
     InputError
-        If the design has columns: they have better stages.
+        If the design has explicit columns: they have better stages.
     """
 
     def __init__(
-        self, design: Design, fleet: Fleet, constant: bool = False, options: Block | None = None
+        self,
+        design: Design,
+        fleet: Fleet,
+        constant: bool = False,
+        options: Block | None = None,
+        max_rounds: int = 10_000,
     ) -> None:
         if not design.exact:
             raise InputError("a stage of kernel columns needs an exact kernel")
         self.design, self.fleet, self.constant = design, fleet, constant
+        self.max_rounds = max_rounds
         self._solve = PathSolve(options or Block(), design, constant, fleet)
         self._near: ProvedScores | None = None
 
-    def afresh(self) -> KernelStage:
-        """Forget the points that were solved, but for their kernel columns; returns the stage."""
+    def reset(self) -> KernelStage:
+        """Forget all solved points but keep their kernel columns; return the stage itself."""
         if self._solve.fine:
             self._solve.begin(fine=False)
         else:
@@ -77,7 +82,7 @@ class KernelStage:
 
     @property
     def norms(self) -> FloatArray:
-        """Upper bounds of ``||phi_i||`` (n,), the constant's 1 included where there is one."""
+        """Upper bounds of ``||phi_i||``, float64 (n,), including the 1 of the constant if any."""
         data, kernel = self.design.data, self.design.kernel
         assert kernel is not None
         sizes = data.sqnorms(0, data.n_rows)
@@ -91,21 +96,21 @@ class KernelStage:
         return norms
 
     def solve(self, task: PointTask) -> PathPoint:
-        """Solve to a relative gap, proved over all rows; see ``stage.Stage``.
+        """Solve a point to its relative gap, proved over all rows; see ``stage.Stage``.
 
-        Where rounding keeps it from that, the best point is returned.
+        If rounding keeps the gap above the target, return the best point.
         """
         solve = self._solve
         entries = solve.kernel_entries
         start = self._start(task)
         solve.retarget(task.dual, start, task.decided)
-        # From the point before it is a few blocks of the rows that move: screening saves none.
+        # A warm start needs a few blocks of the rows that change: screening would save none.
         screens = task.dynamic and start is None and self.design.definite
         intercept = "constant" if self.constant else "none"
         judge = _Judge(self.design, FixedDual(intercept, task.dual), self.fleet, self._near)
         monitor = Monitor(
             certify=judge,
-            limits=Limits(task.tol, MOST_ROUNDS, task.deadline),
+            limits=Limits(task.tol, self.max_rounds, task.deadline),
             rule=ThrottledGapBall() if screens else None,
             report=lambda event: None,
             min_half_norm_sq=min_half_norm_sq(self.design, judge.problem),
@@ -124,15 +129,15 @@ class KernelStage:
         return found
 
     def products(self, coef: FloatArray) -> Scores:
-        """Scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
+        """Compute the scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
         values = self._solve.products(coef)
         constant = float(coef.sum()) if self.constant else 0.0
         return Scores(values, score_bands(self.design, coef, values - constant))
 
     def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
-        """``support`` rows, int64 ascending, their ``coef``, float64, and ``constant``.
+        """Return the ``support`` rows, int64 ascending, their ``coef``, float64, and ``constant``.
 
-        ``constant`` is the part of the offset that is penalised.
+        ``constant`` is the penalised part of the offset.
         """
         support = np.flatnonzero(solved.alpha)
         coef = (dual.sign * solved.alpha)[support]
@@ -145,7 +150,7 @@ class KernelStage:
         near = {} if self._near is None else self._near._asdict()
         return {
             "coef": solve.coef,
-            "scores": self._kept(),
+            "scores": self._last_scores(),
             "fine": np.array(solve.fine),
             **{f"near_{name}": part for name, part in near.items()},
         }
@@ -159,15 +164,15 @@ class KernelStage:
             self._near = ProvedScores(*(memory[f"near_{name}"] for name in ProvedScores._fields))
 
     def _start(self, task: PointTask) -> FloatArray | None:
-        """The alpha given, or one near the last; None if it says nothing."""
+        """Choose the alpha to start from (`start_near_last`); None if the task starts from zero."""
         dual, alpha = task.dual, task.alpha
         free = np.all(task.decided == FREE)
         if free and np.array_equal(alpha, dual.feasible(np.zeros(len(dual)))):
             return None
-        return near_last(dual, alpha, task.live, self._solve.coef, self._kept)
+        return start_near_last(dual, alpha, task.live, self._solve.coef, self._last_scores)
 
-    def _kept(self) -> FloatArray:
-        """Scores of the last point."""
+    def _last_scores(self) -> FloatArray:
+        """Return the scores of the last point, float64 (n,)."""
         scores = self._solve.scores(self._solve.effort.moves)
         assert scores is not None
         return scores
@@ -175,9 +180,9 @@ class KernelStage:
 
 @dataclass
 class _Judge:
-    """Certifies points over all rows, and keeps what the best was certified from.
+    """Certifies the solver's points over all rows, and keeps the best with its proved scores.
 
-    ``near``: what the one before was certified from, of this point of the path or the last.
+    ``near``: the proved scores of the last certified point, of this or the previous solve.
     """
 
     design: Design
@@ -200,7 +205,7 @@ class _Judge:
         return certificate
 
     def solved(self) -> PathPoint:
-        """The best point."""
+        """Return the best certified point."""
         best = self.best
         assert best is not None
         scores = Scores(best.scores, best.bands)
@@ -209,9 +214,9 @@ class _Judge:
 
 @dataclass
 class ThrottledGapBall:
-    """The gap ball, asked for whenever the gap has fallen to a part of what it was.
+    """The gap ball rule, applied only once the gap is below a part of the last screening's gap.
 
-    A round that screens costs as much as one that moves rows.
+    A round that screens costs as much as a round that moves rows.
     """
 
     part: float = 0.3
@@ -220,12 +225,12 @@ class ThrottledGapBall:
     safe: bool = True
 
     def region(self, point: Point, rounding: float) -> Ball | None:
-        """Ball of radius ``sqrt(gap)``."""
+        """Return the ball of radius ``sqrt(gap)``, or None if the gap has not fallen enough."""
         if not point.gap <= self.part * self.last:
             return None
         self.last = point.gap
         return GapBall().region(point, rounding)
 
     def after_restart(self, removed: int, false: int) -> Rule:
-        """The rule as it is."""
+        """Return the rule unchanged: it is safe whatever it has removed."""
         return self

@@ -1,4 +1,4 @@
-"""Everything a path can be asked for."""
+"""The options of a path: grid, folds, screening rules; and the checks of a grid."""
 
 from __future__ import annotations
 
@@ -16,41 +16,42 @@ from bigscreen.options.train import CHANGEABLE, PROBLEMS, TrainOptions
 from bigscreen.train.records import describe_difference
 
 FREE_OPTIONS = (*CHANGEABLE, "C", "nu", "lam", "screening", "f")
-"""Options of a fit on which no path depends."""
+"""Options of a fit that do not change a path's result."""
 
 RULES = {
     **dict.fromkeys(("dvi", "ssnsv", "essnsv"), "C"),
     **dict.fromkeys(("srbo", "srbo-cut"), "nu"),
     "gap": None,
 }
-"""The rules of paths, and the parameter that each is for, where it is one."""
+"""Screening rules of paths, each with the parameter ("C" or "nu") of its grids; None: both."""
 
 
 @dataclass(frozen=True)
 class PathOptions:
-    """Everything a path can be asked for.
+    """The options of a path.
 
     Parameters
     ----------
     fit : TrainOptions
-        Problem, kernel, offset, class weights, tolerance, memory, seed; ``work`` is where points
-        are kept until the path is whole, with ``resume`` to go on with those; a time budget is
-        shared out among the folds and all rows. Its C and nu are not looked at, nor are options of
-        solvers, starts and screening: a path has its own.
+        Problem, kernel, offset, class weights, tolerance, memory, seed. ``work`` is the folder that
+        keeps points until the path is complete, and ``resume`` continues with them. A time budget
+        is divided among the folds and all rows. C, nu and the options of solvers, starts and
+        screening are ignored: a path has its own.
     values : array (points,)
-        The grid of C (or nu, where the problem has one), strictly ascending.
+        The grid of C (or of nu, if the problem has one), strictly ascending.
     folds : int, sequence of (rows to fit, rows to hold out), or None
-        Parts of the rows, each held out once to judge every value; or which, as int arrays.
+        The number of folds, or the row numbers of each as int arrays. Each fold's held-out rows
+        score every value.
     rules : sequence of str or None
-        Of "dvi", "ssnsv", "essnsv", "srbo", "srbo-cut" and "gap": which rows are left out before
-        a solve. None: those that suit the problem, and for a kernel that is not positive
-        semidefinite, which suits no rule, none.
+        Screening rules applied before each solve: "dvi", "ssnsv", "essnsv", "srbo", "srbo-cut" or
+        "gap". None: the rules that suit the problem (no rule suits a kernel that is not positive
+        semidefinite).
     dynamic : bool
-        Screen during a solve, too.
+        Whether to screen during a solve as well.
     warm : bool
-        Start every solve at the point before.
+        Whether to start every solve at the point before.
     alone : bool
-        Record also what each rule decides by itself, of all rows (not for the folds).
+        Whether to record also which rows each rule decides by itself (not for the folds).
     """
 
     fit: TrainOptions
@@ -63,7 +64,7 @@ class PathOptions:
 
     @property
     def parameter(self) -> str:
-        """What the grid is of: "C" or "nu"."""
+        """The parameter whose values the grid has: "C" or "nu"."""
         return "nu" if "nu" in PROBLEMS[self.fit.problem].parameters else "C"
 
     def __post_init__(self) -> None:
@@ -83,12 +84,15 @@ class PathOptions:
             refuse_rules(self.rules)
 
     @property
-    def suited(self) -> tuple[str, ...]:
-        """The rules, those that suit the problem where none were named."""
+    def effective_rules(self) -> tuple[str, ...]:
+        """The screening rules to use: the named ones, or the rules that suit the problem."""
         return default_rules(self.fit.problem) if self.rules is None else tuple(self.rules)
 
     def unlike(self, record: Mapping[str, Any], data: Rows) -> str:
-        """What makes a path with this record another one than is asked for, in words."""
+        """Say how a saved path differs from this one, in words; empty if it does not.
+
+        ``record``: the saved path's record.
+        """
         folds = None if record["folds"] is None else len(record["folds"])
         asked = self.folds if self.folds is None or isinstance(self.folds, int) else len(self.folds)
         own = {"values": record["values"], "folds": folds}
@@ -97,9 +101,9 @@ class PathOptions:
 
     @property
     def record(self) -> dict[str, Any]:
-        """All on which the result depends, as JSON can hold it."""
+        """Everything that the result depends on, JSON-able."""
         names = ("dynamic", "warm", "alone")
-        own = {**{name: getattr(self, name) for name in names}, "rules": list(self.suited)}
+        own = {**{name: getattr(self, name) for name in names}, "rules": list(self.effective_rules)}
         folds = self.folds
         if folds is not None and not isinstance(folds, (int, np.integer)):
             folds = [[np.asarray(rows).tolist() for rows in split] for split in folds]
@@ -109,7 +113,13 @@ class PathOptions:
 
 
 def refuse_rules(rules: Sequence[str] | None) -> None:
-    """Refuse what was named for a kernel that no rule suits (``Design.definite``)."""
+    """Refuse screening rules for a kernel that is not positive semidefinite.
+
+    Raises
+    ------
+    InputError
+        If any rule was named.
+    """
     if rules:
         raise InputError(
             f"rule {rules[0]} rests on gaps, and a kernel that is not positive semidefinite has "
@@ -118,16 +128,16 @@ def refuse_rules(rules: Sequence[str] | None) -> None:
 
 
 def default_rules(problem: str) -> tuple[str, ...]:
-    """The rules that suit a problem: those of its parameter, and the gap ball."""
+    """Return the screening rules that suit a problem: its parameter's rule, and the gap ball."""
     return ("srbo-cut", "gap") if "nu" in PROBLEMS[problem].parameters else ("dvi", "gap")
 
 
 MAX_C = 1e30
-"""Values of C must lie between 1 / MAX_C and MAX_C: float64 holds squares of their ratios."""
+"""Refuse values of C outside of [1 / MAX_C, MAX_C]: squares of their ratios overflow float64."""
 
 
 def checked_grid(values: ArrayLike, name: str) -> FloatArray:
-    """The values of a grid, float64 (points,): in range and strictly ascending.
+    """Check a grid, and return its values: float64 (points,), in range and strictly ascending.
 
     Parameters
     ----------
@@ -136,7 +146,7 @@ def checked_grid(values: ArrayLike, name: str) -> FloatArray:
     Raises
     ------
     InputError
-        If they are not; sorting them silently would hide from the caller which point is which.
+        If they are not. (They are not sorted silently: the caller must know which point is which.)
     """
     try:
         grid = np.atleast_1d(np.asarray(values, dtype=np.float64))

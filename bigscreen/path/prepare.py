@@ -1,4 +1,4 @@
-"""The stage that suits a path: explicit features, the whole kernel matrix, or columns of it."""
+"""Choice of a path's stage: explicit features, the whole kernel matrix, or cached columns of it."""
 
 from __future__ import annotations
 
@@ -34,68 +34,72 @@ from bigscreen.problems.dual import Dual
 from bigscreen.solvers.block.solver import Block
 from bigscreen.train.kernel import choose_kernel
 
-PATH_ROW_BYTES = 400
-"""State of a row in memory: two points of a path, their scores, intervals and temporaries."""
-
-KERNEL_SHARE = 0.5
-"""Part of the memory left that kernel columns may take where the whole matrix does not fit."""
-
-WALK_ROW_BYTES = 100
-"""What a walk keeps of a row between its points."""
-
-LEAST_FLOAT32 = 1e-5
-"""Relative gap that a matrix of float32 entries can prove, with room."""
-
 
 @dataclass(frozen=True)
-class PathSizes:
-    """Sizes from which a path is solved in another way.
+class PathTuning:
+    """Tuned values by which a path's stage is chosen.
 
     Parameters
     ----------
     matrix_rows : int
-        Rows up to which one walk is over the whole kernel matrix. Of more rows the columns of those
-        that move take less time, and a tenth of the memory. Folds share the matrix: that number
-        goes with the fourth root of theirs (measured with none, 3 and 10, on rows of 22 to 784
-        columns).
+        Use the whole kernel matrix for one walk over at most this many rows. Of more rows, the
+        columns of rows that change take less time, and a tenth of the memory. Folds share the
+        matrix: the limit grows with the fourth root of the number of walks (measured with no, 3
+        and 10 folds, on rows of 22 to 784 columns).
     side_by_side : int
-        Numbers of rows in memory from which the walks go on side by side, and from which stored
-        features are float32 unless the gap asked for is too small for them.
+        From this many numbers in memory on, the walks run in parallel, and stored features are
+        float32 unless the requested gap is too small for them.
+    row_bytes : int
+        Memory that a walk's state of a row takes during a solve: two points of a path, their
+        scores, intervals and temporaries.
+    idle_row_bytes : int
+        Memory that a walk's state of a row takes between its points.
+    kernel_fraction : float
+        Part of the remaining memory that kernel columns may take if the matrix does not fit.
+    min_float32_tol : float
+        Use float32 kernel entries and features only for relative gaps of at least this: they can
+        prove somewhat smaller ones.
+    max_score_fraction : float
+        See `FoldsJob`.
     """
 
     matrix_rows: int = 10_000
     side_by_side: int = 1 << 22
+    row_bytes: int = 400
+    idle_row_bytes: int = 100
+    kernel_fraction: float = 0.5
+    min_float32_tol: float = 1e-5
+    max_score_fraction: float = 0.1
 
 
-SIZES = PathSizes()
+PATH = PathTuning()
 
 
 @dataclass(frozen=True)
 class PreparedPath:
-    """A stage, and how its machines become those of models.
+    """A path's stage, with what turns its machines into published models.
 
     Parameters
     ----------
     stage : Stage
     name : str
-        What records call the solver.
+        Name of the solver in records.
     kernel : Kernel
-        Of the models.
+        The models' kernel.
     data : Rows
     source : Design or None
-        The kernel design whose stored features the stage has; None: it has the rows themselves.
+        The kernel design whose stored features the stage solves on; None: it solves on the rows.
     features : ndarray or csr_array (n, r), or None
-        What a machine's support rows are summed from where the models are to have coefficients of
-        columns; None: they keep support rows.
+        Rows or features from which a machine's w is summed, if models have coefficients of
+        columns; None: models keep support rows.
     factor : nystrom.Factor or None
-        Of the landmarks.
+        The factor of the landmarks' kernel matrix.
     ids : int64 (m,) or None
-        Rows that are landmarks.
-    apart : bool
-        Whether every walk has a stage of its own, ``stage.beside()``, so that they can go on side
-        by side.
+        Numbers of the rows that are landmarks.
+    side_by_side : bool
+        Whether walks run in parallel, each on its own stage ``stage.for_thread()``.
     errors : FeatureErrors or None
-        What stored features have put into P and D.
+        Measures the errors of stored features in P and D.
     """
 
     stage: Stage
@@ -106,12 +110,12 @@ class PreparedPath:
     features: Any
     factor: nystrom.Factor | None = None
     ids: Any = None
-    apart: bool = False
+    side_by_side: bool = False
     errors: FeatureErrors | None = None
 
     @property
     def published(self) -> Published | None:
-        """What adds to a point's roundings those of stored features; None: there are none."""
+        """The function that adds the errors of stored features to a point's rounding, or None."""
         return None if self.errors is None else self._published
 
     def _published(self, stage: Stage, dual: Dual, solved: PathPoint) -> PathPoint:
@@ -120,53 +124,55 @@ class PreparedPath:
         return self.errors.added(dual, solved, self._features(machine), machine["constant"])
 
     def for_walk(self) -> Stage:
-        """The stage of one walk."""
-        if self.apart:
+        """Return the stage for one walk: a new one if walks run in parallel."""
+        if self.side_by_side:
             assert isinstance(self.stage, ColumnsStage)
-            return self.stage.beside()
+            return self.stage.for_thread()
         return self.stage
 
     @property
     def definite(self) -> bool:
-        """Whether gaps mean anything: features are written down, whatever the kernel."""
+        """Whether gaps bound anything: the kernel is positive semidefinite, or has features."""
         return self.source is not None or self.kernel.psd
 
     @property
     def landmarks(self) -> Any:
-        """The landmark rows of a Nystrom machine, else None."""
+        """The landmark rows of a Nystrom machine; None for other machines."""
         return None if self.source is None else self.data.rows(self.ids)
 
     def coef(self, machine: dict[str, Any]) -> FloatArray:
-        """Coefficients of the models' columns, (m,) or (d,)."""
+        """Compute a machine's coefficients of the model's columns, float64 (m,) or (d,)."""
         coef = self._features(machine)
-        # Stored features are phi = T' k(x, Z): the model goes back to coefficients of k(x, Z).
+        # Stored features are phi = T' k(x, Z); models have coefficients of k(x, Z).
         return coef if self.source is None else self.source.coef(coef)
 
     def _features(self, machine: dict[str, Any]) -> FloatArray:
-        """The w (r,) of a machine over the stage's rows or features."""
+        """Compute a machine's w, float64 (r,), over the stage's rows or features."""
         coef = np.asarray(machine["coef"])
         if "support" in machine:
             coef = np.asarray(coef @ self.features[machine["support"]], dtype=np.float64)
         return coef
 
 
-def room_for(data: Rows, options: TrainOptions, fleet: Fleet, walks: int = 1) -> float:
-    """Bytes that are left of the memory allowed for rows, features or kernel columns.
+def free_bytes(
+    data: Rows, options: TrainOptions, fleet: Fleet, walks: int = 1, tuning: PathTuning = PATH
+) -> float:
+    """Compute the bytes of allowed memory left for rows, features or kernel columns.
 
-    ``walks``: how many go on side by side, each with its own state of the rows.
+    ``walks``: the number of walks in parallel, each with its own state of the rows.
     """
     taken = process_bytes(fleet.workers, hasattr(fleet, "address"))
-    return allowed_memory(options.memory) - taken - walks * data.n_rows * PATH_ROW_BYTES
+    return allowed_memory(options.memory) - taken - walks * data.n_rows * tuning.row_bytes
 
 
 def beyond_memory(data: Rows, options: TrainOptions, fleet: Fleet) -> bool:
-    """Whether a path's features, or its rows, are more than a stage may hold in memory."""
+    """Whether a path's features, or its rows, do not fit into the allowed memory."""
     if options.exact or callable(options.kernel):
         return False
     row_bytes = 4.0 * min(options.landmarks, data.n_rows)
     if options.kernel == "linear":
         row_bytes = data.row_bytes
-    return data.n_rows * row_bytes > room_for(data, options, fleet)
+    return data.n_rows * row_bytes > free_bytes(data, options, fleet)
 
 
 def make_stage(
@@ -175,18 +181,18 @@ def make_stage(
     fleet: Fleet,
     report: Report,
     walks: int = 1,
-    sizes: PathSizes | None = None,
+    tuning: PathTuning = PATH,
 ) -> PreparedPath:
-    """Prepare the rows once, for all points and folds: so many ``walks``.
+    """Prepare the rows once for ``walks`` walks: one for each fold, and one over all rows.
 
-    Rows or features are not `beyond_memory`.
+    Rows and features must fit in memory (`beyond_memory` is false).
 
     Raises
     ------
     InputError
-        If it cannot fit into the memory allowed, with the arithmetic.
+        If the kernel matrix or its columns cannot fit into the allowed memory, with the arithmetic.
     """
-    room, sizes = room_for(data, options, fleet), sizes or SIZES
+    room = free_bytes(data, options, fleet, tuning=tuning)
     if callable(options.kernel):
         raise InputError(
             "a path takes kernels that have a name; compute the entries of your own, and give "
@@ -199,14 +205,14 @@ def make_stage(
         report({"event": "progress", "phase": phase, "done": done, "total": total})
 
     matrix = partial(progress, "kernel matrix")
-    # (Where w* may be 0, as a nu's, steps over columns come to no end that a matrix has.)
+    # (With nu, w* may be 0: the block solver does not end there, but the matrix's stage does.)
     nu = options.problem in ("nu-svc", "one-class")
-    most = np.inf if nu else sizes.matrix_rows * walks**0.25
+    most = np.inf if nu else tuning.matrix_rows * walks**0.25
     exact = partial(
         exact_stage, constant=constant, room=room, options=options, fleet=fleet, progress=matrix,
-        matrix_rows=most,
+        matrix_rows=most, tuning=tuning,
     )  # fmt: skip
-    # Where float32 holds what the kernel sees of the rows; models have them where they are.
+    # Rows are shifted so that float32 holds what the kernel sees of them; models' rows are not.
     near, own = move_rows(data, kernel, False)
     if options.exact:
         stage, name = exact(Design(near, own))
@@ -224,18 +230,19 @@ def make_stage(
         source = factor.of(Design(near, own), side)
         report({"event": "phase", "phase": "features"})
         size = data.n_rows * source.rank
-        # (Few numbers take no time in either; closer gaps are not proved of float32 ones.)
-        wide = size < sizes.side_by_side or options.tol < LEAST_FLOAT32
-        dtype = np.float64 if wide and 8 * size <= KERNEL_SHARE * room else np.float32
+        # (Few numbers take little time in float64; float32 does not prove small gaps.)
+        wide = size < tuning.side_by_side or options.tol < tuning.min_float32_tol
+        dtype = np.float64 if wide and 8 * size <= tuning.kernel_fraction * room else np.float32
         stored = nystrom.store_features(source, fleet, None, partial(progress, "features"), dtype)
         errors, features = FeatureErrors(source, stored), stored.data
         X = features.X(0, data.n_rows)
     if not options.coupled:
-        # Of few numbers a walk is over before threads have met.
-        kept = 4.0 * X.size + walks * data.n_rows * WALK_ROW_BYTES
-        apart = X.size >= sizes.side_by_side and kept <= room
-        columns = ColumnsStage(X, constant, quick=apart)
-        return PreparedPath(columns, "columns", kernel, data, source, X, factor, ids, apart, errors)
+        # (Short walks are over before threads have started.)
+        kept = 4.0 * X.size + walks * data.n_rows * tuning.idle_row_bytes
+        parallel = X.size >= tuning.side_by_side and kept <= room
+        columns = ColumnsStage(X, constant, quick=parallel)
+        of = kernel, data, source, X, factor, ids, parallel, errors
+        return PreparedPath(columns, "columns", *of)
     rows = data if source is None else features
     stage, name = exact(Design(rows, Linear()))
     return PreparedPath(stage, name, kernel, data, source, X, factor, ids, errors=errors)
@@ -250,17 +257,39 @@ def exact_stage(
     progress: Progress,
     quick: bool = False,
     matrix_rows: float = np.inf,
+    tuning: PathTuning = PATH,
 ) -> tuple[Stage, str]:
-    """The whole matrix where it fits; else its columns, as many as there is room for.
+    """Make the stage for an exact kernel: its whole matrix if it fits, else cached columns.
 
-    ``quick`` as `GramStage` takes it. Of more than ``matrix_rows`` columns in any case, and no more
-    of them than are worth keeping.
+    Parameters
+    ----------
+    design : Design
+    constant, progress, quick
+        As `GramStage` takes them.
+    room : float
+        Bytes for the matrix or the cached columns.
+    options : TrainOptions
+    fleet : Fleet
+    matrix_rows : float
+        Do not use the whole matrix of more rows.
+    tuning : PathTuning
+
+    Returns
+    -------
+    stage : Stage
+    name : {"gram", "block"}
+
+    Raises
+    ------
+    InputError
+        If not even the fewest columns fit.
     """
-    n, dtype = design.data.n_rows, np.float32 if options.tol >= LEAST_FLOAT32 else np.float64
+    n, narrow = design.data.n_rows, options.tol >= tuning.min_float32_tol
+    dtype = np.float32 if narrow else np.float64
     if n <= matrix_rows and bytes_needed(n, dtype) <= room:
         return GramStage(design, constant, int(room), progress, quick), "gram"
     assert design.kernel is not None
-    share, fewest = int(KERNEL_SHARE * room), 4 * n * min(PLAN.min_columns, n)
+    share, fewest = int(tuning.kernel_fraction * room), 4 * n * min(PLAN.min_columns, n)
     if n > matrix_rows:
         share = max(useful_cache_bytes(design.data, design.kernel.name, share), min(share, fewest))
     given = options.cache or share

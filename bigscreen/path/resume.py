@@ -1,4 +1,4 @@
-"""What a resumable path keeps: its points, and the state that a walk goes on from."""
+"""Files of a resumable path: its solved points, and the state from which each walk continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERS = ("w_sq", "primal", "dual", "gap", "rounding", "primal_rounding", "dua
 
 
 def state(walks: list[Walk]) -> Arrays:
-    """The state of walks, as arrays: what the next point of each starts from."""
+    """Collect the state of walks as arrays: what the next point of each starts from."""
     arrays: Arrays = {}
     stage = walks[0].stage
     records: dict[str, Any] = {"stage": type(stage).__name__}
@@ -27,16 +27,17 @@ def state(walks: list[Walk]) -> Arrays:
                 key = f"{which}-{i}"
                 records[key] = step.record
                 arrays |= {f"{key}-{name}": part for name, part in _parts(step.solved).items()}
-    # One stage serves them all: it goes on from the point that it solved last.
+    # (All walks share one stage, which continues from the point that it solved last.)
     arrays |= {f"stage-{name}": part for name, part in stage.memory().items()}
     text = json.dumps(records).encode()
     return {**arrays, "records": np.frombuffer(text, np.uint8)}
 
 
-def take(walks: list[Walk], kept: Arrays) -> None:
+def restore(walks: list[Walk], kept: Arrays) -> None:
     """Restore walks from the arrays of `state`.
 
-    Where another stage suits the memory that is allowed now, it begins anew at the last point.
+    If the memory allowed now calls for another kind of stage, this stage starts without a memory
+    of earlier solves.
     """
     records, stage = json.loads(kept["records"].tobytes()), walks[0].stage
     same = records.pop("stage") == type(stage).__name__
@@ -65,7 +66,7 @@ def _parts(solved: PathPoint) -> Arrays:
 
 def _solved(parts: Arrays, counts: dict[str, int]) -> PathPoint:
     scores = Scores(parts["scores"], _plain(parts["slack"]))
-    # (Folders of before have the first five.)
+    # (Files of older versions have only the first five.)
     numbers = dict(zip(_NUMBERS, parts["numbers"].tolist(), strict=False))
     return PathPoint(parts["alpha"], scores, mu=_plain(parts["mu"]), counts=counts, **numbers)
 
@@ -74,40 +75,42 @@ def _plain(value: np.ndarray) -> Any:
     return float(value) if value.ndim == 0 else value
 
 
-def put(kept: KeptFiles, k: int, record: Any, arrays: Arrays, state: Arrays) -> None:
-    """Keep point k of a walk, and the state that the next one starts from.
+def save_point(kept: KeptFiles, k: int, record: Any, arrays: Arrays, state: Arrays) -> None:
+    """Write point k of a walk, and the state that the next point starts from.
 
-    A point's file is written after the state, and the state before is deleted only then: at any
-    moment the last whole point has its state.
+    The state is written first, and the state before it deleted last: at any moment the last
+    complete point has its state.
 
     Parameters
     ----------
     kept : KeptFiles
-        What is kept of the walk. Its files need not be durable: that takes longer than a point of
-        a quick path, and a file that is not whole, or not in its place, is solved again.
+        The walk's files. They need not be durable: flushing takes longer than a point of a quick
+        path, and a point whose file is missing or damaged is solved again.
     record : JSON-able
     arrays : dict of arrays
-        What is wanted of the point in the end.
+        What the published path needs of the point.
+    state : dict of arrays
+        See `state`.
     """
     kept.write(f"state-{k}", None, state)
     kept.write(f"point-{k}", record, arrays)
     kept.forget("state-*", but=f"state-{k}")
 
 
-def points(kept: KeptFiles, walks: list[Walk], most: int) -> list[tuple[Any, Arrays]]:
-    """The points that a run before this one has solved; the walks go on from the last."""
+def load_points(kept: KeptFiles, walks: list[Walk], most: int) -> list[tuple[Any, Arrays]]:
+    """Read the points that an interrupted run has solved, and restore the walks to the last."""
     found: list[tuple[Any, Arrays]] = []
     for k in range(most):
         point = kept.read(f"point-{k}")
         if point is None:
             break
         found.append(point)
-    # A state that a power cut has spoiled takes its point along. That of a whole walk is taken,
-    # too: the stage goes on to the next fold from there.
+    # If a power cut has damaged a state, its point is solved again. The state is restored even if
+    # the walk is complete: the stage continues from there to the next fold.
     while found:
         left = kept.read(f"state-{len(found) - 1}")
         if left is not None:
-            take(walks, left[1])
+            restore(walks, left[1])
             break
         found.pop()
     return found

@@ -1,4 +1,4 @@
-"""From a data set to a solved path: a grid of C or nu, with folds, the same for Python and cli."""
+"""`train_path`: solve a grid of C or nu with folds, for Python and for the command line."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from bigscreen.model.solved_path import SolvedPath
 from bigscreen.path.folds import Fold, make_folds
 from bigscreen.path.folds_job import FoldsJob
 from bigscreen.path.options import PathOptions, checked_grid, refuse_rules
-from bigscreen.path.prepare import PathSizes, beyond_memory, make_stage
-from bigscreen.path.resume import points, put, state
-from bigscreen.path.scoring import SCORINGS, best_of, judged
+from bigscreen.path.prepare import PATH, PathTuning, beyond_memory, make_stage
+from bigscreen.path.resume import load_points, save_point, state
+from bigscreen.path.scoring import SCORINGS, best_of, score_held_out
 from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
 from bigscreen.plan.plan import plan_on
@@ -50,11 +50,11 @@ from bigscreen.train.records import (
 )
 
 Point = tuple[list[dict[str, Any]], Arrays]
-"""Records of a point's machines, and what a model needs of them."""
+"""Records of a point's machines, and the arrays that its model needs."""
 
 
 class Shared(NamedTuple):
-    """What the models of all points have in common, and how they were made."""
+    """What the models of all points share: kernel, landmarks, and how they were solved."""
 
     kernel: Kernel
     landmarks: Any
@@ -70,9 +70,9 @@ def train_path(
     fleet: Fleet,
     report: Report | None = None,
     deadline: float | None = None,
-    sizes: PathSizes | None = None,
+    tuning: PathTuning = PATH,
 ) -> SolvedPath:
-    """Solve a path, and the same for every fold.
+    """Solve a path over all rows, and over the fitted rows of every fold.
 
     Parameters
     ----------
@@ -82,32 +82,31 @@ def train_path(
     report : callable or None
         Receives events: phases, and one for each point.
     deadline : float or None
-        Value of ``time.monotonic()`` at which the time budget ends, what comes before the first
-        point included. Default: the budget from now on, for the points.
-    sizes : PathSizes or None
-        From which it is solved in another way. Default: ``prepare.SIZES``.
+        Value of ``time.monotonic()`` at which the time budget ends, including the work before the
+        first point. Default: the options' budget, counted from now, for the points only.
+    tuning : PathTuning
 
     Returns
     -------
     SolvedPath
-        In memory.
+        Held in memory.
 
     Raises
     ------
     InputError
-        Bad parameters or rows, an infeasible nu, folds that would have one class only: all before
-        any kernel work.
+        Bad parameters or rows, an infeasible nu, folds with one class only; all before any kernel
+        is computed.
     TimeOver
         If ``deadline`` passes before the first point.
     """
     with blas_threads(1):
-        path = PathJob(data, options, fleet, report, deadline, sizes).run()
+        path = PathJob(data, options, fleet, report, deadline, tuning).run()
     data.check_unchanged()
     return path
 
 
 class PathJob:
-    """One run: the checks, the stage that all walks share, the folds, and all rows."""
+    """One run of `train_path`: its checks, its stage, and a walk for each fold and for all rows."""
 
     def __init__(
         self,
@@ -116,9 +115,9 @@ class PathJob:
         fleet: Fleet,
         report: Report | None,
         deadline: float | None,
-        sizes: PathSizes | None = None,
+        tuning: PathTuning = PATH,
     ) -> None:
-        self.data, self.options, self.fleet, self.sizes = data, options, fleet, sizes
+        self.data, self.options, self.fleet, self.tuning = data, options, fleet, tuning
         self.report: Report = report or (lambda event: None)
         self.fit = options.fit
         self.values = checked_grid(options.values, options.parameter)
@@ -128,7 +127,7 @@ class PathJob:
         self.weights = np.asarray(data.weights(0, n), dtype=np.float64)
         most: dict[str, Any] = {options.parameter: float(self.values[-1])}
         self.binaries = problems(data, replace(self.fit, **most))
-        self.rules = tuple(make_path_rule(name) for name in options.suited)
+        self.rules = tuple(make_path_rule(name) for name in options.effective_rules)
         self.dynamic = options.dynamic
         self.scoring = SCORINGS[self.fit.problem]
         self.folds = make_folds(data, self.y, self.weights, options, self.binaries, self.values)
@@ -144,7 +143,7 @@ class PathJob:
         self._reporting = Lock()
 
     def run(self) -> SolvedPath:
-        """Do it all."""
+        """Solve the path, with the work folder locked against other processes."""
         of = self.fleet, self.data, self.fit, lambda: self.options.record
         with claim_folder(*of, "path", "walk-*") as self._of:
             return self._run()
@@ -180,22 +179,25 @@ class PathJob:
             warn_missed(path.missed, stacklevel=5)
         return path
 
-    def _prepared(self, event: dict[str, Any]) -> None:
-        """Report how far the stage is; refuse to go on where the time ends before there is one."""
+    def _report_phase(self, event: dict[str, Any]) -> None:
+        """Report progress of making the stage; raise TimeOver if the deadline has passed."""
         self.report(event)
         if self._strict is not None and time.monotonic() > self._strict:
             raise TimeOver(f"the time budget ended in the phase {event['phase']}")
 
     # -- rows or features in memory ----------------------------------------------------------------
     def _in_memory(self) -> tuple[list[list[Point]], Shared, float]:
-        """The points of every fold and of all rows; what models share; seconds of features."""
+        """Solve with a stage in memory: the points of each walk, what models share, and seconds.
+
+        The seconds are those of making the stage.
+        """
         began = time.monotonic()
         self.prepared = prepared = make_stage(
-            self.data, self.fit, self.fleet, self._prepared, len(self.folds) + 1, self.sizes
+            self.data, self.fit, self.fleet, self._report_phase, len(self.folds) + 1, self.tuning
         )
         if not prepared.definite:
             refuse_rules(self.options.rules)
-            # Where ||w||^2 may be negative no ball holds the optimum.
+            # If ||w||^2 may be negative, no ball holds the optimum.
             self.rules, self.dynamic = (), False
         spent = time.monotonic() - began
         solved = self._walked([*range(len(self.folds)), None])
@@ -205,17 +207,17 @@ class PathJob:
 
     # -- one walk ----------------------------------------------------------------------------------
     def _walked(self, folds: list[int | None]) -> list[list[Point]]:
-        """The points of every walk: one walk after the other, or a point of each at a time."""
+        """Solve the points of every walk: one walk after the other, or all walks in parallel."""
         walks = [self._walk(fold) for fold in folds]
-        if not self.prepared.apart:
+        if not self.prepared.side_by_side:
             return [list(walk) for walk in walks]
-        # Rows in memory are this process's: threads, no other workers.
+        # (Rows in memory are this process's own: only its threads can use them.)
         each = self.fleet.each if isinstance(self.fleet, Inline) else map
         rounds = [list(each(next, walks)) for _ in self.values]
         return [list(points) for points in zip(*rounds, strict=True)]
 
     def _walk(self, fold: int | None) -> Iterator[Point]:
-        """All points of one fold's rows, or of all rows: records of its machines, and its model."""
+        """Yield the points of a fold, or of all rows: records of its machines, and model arrays."""
         weights = self.weights if fold is None else self.folds[fold].weights
         settings = PathSettings(
             self.fit.tol,
@@ -241,7 +243,7 @@ class PathJob:
         name = "all" if fold is None else f"fold-{fold}"
         folder = None if self.fit.work is None else self.fit.work / f"walk-{name}"
         kept = KeptFiles(folder, f"{self._of}/{name}", self.fit.resume, durable=False)
-        solved_before = points(kept, walks, len(self.values))
+        solved_before = load_points(kept, walks, len(self.values))
         for records, arrays in solved_before:
             self._report_point(fold, records)
             yield records, arrays
@@ -253,12 +255,12 @@ class PathJob:
                 arrays = self._arrays(steps, stage)
             else:
                 arrays = {}
-                records[0]["score"] = self._judge(steps, fold)
-            # What the time has cut short a later run solves, the end that rules asked for included.
+                records[0]["score"] = self._score(steps, fold)
+            # A later run solves points that the deadline cut short again, and the end point too.
             solved = [*records, *(walk.end.record for walk in walks if walk.end is not None)]
-            late = late or (settings.late and not all(map(self._met, solved)))
+            late = late or (settings.is_late and not all(map(self._met, solved)))
             if folder is not None and not late:
-                put(kept, k, records, arrays, state(walks))
+                save_point(kept, k, records, arrays, state(walks))
             self._report_point(fold, records)
             yield records, arrays
 
@@ -266,8 +268,8 @@ class PathJob:
         return is_solved(record, self.fit.tol)
 
     def _deadline(self, fold: int | None) -> float | None:
-        """When a walk has used its share of the time that is left."""
-        if self._end is None or self.prepared.apart:
+        """Return the time at which a walk has used its share of the time left."""
+        if self._end is None or self.prepared.side_by_side:
             return self._end
         now, walks = time.monotonic(), 1 + (0 if fold is None else len(self.folds) - fold)
         return now + max(0.0, self._end - now) / walks
@@ -289,25 +291,25 @@ class PathJob:
                 }
             )
 
-    def _judge(self, steps: list[Step], fold: int) -> float:
-        """How good the fold's held-out rows are predicted."""
+    def _score(self, steps: list[Step], fold: int) -> float:
+        """Score a point on the fold's held-out rows."""
         rows = self.folds[fold].held
-        # Several machines are compared in the scale that the model has them in.
+        # (Several machines are compared in the scale in which the model publishes them.)
         scales = [libsvm_scale(step.problem, step.multiplier, self.data) for step in steps]
         parts = zip(scales, steps, strict=True)
         scores = np.stack([scale * step.decision[rows] for scale, step in parts], axis=1)
         weights = np.ones(len(rows)) if self.fit.problem == "one-class" else self.weights[rows]
-        return judged(self.scoring, self.y[rows], scores, weights, self.fit.tau)
+        return score_held_out(self.scoring, self.y[rows], scores, weights, self.fit.tau)
 
     # -- rows or features that do not fit in memory ------------------------------------------------
     def _streamed(self) -> tuple[list[list[Point]], Shared, float]:
-        """Solve for all values, on every fold and on all rows, in the same passes over the data."""
-        self.rules, self.dynamic = (), False  # nothing is known of a point before the others
+        """Solve all values of every fold and of all rows in the same passes over the data."""
+        self.rules, self.dynamic = (), False  # all points are solved at once: no earlier one
         work = None if self.fit.work is None else self.fit.work / "features"
         resume = bool(work and self.fit.resume and (work / PROBLEM).exists())
         if work is not None and not resume:
             shutil.rmtree(work, ignore_errors=True)
-        # (A fold that holds nothing out.)
+        # (The last "fold" holds nothing out.)
         folds = [*self.folds, Fold(self.weights, np.zeros(0, np.int64))]
         values: list[float] = self.values.tolist()
         held = sum(one.nbytes for fold in self.folds for one in fold)
@@ -318,25 +320,26 @@ class PathJob:
             work=work,
             resume=resume,
             time_budget=None if self._end is None else max(1e-3, self._end - time.monotonic()),
-            # That of fits is not looked at. (Only a Newton's passes serve several.)
+            # The fit's own solver is ignored. (Only Newton's passes serve several machines.)
             solver="auto" if self.fit.kernel == "linear" else "newton",
             cache=None,
         )
         fits = len(folds) * len(values)
         plan = plan_on(self.fleet, self.data, fit, fits, has_folder=work is not None)
-        given = folds, self.binaries, values, self.report, self._strict
+        fraction = self.tuning.max_score_fraction
+        given = folds, self.binaries, values, self.report, self._strict, fraction
         with FoldsJob(self.data, fit, self.fleet, plan, *given) as job:
             job.run()
             scores = job.scores(self.scoring)
             points = [self._streamed_points(job, f, scores[f]) for f in range(len(folds))]
             proofs = {one["certificate"]["certified_in"] for one in job.results.values()}
             landmarks = job.model_landmarks()
-        # What is true of all of them.
+        # (The weakest proof holds for all of them.)
         of = job.kernel, landmarks, job.factor, plan.solver, plan.features, min(proofs)
         return points, Shared(*of), job.seconds["features"]
 
     def _streamed_points(self, job: FoldsJob, f: int, scores: Sequence[float]) -> list[Point]:
-        """The points of a fold, or of all rows."""
+        """Make the points of a fold, or of all rows (the last f), from the job's results."""
         fold, points = (None if f == len(self.folds) else f), []
         weights = job.folds[f].weights
         each = (job.seconds["solve"] + job.seconds["certify"]) / len(job.problems)
@@ -360,7 +363,7 @@ class PathJob:
 
     # -- what is made of the points ----------------------------------------------------------------
     def _arrays(self, steps: list[Step], stage: Stage) -> Arrays:
-        """What a model needs of a point: coefficients of all machines, offsets, support rows."""
+        """Collect the arrays of a point's model: coefficients, offsets, and support rows."""
         prepared, parts, intercepts = self.prepared, [], []
         for step in steps:
             one = stage.machine(step.dual, step.solved)
@@ -377,12 +380,12 @@ class PathJob:
         return {**arrays, "coef": coef, "rows": rows}
 
     def _path(self, solved: list[Point], known: dict[str, Any], shared: Shared) -> SolvedPath:
-        """The path in memory; ``known``: what its record says of grid, names, folds and scores."""
+        """Make the published path; ``known``: its record of grid, names, folds and scores."""
         data, fit = self.data, self.fit
         arrays: Arrays = {"intercept": np.stack([own["intercept"] for _, own in solved])}
         landmarks = shared.landmarks
         if fit.exact:
-            # A row that supports many points is kept once.
+            # A row that supports many points is stored once.
             rows = np.unique(np.concatenate([own["rows"] for _, own in solved]))
             landmarks = support_rows(shared.kernel, data, rows)
             arrays["support"] = data.row_ids(0, data.n_rows)[rows]
@@ -420,9 +423,10 @@ class PathJob:
 
 
 def _of_certificate(result: Result, value: float, rows: int, seconds: float) -> dict[str, Any]:
-    """The record of a machine that was solved by itself, as `path.walk.Step` has it.
+    """Convert the result of a fit to the record of a path's point (`path.walk.Step`).
 
-    ``rows``: those whose box is more than a point; ``seconds``: its part of those of all.
+    ``rows``: how many rows have a box of more than one value; ``seconds``: the machine's share of
+    the solving time.
     """
     proof = result["certificate"]
     if not proof["proved"]:

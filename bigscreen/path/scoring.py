@@ -1,4 +1,4 @@
-"""How held-out rows are judged, and which value is the best by them."""
+"""Scores of held-out rows, and the choice of the best value by them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ SCORINGS = {
     "svr": "R2",
     "quantile": "pinball",
 }
-"""What a problem's held-out rows are judged by; of pinball the negative, so that more is better."""
+"""How each problem scores held-out rows; pinball is negated, so that larger is always better."""
 
 
-def judged(
+def score_held_out(
     scoring: str, y: NDArray[Any], scores: FloatArray, weights: FloatArray, tau: float = 0.5
 ) -> float:
-    """How good scores of held-out rows are; more is better.
+    """Score a model on held-out rows; larger is better.
 
     Parameters
     ----------
     scoring : {"accuracy", "AUC", "R2", "pinball"}
     y : (rows,)
-        Label codes, or targets; of AUC code 1 is the positive class.
+        Label codes, or targets; for AUC, code 1 is the positive class.
     scores : float64 (rows, machines)
-        One machine: above 0 means code 1. Several: each code has its own.
+        Decision values. One machine: above 0 predicts code 1. Several machines: one for each code.
     weights : float64 (rows,)
     tau : float
-        Of pinball.
+        The quantile of the pinball loss.
     """
     total = float(np.sum(weights))
     one = scores[:, 0]
@@ -54,12 +54,12 @@ def judged(
 
 
 def best_of(scores: Sequence[float]) -> int:
-    """Index of the highest score. The first wins a tie; nan loses to every number.
+    """Return the index of the highest score: the first one if several are equal; nan never wins.
 
     Raises
     ------
     InputError
-        If no score is a finite number: none is the best then.
+        If no score is a finite number.
     """
     found = np.asarray(scores, np.float64)
     if not np.isfinite(found).any():
@@ -71,12 +71,14 @@ def best_of(scores: Sequence[float]) -> int:
 
 
 def check_spread(y: NDArray[Any], what: str) -> None:
-    """Refuse targets whose squares float64 does not hold: R2 divides by a sum of them.
+    """Refuse targets whose squares overflow float64, because R2 divides by a sum of squares.
+
+    ``what`` names the fold at the start of the message.
 
     Raises
     ------
     InputError
-        Which begins with ``what``.
+        If the sum of squares overflows.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         spread = float(np.sum(np.square(y - np.mean(y))))
@@ -88,7 +90,10 @@ def check_spread(y: NDArray[Any], what: str) -> None:
 
 
 def _auc(positive: NDArray[np.bool_], scores: FloatArray, weights: FloatArray) -> float:
-    """Chance that a positive row scores above another, equal scores counting half."""
+    """Compute the weighted AUC: the chance that a positive row scores above a negative one.
+
+    Equal scores count half.
+    """
     values, place = np.unique(scores, return_inverse=True)
     up = np.bincount(place, weights * positive, len(values))
     down = np.bincount(place, weights * ~positive, len(values))

@@ -1,8 +1,8 @@
-"""The stage of a path: rows prepared once, for all points of the grid and all folds.
+"""The stage of a path: rows prepared once, which solves all points of the grid and all folds.
 
-A stage knows phi and nothing else. Problems come as a ``Dual`` over all rows; a fold is one whose
-held-out rows have the weight 0, so that their box is the point 0: they cost nothing in the solve,
-and their scores, which every certificate has, are the fold's validation.
+A stage holds the features phi only. Each problem is a ``Dual`` over all rows. In a fold's dual the
+held-out rows have the weight 0, so their alpha is 0: they cost nothing in the solve, and their
+scores, which every certificate computes, validate the fold.
 """
 
 from __future__ import annotations
@@ -23,29 +23,28 @@ from bigscreen.screening.regions import Scores
 
 @dataclass(frozen=True)
 class PathPoint:
-    """Where a point of the path was left, certified over all rows.
+    """The solution of a point of a path, certified over all rows.
 
     Parameters
     ----------
     alpha : float64 (n,)
-        Feasible.
+        Feasible dual variables.
     scores : Scores
-        Of w(alpha) over ALL rows, without an unpenalised offset.
+        Scores of w(alpha) over ALL rows, without an unpenalised offset.
     w_sq, primal, dual : float
         ``||w(alpha)||^2``, P(w(alpha), mu) and D(alpha), summed in float64.
     mu : float or float64 (groups,)
         The best multiplier for these scores (0 without a coupling).
     gap : float
-        ``P - D``, the Frank-Wolfe gap over all rows; nan, and P too, of a kernel that is not
-        positive semidefinite.
+        ``P - D``, the Frank-Wolfe gap over all rows. nan if the kernel is not positive
+        semidefinite; then P is nan as well.
     rounding, primal_rounding, dual_rounding : float
-        Bounds on what rounding can have moved ``gap``, ``primal`` and ``dual`` by; infinite where
-        it is not known.
+        Bounds on the rounding errors of ``gap``, ``primal`` and ``dual``; infinite if unknown.
     counts : dict
-        What the solve counted: steps or epochs, kernel entries, checks.
+        Counts of the solve: steps or epochs, kernel entries, checks.
     violation : float or None
-        Of such a kernel: how far the KKT conditions are from holding (``dual_violation``), which
-        ``rounding`` is of.
+        If the kernel is not positive semidefinite: the violation of the KKT conditions
+        (``dual_violation``), whose rounding error ``rounding`` then bounds.
     """
 
     alpha: FloatArray
@@ -63,7 +62,7 @@ class PathPoint:
 
     @property
     def relative_gap(self) -> float:
-        """``gap / |P|``; 0 where both are 0."""
+        """The gap divided by |P|; 0 if both are 0."""
         return relative_gap(self.gap, self.primal)
 
     @classmethod
@@ -75,7 +74,7 @@ class PathPoint:
         definite: bool = True,
         norm: SquaredNorm | None = None,
     ) -> PathPoint:
-        """The point at a feasible alpha, certified from the scores of its w(alpha).
+        """Certify a feasible alpha from the scores of its w(alpha).
 
         ``definite``: whether the kernel is positive semidefinite; ``norm`` as `prove` takes it.
         """
@@ -102,26 +101,25 @@ class PathPoint:
 
 @dataclass(frozen=True)
 class PointTask:
-    """A point of the path to solve: its dual, where to start, what rules have decided, and how far.
+    """A point of a path to solve: its dual, a start, the rows decided by rules, and the target.
 
     Parameters
     ----------
     dual : Dual
-        Of all rows of the stage.
+        The dual of all rows of the stage.
     alpha : float64 (n,)
-        Feasible; where the solve starts.
+        A feasible start.
     decided : int8 (n,)
-        ``FREE``, or where a safe rule has proved the optimum to be (``dual.AT_LO``, ...); decided
-        rows stand there in ``alpha`` already and are left out of the solve.
+        ``FREE``, or the bound at which a safe rule has proved the optimum (``dual.AT_LO``, ...).
+        Decided rows have this value in ``alpha`` already and are left out of the solve.
     tol : float
-        Relative gap.
+        The relative gap to reach.
     deadline : float or None
         Value of ``time.monotonic()`` after which the best point so far is returned.
     dynamic : bool
-        Screen with the gap ball during the solve.
+        Whether to screen with the gap ball during the solve.
     point : float64 (d,) or None
-        A w that is near to the optimum, as one is that alpha was read off: where a stage of
-        columns starts. None: at w(alpha).
+        A w near the optimum at which a stage of explicit features starts. None: w(alpha).
     """
 
     dual: Dual
@@ -138,41 +136,40 @@ class PointTask:
         return np.flatnonzero((self.decided == FREE) & (self.dual.hi > self.dual.lo))
 
     @property
-    def late(self) -> bool:
+    def is_late(self) -> bool:
         """Whether the deadline has passed."""
         return self.deadline is not None and time.monotonic() > self.deadline
 
 
 class Stage(Protocol):
-    """Prepared rows, and the solver that suits them."""
+    """Prepared rows with a solver for the points of paths over them."""
 
     @property
     def norms(self) -> FloatArray:
-        """Upper bounds of ``||phi_i||`` (n,), the constant's 1 included where there is one."""
+        """Upper bounds of ``||phi_i||``, float64 (n,), including the 1 of the constant if any."""
 
     def solve(self, task: PointTask) -> PathPoint:
-        """Solve to a relative gap, proved over all rows.
+        """Solve a point to its relative gap, proved over all rows.
 
-        A stage recognises the multiple of the last alpha that it returned, and does not compute
-        its scores again.
+        If the task's alpha is a multiple of the last returned alpha, a stage recognises this and
+        does not compute its scores again.
         """
 
     def products(self, coef: FloatArray) -> Scores:
-        """Scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
+        """Compute the scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
 
     def memory(self) -> dict[str, NDArray[Any]]:
-        """Numbers that the next solve takes from those before it."""
+        """Return the arrays that the next solve takes from earlier solves."""
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
-        """Go on from what ``memory`` was.
+        """Restore the arrays that ``memory`` returned.
 
-        A path that is resumed in another process comes out bit for bit as if it had not been
-        interrupted.
+        A path resumed in another process is then the same bit for bit as an uninterrupted one.
         """
 
     def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
-        """What the model needs, by name.
+        """Return a machine's parameters by name.
 
         ``coef`` of the columns (m,), or ``support`` row numbers and their ``coef``; ``constant``,
-        the part of the offset that is penalised (0 without one).
+        the penalised part of the offset (0 without one).
         """

@@ -1,8 +1,8 @@
-"""A path: one problem solved at every value of a grid, each point with its certificate.
+"""A walk along a path: one problem solved at every value of a grid, with a certificate for each.
 
-Points come in the order of the grid. Each starts at the one before, scaled where the box scales;
-safe rules, handed the points before, take rows out of it before it is solved; the stage screens on
-while it solves, and proves the gap over all rows, those left out included.
+Points are solved in the order of the grid. Each starts at the point before, scaled if the box
+scales. Safe rules decide rows from the points before, and these rows are left out of the solve.
+The stage screens on while it solves, and proves the gap over all rows, including the decided ones.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from bigscreen.screening.sequential import PathRule, Screened, screen
 Start = Callable[[Dual, float], tuple[FloatArray, FloatArray | None] | None]
 Published = Callable[[Stage, Dual, PathPoint], PathPoint]
 
-LEFT = 0.05
-"""Part of a gap that is left to the rounding of stored features."""
-
 
 @dataclass(frozen=True)
 class PathSettings:
-    """How a path is walked; no optimum depends on it.
+    """Settings of a walk; they do not change the optima.
 
     Parameters
     ----------
     tol : float
         Relative gap of every point.
     rules : sequence of PathRule
-        Before every point but the first; none: no row is left out beforehand.
+        Screening rules applied before every point but the first.
     dynamic : bool
-        Screen with the gap ball during a solve.
+        Whether to screen with the gap ball during a solve.
     warm : bool
-        Start a point at the one before.
+        Whether to start a point at the point before.
     alone : bool
-        Record also what each rule decides alone: a few passes over the rows for each.
+        Whether to record also which rows each rule decides alone: a few passes over the rows for
+        each.
     deadline : float or None
         Value of ``time.monotonic()`` after which solves return their best point.
     published : callable or None
-        ``published(stage, dual, solved)``: the point with the roundings that are stated, where the
-        models have other features than the stage (see `path.feature_errors`). A part of the gap is
-        left to them then.
+        ``published(stage, dual, solved)`` returns the point with the rounding bounds of the
+        published model, if its features differ from the stage's (see `path.feature_errors`).
+    rounding_fraction : float
+        With ``published``, stages solve to a gap smaller by this part, which leaves room for
+        these errors.
     """
 
     tol: float = 1e-3
@@ -64,36 +64,37 @@ class PathSettings:
     alone: bool = True
     deadline: float | None = None
     published: Published | None = None
+    rounding_fraction: float = 0.05
 
     @property
     def aim(self) -> float:
-        """The relative gap that a stage is asked for."""
-        return self.tol if self.published is None else (1 - LEFT) * self.tol
+        """The relative gap to which the stage solves."""
+        return self.tol if self.published is None else (1 - self.rounding_fraction) * self.tol
 
     @property
-    def late(self) -> bool:
+    def is_late(self) -> bool:
         """Whether the deadline has passed."""
         return self.deadline is not None and time.monotonic() > self.deadline
 
 
 @dataclass(frozen=True)
 class Step:
-    """A solved point of a path.
+    """A solved point of a path, with its problem and its record.
 
     Attributes
     ----------
     problem : Problem
     dual : Dual
-        Of all rows.
+        The dual of all rows.
     solved : PathPoint
     record : dict
-        JSON-able: value, primal, dual, gap, relative_gap, rounding (how far it can have moved the
-        gap), primal_rounding, dual_rounding (P and D), rows (whose box is more than a point), left
-        (of them, those the rules left to the solver), screened (for each rule, and for all
-        together, rows at lo, hi and zero), support, seconds of rules and solver, counts of the
-        stage, and init: whether the point was solved from nothing. Of a kernel that is not
-        positive semidefinite primal, primal_rounding and the gaps are None, and there is a
-        violation.
+        JSON-able: value, primal, dual, gap, relative_gap, rounding, primal_rounding, dual_rounding
+        (bounds on the rounding errors of gap, primal and dual), rows (how many rows have a box of
+        more than one value), left (how many of these the rules left to the solver), screened (for
+        each rule, and for all together, rows at lo, hi and zero), support, seconds of rules and
+        solver, counts of the stage, and init: whether the solve had no earlier point to start
+        from. If the kernel is not positive semidefinite, primal, primal_rounding and the gaps are
+        None, and there is a violation.
     """
 
     problem: Problem
@@ -103,44 +104,44 @@ class Step:
 
     @property
     def past(self) -> Past:
-        """The point as the rules see it."""
+        """The point in the form that screening rules take."""
         own = self.solved
         gap = own.gap + own.rounding
         return Past(self.record["value"], self.dual, own.alpha, own.scores, own.w_sq, gap)
 
     @property
     def offset(self) -> float:
-        """Of the decision function, without the penalised constant, which is in the scores."""
+        """The decision function's offset, without the penalised part, which the scores include."""
         return self.problem.offset(self.solved.mu)
 
     @property
     def multiplier(self) -> tuple[float, ...]:
-        """One a group of the coupling (one that is 0 without)."""
+        """The coupling's multipliers, one for each group (a single 0 without a coupling)."""
         return tuple(np.atleast_1d(self.solved.mu).tolist())
 
     @property
     def decision(self) -> FloatArray:
-        """The decision function of every row (n,), those of weight 0 included."""
+        """The decision function of every row, float64 (n,), including rows of weight 0."""
         return self.solved.scores.values + self.offset
 
 
 class Walk:
-    """One problem along a grid.
+    """Solves one problem along a grid of values.
 
     Parameters
     ----------
     stage : Stage
     problem : Problem
-        At any value.
+        The problem at any value.
     y : array (n,)
         Label codes or targets of all rows of the stage.
     weights : float64 (n,)
-        0 for a row that is held out.
+        Row weights, 0 if a row is held out.
     values : float64 (points,), ascending
     settings : PathSettings
     start : callable or None
-        ``start(dual, value)``: an alpha (n,) where the first point begins, and the w that it was
-        read off (see `PointTask`) or None; or None.
+        ``start(dual, value)`` returns a start for the first point: an alpha (n,), and the w that it
+        was computed from (see `PointTask`) or None; or returns None.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class Walk:
         self.y, self.weights, self.values = y, weights, values
         self.before: Step | None = None
         self.end: Step | None = None
-        """The last point, where a rule is in need of it: solved from nothing, before the others."""
+        """The grid's last point, solved before the others, if a rule needs it."""
 
     @cached_property
     def _norms(self) -> FloatArray:
@@ -167,11 +168,11 @@ class Walk:
 
     @property
     def needs_both_sides(self) -> bool:
-        """Whether a rule needs the last point beforehand."""
+        """Whether a rule needs the grid's last point to be solved before the others."""
         return any(rule.needs_both_sides for rule in self.settings.rules) and len(self.values) > 1
 
     def step(self, k: int) -> Step:
-        """Solve point k; points are asked for in their order."""
+        """Solve point k; points must be requested in the order of the grid."""
         if self.needs_both_sides and self.end is None:
             self.end = self._solve(len(self.values) - 1)
         if self.end is not None and k == len(self.values) - 1:
@@ -189,8 +190,8 @@ class Walk:
         if before is None and self.start is not None:
             alpha, point = self.start(dual, value) or (alpha, None)
         decided, screened = np.full(len(dual), FREE), {}
-        # Where no time is left for a solve, nothing is gained by leaving rows out of it.
-        if before is not None and settings.rules and not settings.late:
+        # (After the deadline there is no solve that screening could speed up.)
+        if before is not None and settings.rules and not settings.is_late:
             found = self._screen(dual, value, before)
             decided, screened = found.decided, found.counts
         if screened and any(screened["all"].values()):
@@ -228,7 +229,7 @@ class Walk:
 
 
 def _proof(solved: PathPoint, value: float) -> dict[str, Any]:
-    """What is proved of a point; without a gap None stands for it, and the violation is there."""
+    """Collect what is proved of a point; without a gap, None stands for it, next to a violation."""
     names = ("primal", "dual", "gap", "relative_gap", "rounding", *ROUNDING_FIELDS)
     proof: dict[str, Any] = {name: getattr(solved, name) for name in names}
     if solved.violation is not None:
@@ -240,7 +241,10 @@ def _proof(solved: PathPoint, value: float) -> dict[str, Any]:
 
 
 def _start(problem: Problem, dual: Dual, before: Step | None) -> FloatArray:
-    """The alpha before where there is one, scaled as the box is; it need not be feasible."""
+    """Return the alpha to start from: the point before scaled with the box, or zeros.
+
+    It need not be feasible.
+    """
     if before is None:
         return np.zeros(len(dual))
     factor, alpha = problem.factor(before.problem), before.solved.alpha

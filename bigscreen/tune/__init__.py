@@ -1,1 +1,1 @@
-"""The search for parameters: landmarks, gamma and C (or nu), judged by folds of the rows."""
+"""The search for parameters: landmarks, gamma and C (or nu), scored by cross-validation."""

@@ -1,4 +1,4 @@
-"""What candidates of the same landmarks and the same gamma share: features, or kernel entries."""
+"""Features or kernel entries shared by the candidates with equal landmarks and equal gamma."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from bigscreen.tune.options import SearchTuning
 
 
 class Group:
-    """Landmarks and a gamma, and what is computed of them once for all rungs.
+    """The candidates with one number of landmarks and one gamma, and what they share in all rungs.
 
     Parameters
     ----------
     data : Rows
         All rows.
     options : TrainOptions
-        Of any of the group's candidates.
+        The options of any candidate of the group.
     fleet : Fleet
     tuning : SearchTuning
     """
@@ -53,19 +53,19 @@ class Group:
     ) -> None:
         self.data, self.options, self.tuning = data, options, tuning
         self.kernel = choose_kernel(data, options, fleet)
-        # Where float32 holds what the kernel sees of the rows.
+        # (Rows are shifted so that float32 holds what the kernel sees of them.)
         self.near, self.own = move_rows(data, self.kernel, False)
 
     @cached_property
     def side(self) -> Operand:
-        """The landmarks, those of the last fit."""
+        """The landmarks: the same rows that the final fit will use."""
         options = self.options
         given = options.landmarks, options.sampling, options.seed
         return nystrom.choose_landmarks(self.near, self.own, *given)[0]
 
     @cached_property
     def factor(self) -> nystrom.Factor:
-        """``T`` of all directions, the largest last."""
+        """The factor ``T`` of the landmarks' kernel matrix, with its largest directions last."""
         cutoff = self.options.tuning.truncation
         return nystrom.factor_by_eigenvectors(
             self.own, self.side, nystrom.FLOAT64_CUTOFF if cutoff is None else cutoff
@@ -79,30 +79,30 @@ class Group:
         threads: int,
         quick: bool = False,
     ) -> Ground:
-        """Some rows, or all, as this group's machines see them; ``quick`` as of a `GramStage`."""
+        """Prepare ``rows`` (None: all) for this group's machines; ``quick`` as in `GramStage`."""
         options = self.options
         constant, start_band = options.offset == "constant", self.tuning.start_band
 
         def exact(design: Design) -> tuple[Callable[[], Stage], bool, bool]:
             first, _ = exact_stage(design, constant, room, options, fleet, _silent, quick)
             if isinstance(first, GramStage):
-                # Each walk may copy the rows that it fits, or sort them by their groups.
+                # Each walk may copy the part of the matrix that it fits, or sort it by groups.
                 copies = 0 if quick and options.problem != "nu-svc" else threads
-                return first.beside, first.gram.K.nbytes * (1 + copies) <= room, quick
-            # Kernel columns are kept by the one stage, which begins every walk at nothing.
+                return first.for_thread, first.gram.K.nbytes * (1 + copies) <= room, quick
+            # One stage keeps the kernel columns for all walks, and forgets each walk's points.
             assert isinstance(first, KernelStage)
-            return first.afresh, False, False
+            return first.reset, False, False
 
         if options.exact:
             return Ground(*exact(Design(self._part(rows), self.own)), None, constant, start_band)
-        # A part of the rows is judged roughly anyway: by directions that float32 columns carry.
+        # On a part of the rows, scores are rough anyway: drop directions that float32 cannot hold.
         made_of = self.factor if rows is None else _carried(self.factor)
         design = made_of.of(Design(self._part(rows), self.own), self.side)
         data = nystrom.store_features(design, fleet, None).data
         X = data.X(0, data.n_rows)
         n, width = X.shape
         if not options.coupled and n > self.tuning.max_product_rows_per_feature * width:
-            make = ColumnsStage(X, constant, quick=True).beside
+            make = ColumnsStage(X, constant, quick=True).for_thread
             return Ground(make, True, False, X, constant, start_band)
         features = MemoryDataset(X, np.zeros(n, np.int64), self._labels)
         return Ground(*exact(Design(features, Linear())), X, constant, start_band)
@@ -116,24 +116,24 @@ class Group:
 
     @property
     def _labels(self) -> Any:
-        """Of rows that have targets: None."""
+        """The labels; None if rows have targets."""
         return None if self.data.regression else self.data.labels
 
 
 @dataclass(frozen=True)
 class Ground:
-    """Rows on which a group's machines are solved.
+    """Prepared rows on which the paths of a group are solved.
 
     Parameters
     ----------
     stage : callable
-        A stage of its own for every walk.
+        Returns a stage for one walk.
     parallel : bool
-        Whether walks may go on side by side.
+        Whether walks may run in parallel.
     quick : bool
-        Whether stages are quick ones, which may be too rough for a walk (`rough`).
+        Whether stages use float32 entries, which may be too inaccurate (`is_too_rough`).
     X : float32 (n, r) or None
-        Features; None: the exact kernel.
+        Features; None for the exact kernel.
     constant : bool
         Whether a 1 is appended to every phi.
     start_band : float
@@ -149,10 +149,10 @@ class Ground:
 
 
 class Part(NamedTuple):
-    """A fold on the rows of a rung.
+    """A fold restricted to the rows of a rung.
 
-    ``y`` and ``weights`` are of all rows of the rung, the weight 0 of rows held out. ``held`` are
-    the numbers of the rows held out, and ``held_weights`` what they count in the score.
+    ``y`` and ``weights`` have an entry for each row of the rung; held-out rows have the weight 0.
+    ``held`` has the numbers of the held-out rows, and ``held_weights`` their weights in the score.
     """
 
     y: NDArray[Any]
@@ -174,15 +174,15 @@ def solve_path(
     Parameters
     ----------
     before : dict of arrays or None
-        What this function made of the same fold on fewer rows: where the path begins.
+        The arrays returned for the same fold on fewer rows, from which the path starts.
 
     Returns
     -------
     steps : list of list of Step
-        For every value, the steps of its machines.
+        For every value, the solved points of its machines.
     arrays : dict
         ``values``, ``coef`` (values, machines, r) and ``intercept`` (values, machines) of machines
-        over features: where a path on more rows begins. Of an exact kernel nothing.
+        over features, from which a path on more rows starts. Empty for an exact kernel.
     """
     stage = ground.stage()
     grid = np.array(values)
@@ -204,10 +204,11 @@ def solve_path(
     return steps, {"values": grid, "coef": np.array(coefs), "intercept": np.array(intercepts)}
 
 
-def rough(ground: Ground, steps: list[list[Step]], tol: float, tuning: SearchTuning) -> bool:
-    """Whether a walk is to be done again with float64 entries: what rounding hid is in the way.
+def is_too_rough(ground: Ground, steps: list[list[Step]], tol: float, tuning: SearchTuning) -> bool:
+    """Whether a walk over float32 entries must be repeated with float64 entries.
 
-    A point is not solved to a relative gap, or scores that are computed again are others.
+    It must if a point missed its relative gap, or if scores of probed rows, computed again in
+    float64, differ too much.
     """
     stage = ground.stage()
     assert isinstance(stage, GramStage)
@@ -224,7 +225,7 @@ def rough(ground: Ground, steps: list[list[Step]], tol: float, tuning: SearchTun
 
 
 def _scoring(X: Any, stage: Stage, step: Step) -> tuple[FloatArray, float]:
-    """Coefficients by which a machine scores features; the offset."""
+    """Return a machine's coefficients of the features, float64 (r,), and its offset."""
     made = stage.machine(step.dual, step.solved)
     coef = np.asarray(made["coef"])
     if "support" in made:
@@ -235,15 +236,15 @@ def _scoring(X: Any, stage: Stage, step: Step) -> tuple[FloatArray, float]:
 def _start(
     ground: Ground, before: Arrays, machine: int, dual: Dual, value: float
 ) -> tuple[FloatArray, FloatArray | None] | None:
-    """Where the first value of a path begins: at the nearest value of the path on fewer rows."""
+    """Make the start of a path's first value, from the nearest value of a path on fewer rows."""
     X = ground.X
     if not before or X is None or dual.group is not None or not np.any(dual.lin):
         return None
     k = int(np.argmin(np.abs(np.log(before["values"] / value))))
     coef, offset = before["coef"][k][machine], before["intercept"][k][machine]
-    # Directions that fewer rows did without come first.
+    # (Directions that were dropped on fewer rows come first.)
     w = np.concatenate([np.zeros(X.shape[1] - len(coef)), coef])
-    # (float32 columns times float64 numbers would be made float64 first.)
+    # (A float64 w would make numpy copy the features to float64.)
     G = dual.lin - dual.sign * (X @ w.astype(np.float32) + offset)
     width = ground.start_band * float(np.mean(np.abs(G[dual.hi > dual.lo])))
     point = np.append(w, offset) if ground.constant else w
@@ -251,7 +252,7 @@ def _start(
 
 
 def _carried(factor: nystrom.Factor) -> nystrom.Factor:
-    """The directions of ``T`` that float32 columns carry."""
+    """Drop the directions of ``T`` that float32 columns cannot represent."""
     T = factor.matrix
     lengths = np.einsum("ij,ij->j", T, T)  # inverses of the eigenvalues
     keep = nystrom.FLOAT32_CUTOFF * lengths < lengths.min()
@@ -261,4 +262,4 @@ def _carried(factor: nystrom.Factor) -> nystrom.Factor:
 
 
 def _silent(done: int, total: int) -> None:
-    """No report of a kernel matrix."""
+    """Report no progress."""

@@ -1,4 +1,4 @@
-"""Everything a search can be asked for."""
+"""The options of a search for parameters, its tuned values, and its candidates."""
 
 from __future__ import annotations
 
@@ -23,45 +23,46 @@ ELIMINATIONS = {
     "one's neighbours to all",
     "none": "every candidate was solved on all rows",
 }
-"""How candidates are dropped, and what that is worth."""
+"""Ways to drop candidates, each with the sentence that records say of it."""
 
 SEARCHED = {"c-svc": "C", "nu-svc": "nu", "svr": "C"}
-"""The problems that can be searched, and the parameter of their paths."""
+"""The problems that can be searched, each with the parameter whose values are searched."""
 
 UNSEEN = (*CHANGEABLE, "C", "nu", "gamma", "landmarks")
-"""Options of a fit on which no search depends: it has its own, or they change no result."""
+"""Options of a fit that do not change a search: it has its own, or they change no result."""
 
 
 @dataclass(frozen=True)
 class SearchTuning:
-    """Sizes and shares that a search works with.
+    """Tuned values of a search.
 
     Parameters
     ----------
     search_fraction : float
-        Part of a time budget that is for the search; the rest is for the last fit.
+        Part of a time budget for the search; the rest is for the final fit.
     rough_gap : float
-        Relative gap of points on a part of the rows, unless the fit's is larger.
+        Relative gap on rungs of a part of the rows, unless the fit's is larger.
     min_rows : int
-        Rows of the first rung, at least.
+        The first rung has at least this many rows.
     min_held_rows : int
-        Rows that all folds together hold out on every rung, at least, if they have as many.
+        On every rung all folds together hold out at least this many rows, if there are as many.
     min_finalists : int
-        Candidates that reach all rows, at least.
+        At least this many candidates reach all rows.
     min_label_rows : int
-        Rows of every label that a fold fits at least, and holds out at least, if it has as many.
+        A fold fits, and holds out, at least this many rows of every label, if there are as many.
     max_factor_fraction : float
-        Part of the memory that factors of landmarks may take from rung to rung.
+        Landmark factors kept from rung to rung take at most this part of the memory.
     max_product_rows_per_feature : int
-        Solve by pair steps on products of rows up to as many rows for each feature, of more by
-        Newton steps on the features.
+        Solve by pair steps on the matrix of row products if there are at most this many rows per
+        feature; else by Newton steps on the features.
     probed_rows : int
-        Rows whose scores are computed again in float64 after a path over float32 entries.
+        After a path over float32 entries, compute the scores of this many rows again in float64.
     max_probe_error : float
-        Solve that path again with float64 entries if a score was off by a larger part of the mean.
+        Solve the path again with float64 entries if a probed score is off by more than this part
+        of the mean absolute score.
     start_band : float
-        Width of the smoothing band in which a start's alpha is between its bounds, as part of the
-        mean distance from the hinge point.
+        Width of the smoothing band in which a start's alpha is between its bounds, as a part of
+        the mean distance from the hinge point.
     """
 
     search_fraction: float = 0.75
@@ -78,17 +79,17 @@ class SearchTuning:
 
 
 Pair = tuple[int | None, float]
-"""Landmarks and gamma."""
+"""The number of landmarks (None: the exact kernel) and gamma of a group of candidates."""
 
 Unit = tuple[Pair, int]
-"""A fold of these."""
+"""A group of candidates, and the number of a fold."""
 
 Solved = tuple[list[dict[str, Any]], Arrays]
-"""Records of a fold's points, and their machines."""
+"""The records of a fold's points, and the arrays of their machines."""
 
 
 class Candidate(NamedTuple):
-    """One point of the grid; None for landmarks: the kernel itself."""
+    """One point of the grid; ``landmarks`` is None for the exact kernel."""
 
     landmarks: int | None
     gamma: float
@@ -96,9 +97,9 @@ class Candidate(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What is known of a candidate's score on held-out rows.
+    """A candidate's scores on held-out rows: one for each fold, from the last rung that it reached.
 
-    ``gap`` is the largest relative gap of the folds (None: the kernel has none).
+    ``gap`` is the largest relative gap of the folds; None if the kernel has none.
     """
 
     scores: list[float]
@@ -108,32 +109,32 @@ class Outcome(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Over the folds."""
+        """The mean score over the folds."""
         return float(np.mean(self.scores))
 
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """Everything a search can be asked for.
+    """The options of a search.
 
     Parameters
     ----------
     fit : TrainOptions
-        All that the fits have in common: problem (c-svc, nu-svc or svr), kernel, offset, class
-        weights, tolerance, memory, seed; ``work`` is where what is done is kept, with ``resume`` to
-        go on with that. Three quarters of a time budget are for the search, the rest for the last
-        fit.
+        The options that all fits share: problem (c-svc, nu-svc or svr), kernel, offset, class
+        weights, tolerance, memory, seed. ``work`` is the folder that keeps finished work, and
+        ``resume`` continues with it. Three quarters of a time budget are for the search, the rest
+        for the final fit.
     gammas, values : array
-        Ascending; the values are those of C (of a nu-svc: nu).
+        Grids, ascending; the values are values of C (or of nu, for nu-svc).
     landmarks : sequence of int or None
-        Ascending; None: the exact kernel.
+        Grid of numbers of landmarks, ascending; None: the exact kernel.
     folds : int or sequence of (rows to fit, rows to hold out)
     elimination : {"halving", "none"}
-        "halving": a part of the candidates goes on to `factor` times the rows, until the last are
-        solved on all rows, and then the best one's neighbours in the grid. "none": all candidates
-        are solved on all rows.
+        "halving": from rung to rung the best candidates go on to `factor` times the rows, until
+        the last are solved on all rows, and then the best one's neighbours in the grid. "none":
+        all candidates are solved on all rows.
     factor : int
-        Of halving: one in so many goes on.
+        Halving keeps one candidate in `factor` from rung to rung.
     tuning : SearchTuning
     """
 
@@ -186,26 +187,28 @@ class TuneOptions:
 
     @property
     def parameter(self) -> str:
-        """What the values are of: "C" or "nu"."""
+        """The parameter whose values are searched: "C" or "nu"."""
         return SEARCHED[self.fit.problem]
 
     @property
     def candidates(self) -> list[Candidate]:
-        """The grid: fewer landmarks, smaller gammas and smaller values first."""
+        """All candidates of the grid: fewer landmarks, smaller gammas, smaller values first."""
         gammas, values = (np.asarray(grid, float).tolist() for grid in (self.gammas, self.values))
         counts: list[int | None] = [None] if self.landmarks is None else list(self.landmarks)
         return [Candidate(m, g, v) for m in counts for g in gammas for v in values]
 
     def neighbours(self, one: Candidate) -> list[Candidate]:
-        """Those beside a candidate in the grid: another gamma, or another value."""
+        """Return the next candidates in the grid: with the next gamma, or with the next value."""
         gammas, values = (np.asarray(grid, float).tolist() for grid in (self.gammas, self.values))
         at, of = gammas.index(one.gamma), values.index(one.value)
-        beside = [one._replace(gamma=gammas[k]) for k in (at - 1, at + 1) if 0 <= k < len(gammas)]
+        gammas_of = [
+            one._replace(gamma=gammas[k]) for k in (at - 1, at + 1) if 0 <= k < len(gammas)
+        ]
         values_of = [values[k] for k in (of - 1, of + 1) if 0 <= k < len(values)]
-        return [*beside, *(one._replace(value=value) for value in values_of)]
+        return [*gammas_of, *(one._replace(value=value) for value in values_of)]
 
     def fit_of(self, landmarks: int | None, gamma: float, value: float) -> TrainOptions:
-        """The options of one candidate's fit."""
+        """Return the options of one candidate's fit."""
         own: dict[str, Any] = {"gamma": gamma, self.parameter: value}
         if landmarks is not None:
             own["landmarks"] = int(landmarks)
@@ -213,7 +216,7 @@ class TuneOptions:
 
     @property
     def record(self) -> dict[str, Any]:
-        """All on which the result depends, as JSON can hold it."""
+        """Everything that the result depends on, JSON-able."""
         folds = self.folds
         if not isinstance(folds, (int, np.integer)):
             folds = [[np.asarray(rows).tolist() for rows in split] for split in folds]
@@ -227,7 +230,7 @@ class TuneOptions:
 
 
 def default_gammas(data: Rows, fleet: Fleet) -> list[float]:
-    """Nine values of gamma by factors of two around scikit-learn's "scale", for a search."""
+    """Return nine values of gamma by factors of two around scikit-learn's "scale"."""
     scale = gamma_scale(data, fleet)
     return [float(scale * factor) for factor in 2.0 ** np.arange(-4, 5)]
 
@@ -239,16 +242,16 @@ def unlike_search(
     grid: Mapping[str, Any],
     how: Mapping[str, Any],
 ) -> str:
-    """What makes a model another search's than is asked for, in words; empty where nothing.
+    """Say how the search that made a model differs from a requested one; empty if it does not.
 
     Parameters
     ----------
     provenance : mapping
-        Its own.
+        The model's provenance.
     grid : mapping
-        The grid asked for by its parameters; None: the one by default, whatever that is.
+        The requested grid by parameter; None: the default grid, whatever it is.
     how : mapping
-        folds and elimination asked for.
+        The requested folds and elimination.
     """
     found = provenance.get("search")
     if found is None:

@@ -1,4 +1,4 @@
-"""One rung of a search: candidates solved on its rows, as many as fit in memory, and judged."""
+"""One rung of a search: solve its candidates, as many at once as fit in memory, and score them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.path.folds import Fold
-from bigscreen.path.prepare import LEAST_FLOAT32, room_for
-from bigscreen.path.scoring import SCORINGS, judged
+from bigscreen.path.prepare import PATH, free_bytes
+from bigscreen.path.scoring import SCORINGS, score_held_out
 from bigscreen.path.walk import PathSettings, Step
 from bigscreen.problems.point import is_solved, largest_gaps
 from bigscreen.train.job import claim_folder
 from bigscreen.train.problems import Binary, libsvm_scale
-from bigscreen.tune.group import Ground, Group, Part, rough, solve_path
+from bigscreen.tune.group import Ground, Group, Part, is_too_rough, solve_path
 from bigscreen.tune.options import Candidate, Outcome, Pair, Solved, TuneOptions, Unit
 from bigscreen.tune.schedule import Rung
-from bigscreen.tune.streamed import streamed
+from bigscreen.tune.streamed import solve_streamed
 
 
 class OutOfTime(Exception):
-    """The search's part of the time budget is spent."""
+    """Raised when the search's part of the time budget is spent."""
 
 
 class RungTask(NamedTuple):
-    """What is to be solved on the rows of a rung (None: all), and to which relative gap.
+    """The work of a rung: its rows (None: all), folds and values, and the relative gap to reach.
 
-    ``quick``: with float32 entries, as far as they prove the gap.
+    ``quick``: use float32 kernel entries as far as they prove the gap.
     """
 
     r: int
@@ -52,12 +52,12 @@ class RungTask(NamedTuple):
 
     @property
     def n_rows(self) -> int:
-        """Rows of the rung, those that folds hold out included."""
+        """The number of rows of the rung, including held-out rows."""
         return len(self.folds[0].y)
 
 
 class RungSolver:
-    """Solves and judges the candidates of one rung after the other.
+    """Solves and scores the candidates of one rung after the other.
 
     Parameters
     ----------
@@ -67,9 +67,9 @@ class RungSolver:
     report : callable
     folds : list of Fold
     binaries : list of Binary
-        The machines of all rows, at any value.
+        The binary problems of all rows, at any value.
     until : float or None
-        Value of ``time.monotonic()`` at which `OutOfTime` ends it.
+        Value of ``time.monotonic()`` after which `OutOfTime` is raised.
 
     Raises
     ------
@@ -90,24 +90,24 @@ class RungSolver:
         self.data, self.options, self.fleet, self.report = data, options, fleet, report
         self.folds, self.binaries, self.until = folds, binaries, until
         self.cluster = hasattr(fleet, "address")
-        # Rows in memory are this process's.
+        # (Rows in memory are this process's own: workers cannot use them.)
         self.threads: Fleet = Inline() if self.cluster else fleet
         n = data.n_rows
         self.y: NDArray[Any] = data.y(0, n)
         self.weights = np.asarray(data.weights(0, n), dtype=np.float64)
         self.allowed = allowed_memory(options.fit.memory)
-        self.room = room_for(data, options.fit, fleet, self.threads.workers)
+        self.room = free_bytes(data, options.fit, fleet, self.threads.workers)
         self._check_memory()
         self._of = ""
-        """Which search the files of the work folder are of."""
+        """Identifies the search to which the files of the work folder belong."""
         self.machines: dict[Unit, Arrays] = {}
-        """What the last rung that a group got to made of every fold."""
+        """For each group and fold, the machines of the last rung, where the next rung starts."""
         self.groups: dict[Pair, Group] = {}
         self.done = 0.0
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Threads, and the work folder, if there is one, held against other processes."""
+        """Hold the threads, and lock the work folder, if any, against other processes."""
         with ExitStack() as stack:
             if self.cluster:
                 stack.callback(self.threads.close)
@@ -118,11 +118,11 @@ class RungSolver:
     def solved(
         self, r: int, rung: Rung, values: dict[Pair, list[float]], tol: float
     ) -> Iterator[dict[Candidate, Outcome]]:
-        """Yield the outcomes of the groups' values on the rows of a rung, some groups at a time."""
+        """Solve a rung, and yield the outcomes of its candidates, some groups at a time."""
         self.groups = {pair: group for pair, group in self.groups.items() if pair in values}
         self.done = 0.0
         folds = [self._fold_part(fold, rung) for fold in self.folds]
-        task = RungTask(r, rung.rows, folds, values, tol, tol >= LEAST_FLOAT32)
+        task = RungTask(r, rung.rows, folds, values, tol, tol >= PATH.min_float32_tol)
         streamed = [pair for pair in values if self._streams(pair, rung)]
         for batch in self._batches(task, [pair for pair in values if pair not in streamed]):
             units = [(pair, f) for pair in batch for f in range(len(self.folds))]
@@ -131,16 +131,16 @@ class RungSolver:
             yield self._outcomes(task, [pair], self._stream(task, pair))
 
     def _solve(self, task: RungTask, units: list[Unit]) -> dict[Unit, Solved]:
-        """Solve the folds of some groups whose stages fit in memory side by side."""
+        """Solve the folds of groups whose stages fit in memory at the same time."""
         solved = self._walked(task, units)
         rough = [unit for unit in units if unit not in solved]
         if rough:
-            # (The stages of float32 entries have gone when the float64 entries take their place.)
+            # (The float32 entries are freed before the float64 entries are made.)
             solved |= self._walked(task._replace(quick=False), rough)
         return solved
 
     def _walked(self, task: RungTask, units: list[Unit]) -> dict[Unit, Solved]:
-        """Make the stages of some groups and walk their paths; without those that are too rough."""
+        """Make the stages of groups and solve their paths; too inaccurate paths are left out."""
         pairs = list(dict.fromkeys(pair for pair, _ in units))
         for pair in pairs:
             if pair not in self.groups:
@@ -174,7 +174,7 @@ class RungSolver:
     def _outcomes(
         self, task: RungTask, batch: list[Pair], solved: dict[Unit, Solved]
     ) -> dict[Candidate, Outcome]:
-        """What is known of candidates whose folds are solved; the next rung starts from these."""
+        """Collect the outcomes of solved groups, and keep their machines for the next rung."""
         self.machines |= {unit: arrays for unit, (_, arrays) in solved.items()}
         outcomes = {}
         for pair in batch:
@@ -186,14 +186,14 @@ class RungSolver:
         return outcomes
 
     def _streams(self, pair: Pair, rung: Rung) -> bool:
-        """Whether a group's features of all rows are none of this process's memory."""
+        """Whether a group's features of all rows do not fit in memory, or belong to workers."""
         landmarks, n = pair[0], self.data.n_rows
         if rung.rows is not None or landmarks is None:
             return False
         return self.cluster or 4.0 * n * landmarks > self.room
 
     def _stream(self, task: RungTask, pair: Pair) -> dict[Unit, Solved]:
-        """Solve a group's folds over the same passes, or take them from a run before this one."""
+        """Solve a group's folds in shared passes, or read them from an interrupted run."""
         r, values = task.r, task.values[pair]
         units = [(pair, f) for f in range(len(self.folds))]
         kept = [self._kept(r, unit, values) for unit in units]
@@ -211,7 +211,7 @@ class RungSolver:
             )
             given = self.folds, self.binaries, values, self.until
             try:
-                found, late = streamed(self.data, fit, self.fleet, *given)
+                found, late = solve_streamed(self.data, fit, self.fleet, *given)
             except TimeOver as error:
                 raise OutOfTime from error
             if late:
@@ -223,9 +223,9 @@ class RungSolver:
         return dict(zip(units, found, strict=True))
 
     def _walk(self, task: RungTask, grounds: dict[Pair, Ground], unit: Unit) -> Solved | None:
-        """Solve a fold's path and judge its points, or take them from a run before this one.
+        """Solve and score a fold's path, or read it from an interrupted run.
 
-        None if the entries of a quick stage were too rough.
+        None if the float32 entries of a quick stage were too inaccurate.
         """
         (pair, f), tol = unit, task.tol
         ground, part, values = grounds[pair], task.folds[f], task.values[pair]
@@ -236,29 +236,29 @@ class RungSolver:
         settings = PathSettings(tol, (), True, True, False, self.until)
         before = self.machines.get(unit)
         steps, arrays = solve_path(ground, self.binaries, part, values, settings, before)
-        if settings.late and not all(is_solved(s.record, tol) for point in steps for s in point):
+        if settings.is_late and not all(is_solved(s.record, tol) for point in steps for s in point):
             raise OutOfTime
-        if ground.quick and rough(ground, steps, tol, self.options.tuning):
+        if ground.quick and is_too_rough(ground, steps, tol, self.options.tuning):
             return None
         records = [self._point(point, part) for point in steps]
         self._keep(task.r, unit, values, records, arrays)
         return records, arrays
 
     def _point(self, steps: list[Step], part: Part) -> dict[str, Any]:
-        """The gap of a fold's point, and its score on those rows of the rung that are held out."""
+        """Return the gap of a fold's point, and its score on the rung's held-out rows."""
         gaps = [step.record["relative_gap"] for step in steps]
-        # Several machines are compared in the scale that the model has them in.
+        # (Several machines are compared in the scale in which the model publishes them.)
         scale = [libsvm_scale(step.problem, step.multiplier, self.data) for step in steps]
         scores = [a * s.decision[part.held] for a, s in zip(scale, steps, strict=True)]
         given = part.y[part.held], np.stack(scores, axis=1), part.held_weights
-        score = judged(SCORINGS[self.options.fit.problem], *given)
+        score = score_held_out(SCORINGS[self.options.fit.problem], *given)
         return {"relative_gap": None if None in gaps else max(gaps), "score": score}
 
     def _fold_part(self, fold: Fold, rung: Rung) -> Part:
-        """The rows of a rung as a fold fits them: each weighs what it does among all rows.
+        """Restrict a fold to the rows of a rung, without rescaling the rows' weights.
 
-        Many of the best C stay the best as rows are added; with the weight of all rows on a part of
-        them smaller ones do (on ijcnn1 and a9a).
+        With unscaled weights, the best C often stays the best as rows are added; if the weights of
+        a part of the rows were scaled up to all rows, smaller C would look best (ijcnn1, a9a).
         """
         if rung.rows is None:
             return Part(self.y, fold.weights, fold.held, self.weights[fold.held])
@@ -268,7 +268,7 @@ class RungSolver:
 
     # -- what a run that resumes this one takes over -----------------------------------------------
     def _rung(self, r: int) -> KeptFiles:
-        """What is kept of a rung: a file for each fold of each group."""
+        """Return the files of a rung: one for each fold of each group."""
         fit = self.options.fit
         folder = None if fit.work is None else fit.work / f"rung-{r}"
         return KeptFiles(folder, f"{self._of}/{r}", fit.resume, durable=False)
@@ -281,11 +281,11 @@ class RungSolver:
         records: list[dict[str, Any]],
         arrays: Arrays,
     ) -> None:
-        """Keep a fold of a group."""
+        """Write the results of a group's fold."""
         self._rung(r).write(_name(unit), {"values": values, "points": records}, arrays)
 
     def _kept(self, r: int, unit: Unit, values: list[float]) -> Solved | None:
-        """What the run that is resumed has kept of a fold of a group."""
+        """Read the results of a group's fold that an interrupted run has written, or None."""
         found = self._rung(r).read(_name(unit))
         if found is None or found[0]["values"] != values:
             return None
@@ -293,7 +293,7 @@ class RungSolver:
 
     # -- memory and time ---------------------------------------------------------------------------
     def _bytes(self, task: RungTask, pair: Pair) -> float:
-        """Bytes that a group of candidates needs for the rows of a rung."""
+        """Estimate the bytes that a group needs for the rows of a rung."""
         landmarks, rows = pair[0], task.n_rows
         if landmarks is None or self.options.fit_of(*pair, 1e-3).coupled:
             matrix = 4.0 if task.quick and self.options.fit.problem != "nu-svc" else 8.0
@@ -301,7 +301,7 @@ class RungSolver:
         return 4.0 * rows * landmarks + 24.0 * landmarks**2
 
     def _batches(self, task: RungTask, pairs: list[Pair]) -> Iterator[list[Pair]]:
-        """Groups that fit in memory side by side, at least one."""
+        """Yield batches of groups that fit in memory at the same time, at least one group each."""
         batch: list[Pair] = []
         for pair in pairs:
             if batch and sum(self._bytes(task, one) for one in [*batch, pair]) > 0.5 * self.room:
@@ -312,7 +312,7 @@ class RungSolver:
             yield batch
 
     def _check_memory(self) -> None:
-        """Refuse what is to be in memory and does not fit: a part of the rows, or all of them."""
+        """Refuse a search if the features of even the first rung's rows do not fit in memory."""
         most = self.options.candidates[-1].landmarks
         if most is None:
             return
@@ -329,7 +329,7 @@ class RungSolver:
             raise OutOfTime
 
     def _drop_factors(self, pairs: list[Pair]) -> None:
-        """Drop the landmarks' factors of some groups, where those of all would take too much."""
+        """Drop the landmark factors of these groups if the factors of all would take too much."""
         for pair in pairs:
             factor = vars(self.groups[pair]).get("factor")
             if factor is not None:
@@ -339,6 +339,6 @@ class RungSolver:
 
 
 def _name(unit: Unit) -> str:
-    """What the file of a fold of a group is called."""
+    """Return the file name of a group's fold."""
     (landmarks, gamma), f = unit
     return f"{landmarks or 'exact'}-{gamma!r}-fold-{f}"

@@ -1,4 +1,4 @@
-"""Rungs of successive halving: how many candidates go on, and on which rows they are fitted."""
+"""The rungs of successive halving: for each the number of candidates, and the rows to fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bigscreen.tune.options import SearchTuning
 
 
 class Rung(NamedTuple):
-    """Rows to fit on (int64, ascending; None: all), and the candidates that get there."""
+    """A rung: its rows (int64, ascending; None: all rows), and how many candidates reach it."""
 
     rows: NDArray[np.int64] | None
     candidates: int
@@ -30,7 +30,9 @@ def rungs(
     held: float = math.inf,
     tuning: SearchTuning | None = None,
 ) -> list[Rung]:
-    """The rungs of successive halving (Jamieson and Talwalkar 2016), each on a part of the next.
+    """Plan the rungs of successive halving (Jamieson and Talwalkar 2016).
+
+    The rows of each rung are a part of the next rung's rows.
 
     Parameters
     ----------
@@ -38,12 +40,12 @@ def rungs(
     strata : int array (n,)
         Label codes.
     weights : float64 (n,)
-        Of all rows, those that a fold holds out included.
+        Weights of all rows, including held-out rows.
     folds : list of Fold
     seed : int
     held : float
-        Rows that memory holds: a part of the rows has no more (but for few that are held out, or
-        of rare labels).
+        The number of rows that fit in memory. A rung has no more, except for a few held-out rows
+        and rows of rare labels; the last rung has all rows.
     tuning : SearchTuning or None
     """
     tuning = tuning or SearchTuning()
@@ -60,7 +62,7 @@ def rungs(
 
 
 def _ranks(strata: NDArray[Any], seed: int) -> FloatArray:
-    """A place in (0, 1] for every row, evenly spread within its stratum, at random."""
+    """Draw a random rank in (0, 1] for every row, evenly spread within each stratum."""
     rng = np.random.default_rng([seed, 0x72756E67])
     place = np.empty(len(strata))
     for code in np.unique(strata):
@@ -77,11 +79,12 @@ def _rows(
     folds: list[Fold],
     tuning: SearchTuning,
 ) -> NDArray[np.int64]:
-    """The rows of the lowest places, and more where a fold holds out too few or lacks a label.
+    """Choose the rows of the lowest ranks, and more if a fold holds out too few or lacks a label.
 
-    With few held-out rows candidates cannot be told apart. Measured on 30 searches (3,600 rows, one
-    split that holds out 100): the chosen candidate's accuracy on the 100 held-out rows was .0103
-    below the best candidate's if a rung took a part of the 100, and .0060 below if it took all.
+    With few held-out rows, good candidates cannot be distinguished. Measured on 30 searches (3,600
+    rows, one split that holds out 100): the chosen candidate's accuracy on the 100 held-out rows
+    was .0103 below the best candidate's if a rung took a part of the 100, and .0060 below if it
+    took all.
     """
     least = tuning.min_held_rows // len(folds)
     chosen = place <= part
@@ -96,5 +99,5 @@ def _rows(
 
 
 def _first(rows: NDArray[np.int64], place: FloatArray, most: int) -> NDArray[np.int64]:
-    """The rows of the lowest places among these."""
+    """Return the ``most`` rows with the lowest ranks."""
     return rows[np.argsort(place[rows], kind="stable")[:most]]

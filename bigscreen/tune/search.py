@@ -1,4 +1,4 @@
-"""The search itself: rungs of candidates, judged by folds, dropped by a rule that is said."""
+"""`tune`: search a grid by rungs of candidates, scored by cross-validation, then fit the best."""
 
 from __future__ import annotations
 
@@ -41,12 +41,13 @@ def tune(
     data : Rows
     options : TuneOptions
     fleet : Fleet
-        Threads of this process; or a cluster, whose workers have the rungs of all rows: those on a
-        part of them are this process's.
+        Threads of this process; or a cluster, whose workers solve the rungs of all rows. (Rungs of
+        a part of the rows are solved in this process.)
     report : callable or None
-        Receives events: phases, rungs, and one for each part of a rung that is solved.
+        Receives events: phases, rungs, and one for each solved part of a rung.
     deadline : float or None
-        Value of ``time.monotonic()`` at which the time budget ends. Default: the budget from now.
+        Value of ``time.monotonic()`` at which the time budget ends. Default: the options' budget,
+        counted from now.
 
     Returns
     -------
@@ -56,16 +57,16 @@ def tune(
     Raises
     ------
     InputError
-        Bad parameters or rows, an infeasible nu, folds that would have one class only: all before
-        any kernel work.
+        Bad parameters or rows, an infeasible nu, folds with one class only; all before any kernel
+        is computed.
     TimeOver
-        If the time ends before any candidate is judged.
+        If the time ends before any candidate is scored.
     """
     began = time.monotonic()
     if deadline is None and options.fit.time_budget is not None:
         deadline = began + options.fit.time_budget
     search = Search(data, options, fleet, report, deadline)
-    # (Which problem a work folder is of is told by rows and options alone.)
+    # (A work folder belongs to the problem of its rows and options.)
     with blas_threads(1), search.solver.held():
         record = search.run()
         best = record["best"]
@@ -78,7 +79,7 @@ def tune(
 
 
 class Search:
-    """One search; `tune` drives it."""
+    """One search over a grid; `tune` runs it, and then fits the best candidate."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class Search:
         self.spent = 0.0
 
     def last_fit(self, best: dict[str, Any]) -> Any:
-        """The options of the last fit, on all rows."""
+        """Return the options of the final fit on all rows."""
         options = self.options
         fit = options.fit_of(best["landmarks"], best["gamma"], best[options.parameter])
         work = None if fit.work is None else fit.work / "fit"
@@ -128,12 +129,12 @@ class Search:
         return replace(fit, work=work, resume=resume, time_budget=left)
 
     def run(self) -> dict[str, Any]:
-        """Search; the record says what was found, and what was dropped when and why.
+        """Search the grid; return the record of what was found, and what was dropped when and why.
 
         Raises
         ------
         TimeOver
-            If the time ends before any candidate is judged.
+            If the time ends before any candidate is scored.
         """
         late = False
         try:
@@ -152,7 +153,7 @@ class Search:
         return self._record(late)
 
     def _record(self, late: bool) -> dict[str, Any]:
-        """The record of the search, JSON-able."""
+        """Make the record of the search, JSON-able."""
         best = self._best()
         parameter, rule = self.options.parameter, self.options.elimination
 
@@ -183,7 +184,7 @@ class Search:
         }
 
     def _best(self) -> Candidate:
-        """The best of those that got to as many rows as any, and of equals the first."""
+        """Return the best candidate among those that reached the most rows; the first of equals."""
         most = max(found.rows for found in self.outcomes.values())
         left = [c for c in self.candidates if c in self.outcomes and c not in self.dropped]
         left = [c for c in left if self.outcomes[c].rows == most]
@@ -195,7 +196,7 @@ class Search:
         return self.options.fit.tol
 
     def _halve(self) -> None:
-        """Successive halving: the best on a part of the rows go on to more of them."""
+        """Run successive halving: the best candidates on some rows go on to more rows."""
         options, alive = self.options, self.candidates
         most = self.candidates[-1].landmarks
         held = math.inf if most is None else self.solver.room / (4.0 * most)
@@ -220,9 +221,9 @@ class Search:
         self._climb(len(plan))
 
     def _climb(self, r: int) -> None:
-        """The best one's neighbours in the grid on all rows, until none of them is better.
+        """Solve the best candidate's neighbours in the grid on all rows, until none is better.
 
-        Which C is best grows or shrinks with the rows, and the last rung has few of them.
+        The best C changes with the number of rows, and few candidates reach the last rung.
         """
         while True:
             best = self._best()
@@ -240,7 +241,7 @@ class Search:
 
     # -- one rung ----------------------------------------------------------------------------------
     def _rung(self, r: int, rung: Rung, alive: list[Candidate], tol: float) -> None:
-        """Solve and judge candidates on the rows of a rung."""
+        """Solve and score candidates on the rows of a rung."""
         began = time.monotonic()
         values: dict[Pair, list[float]] = {}
         for c in alive:

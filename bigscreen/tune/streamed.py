@@ -1,4 +1,4 @@
-"""A group's machines over features that do not fit in memory, or on other processes."""
+"""Machines of a search over features that do not fit in memory, or are on other processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bigscreen.train.problems import Binary
 from bigscreen.tune.options import Solved
 
 
-def streamed(
+def solve_streamed(
     data: Rows,
     options: TrainOptions,
     fleet: Any,
@@ -28,12 +28,19 @@ def streamed(
     values: Sequence[float],
     deadline: float | None,
 ) -> tuple[list[Solved], bool]:
-    """Records and machines of every fold, each solved to the options' gap; and whether time ended.
+    """Solve the paths of all folds to the options' gap, in shared passes over the data.
 
     Parameters
     ----------
     options : TrainOptions
-        ``work`` is where features may be written, and nothing is when it is over.
+        ``work`` is a folder for features, or None; it is removed at the end.
+
+    Returns
+    -------
+    solved : list of (records, arrays)
+        For each fold the records and machines of its points.
+    late : bool
+        Whether the deadline passed before all were solved.
 
     Raises
     ------
@@ -45,12 +52,12 @@ def streamed(
     fits, has_folder = len(folds) * len(values), options.work is not None
     found = plan_on(fleet, data, options, fits, has_folder=has_folder)
     if options.work is not None:
-        shutil.rmtree(options.work, ignore_errors=True)  # of a run that was killed
+        shutil.rmtree(options.work, ignore_errors=True)  # left by a run that was killed
     try:
         given = folds, binaries, values, None, deadline
         with FoldsJob(data, options, fleet, found, *given) as job:
             job.run()
-            return _solved(job), job.late
+            return _solved(job), job.is_late
     finally:
         fleet.stop()
         if options.work is not None:
@@ -58,7 +65,7 @@ def streamed(
 
 
 def _solved(job: FoldsJob) -> list[Solved]:
-    """Records and machines of every fold: all problems have been solved."""
+    """Collect the records and machines of every fold from a job that has run."""
     scores = job.scores(SCORINGS[job.options.problem])
     found: list[Solved] = []
     for f in range(len(job.folds)):

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from bigscreen.path.gram import left_to
+from bigscreen.path.gram import restrict_dual
 from bigscreen.path.walk import Step
 from bigscreen.problems.dual import FREE
 from bigscreen.screening.srbo import Srbo
@@ -163,7 +163,7 @@ def timed(bench: common.Bench, nu: float, decided: np.ndarray, step: Step | None
     K = bench.stage.gram.K
     began = time.perf_counter()
     if len(live):
-        part = left_to(dual, alpha, live)
+        part = restrict_dual(dual, alpha, live)
         Q = (K if step is None else K[np.ix_(live, live)]) * part.sign * part.sign[:, None]
         fixed = np.flatnonzero(alpha)
         f = part.sign * (K[np.ix_(live, fixed)] @ (dual.sign * alpha)[fixed])

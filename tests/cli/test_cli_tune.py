@@ -11,7 +11,7 @@ import pytest
 from cli_world import World, bigscreen, process, succeed, world  # noqa: F401
 
 from bigscreen.model.model import Model
-from bigscreen.path.prepare import PATH_ROW_BYTES
+from bigscreen.path.prepare import PATH
 from bigscreen.tune import streamed as streamed_module
 
 SMALL = ["--gamma", "2^-2:2^1:4", "--C", ".1:10:3", "--threads", "1"]
@@ -64,7 +64,7 @@ def test_mistakes_are_one_sentence(args, words, world: World, tmp_path):  # noqa
 HELD = ["--gamma", ".05:20:40", "--C", ".01:100:15", "--landmarks", "60"]
 # A part of the rows fits, all of them do not: those are solved over passes.
 STREAMED = ["--gamma", ".5,1,2", "--C", ".1:10:4", "--landmarks", "60", "--elimination", "none"]
-STREAMED += ["--memory", 400 * 2**20 + 600 * PATH_ROW_BYTES + 4 * 500 * 60]
+STREAMED += ["--memory", 400 * 2**20 + 600 * PATH.row_bytes + 4 * 500 * 60]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from path_world import NaiveStage, blobs, line
 
-from bigscreen.path.resume import state, take
+from bigscreen.path.resume import restore, state
 from bigscreen.path.walk import PathSettings, Walk
 from bigscreen.problems.dual import FREE
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Quantile, Svr
@@ -136,6 +136,6 @@ def test_a_walk_goes_on_bit_for_bit_from_its_state(name):
     first, second = fresh(), fresh()
     for k in range(3):
         first.step(k)
-    take([second], state([first]))
+    restore([second], state([first]))
     for k in range(3, len(grid)):
         assert np.array_equal(second.step(k).solved.alpha, steps[k].solved.alpha)

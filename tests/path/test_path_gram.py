@@ -369,7 +369,7 @@ def test_newton_steps_never_lose(kind):
         G = dual.lin - dual.sign * (K @ (dual.sign * alpha))
         smo(K, dual, alpha, G, Limits(1e-2, 1000))
         before = dual.value(alpha, dual.sign * alpha @ K @ (dual.sign * alpha))
-        found = newton_steps(K, dual, one._at(dual, alpha), live)
+        found = newton_steps(K, dual, one._certified(dual, alpha), live)
         after = dual.value(found, dual.sign * found @ K @ (dual.sign * found))
         assert np.all(found >= dual.lo) and np.all(found <= dual.hi)
         if dual.coupling is not None:

@@ -11,7 +11,7 @@ from sklearn.metrics import mean_pinball_loss, r2_score, roc_auc_score
 from bigscreen.data.folds import assign_folds
 from bigscreen.errors import InputError
 from bigscreen.path.options import checked_grid
-from bigscreen.path.scoring import judged
+from bigscreen.path.scoring import score_held_out
 from bigscreen.problems.recipes import check_feasible
 
 
@@ -96,15 +96,17 @@ def test_judged_as_scikit_learn_judges(seed):
     y = rng.normal(size=30)
     one = scores[:, None]
     close = pytest.approx
-    assert judged("AUC", codes, one, weights) == close(
+    assert score_held_out("AUC", codes, one, weights) == close(
         roc_auc_score(codes, scores, sample_weight=weights)
     )
-    assert judged("R2", y, one, weights) == close(r2_score(y, scores, sample_weight=weights))
-    assert judged("pinball", y, one, weights, 0.3) == close(
+    assert score_held_out("R2", y, one, weights) == close(
+        r2_score(y, scores, sample_weight=weights)
+    )
+    assert score_held_out("pinball", y, one, weights, 0.3) == close(
         -mean_pinball_loss(y, scores, sample_weight=weights, alpha=0.3)
     )
     share = np.average((scores > 0) == codes, weights=weights)
-    assert judged("accuracy", codes, one, weights) == close(share)
+    assert score_held_out("accuracy", codes, one, weights) == close(share)
     three = np.stack([scores, -scores, 0 * scores], axis=1)
     share = np.average(np.argmax(three, axis=1) == codes, weights=weights)
-    assert judged("accuracy", codes, three, weights) == close(share)
+    assert score_held_out("accuracy", codes, three, weights) == close(share)

@@ -5,21 +5,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bigscreen import nu_path, svm_path
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.options.train import TrainOptions
-from bigscreen.path import prepare
 from bigscreen.path.gram import GramStage
 from bigscreen.path.kernel import KernelStage
-from bigscreen.path.prepare import KERNEL_SHARE, PathSizes, exact_stage
+from bigscreen.path.options import PathOptions
+from bigscreen.path.prepare import PATH, PathTuning, exact_stage
+from bigscreen.path.run import train_path
 from bigscreen.plan import exact
 from bigscreen.plan.tuning import PLAN
 
 GIB = 2.0**30
+
+
+def path(X, y, values, tuning, folds=None, **fit):
+    options = TrainOptions(exact=True, intercept="true", **fit)
+    data = MemoryDataset(X.astype(np.float32), y.astype(np.int32), [0, 1])
+    with Inline(1) as fleet:
+        return train_path(data, PathOptions(options, values, folds, None), fleet, tuning=tuning)
 
 
 def stage(n, room=GIB, matrix_rows=0, kernel="rbf", **options):
@@ -42,7 +49,7 @@ def test_columns_that_are_quickly_computed_again_are_not_all_kept():
     n = 10_001
     for room, how, size in (
         (8 * GIB, {}, PLAN.cheap_cache_bytes),
-        (GIB / 8, {}, int(KERNEL_SHARE * GIB / 8)),
+        (GIB / 8, {}, int(PATH.kernel_fraction * GIB / 8)),
         (8 * GIB, {"kernel": "laplacian"}, 4 * n * n),
         (8 * GIB, {"cache": 300 << 20}, 300 << 20),
     ):
@@ -53,21 +60,21 @@ def test_columns_that_are_quickly_computed_again_are_not_all_kept():
 def test_the_fewest_columns_are_asked_for_by_a_sentence(monkeypatch):
     monkeypatch.setattr(exact, "PLAN", replace(PLAN, cheap_cache_bytes=1))
     n = 100
-    enough = 4 * n * PLAN.min_columns / KERNEL_SHARE
+    enough = 4 * n * PLAN.min_columns / PATH.kernel_fraction
     assert stage(n, enough)[1] == "block"
     with pytest.raises(InputError, match="fewest kernel columns"):
         stage(n, enough - 2)
 
 
-def test_both_ways_have_the_same_optima(monkeypatch):
+def test_both_ways_have_the_same_optima():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 4))
     y = (X[:, 0] + X[:, 1] ** 2 + rng.normal(size=300) > 1).astype(int)
-    how, found = {"gamma": 0.3, "tol": 1e-6, "fit_intercept": True}, []
-    for rows in (300, 299):
-        monkeypatch.setattr(prepare, "SIZES", PathSizes(matrix_rows=rows))
-        found.append(svm_path(X, y, [0.1, 1.0, 10.0], kernel="rbf", **how))
-    assert [path.record["provenance"]["solver"] for path in found] == ["gram", "block"]
+    found = [
+        path(X, y, [0.1, 1.0, 10.0], PathTuning(matrix_rows=rows), gamma=0.3, tol=1e-6)
+        for rows in (300, 299)
+    ]
+    assert [one.record["provenance"]["solver"] for one in found] == ["gram", "block"]
     for one, other in zip(found[0].points, found[1].points, strict=True):
         gap = one["gap"] + other["gap"] + one["rounding"] + other["rounding"]
         assert abs(one["dual"] - other["dual"]) <= gap
@@ -77,11 +84,10 @@ def test_both_ways_have_the_same_optima(monkeypatch):
     ("problem", "folds", "name"),
     [("c-svc", None, "block"), ("c-svc", 4, "gram"), ("nu-svc", None, "gram")],
 )
-def test_what_else_chooses_the_matrix(problem, folds, name, monkeypatch):
+def test_what_else_chooses_the_matrix(problem, folds, name):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(140, 3))
     y = (X[:, 0] + rng.normal(size=140) > 0).astype(int)
-    monkeypatch.setattr(prepare, "SIZES", PathSizes(matrix_rows=100))  # 149 with five walks
-    how = {"problem": problem, "kernel": "rbf", "fit_intercept": True, "folds": folds}
-    path = (svm_path if problem == "c-svc" else nu_path)(X, y, [0.1, 0.4], **how)
-    assert path.record["provenance"]["solver"] == name
+    tuning = PathTuning(matrix_rows=100)  # 149 with five walks
+    found = path(X, y, [0.1, 0.4], tuning, folds, problem=problem)
+    assert found.record["provenance"]["solver"] == name

@@ -17,9 +17,9 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
 from bigscreen.model.solved_path import SolvedPath
 from bigscreen.options.train import TrainOptions
-from bigscreen.path import prepare, resume
+from bigscreen.path import resume
 from bigscreen.path.options import PathOptions
-from bigscreen.path.prepare import PathSizes
+from bigscreen.path.prepare import PATH, PathTuning
 from bigscreen.path.run import train_path
 from bigscreen.problems.point import ROUNDING_FIELDS
 from bigscreen.report.path import totals
@@ -190,6 +190,8 @@ def test_arrays_are_read_only_when_they_are_wanted(tmp_path):
         path.model(3)
 
 
+SIDE_BY_SIDE = PathTuning(side_by_side=1)
+
 SCANT = 2**20 * 400 + 300 * 400 + 500_000
 """Memory that the kernel matrix of 300 rows does not fit into: its columns are kept, or made."""
 
@@ -245,10 +247,10 @@ def same(one, other):
 @pytest.mark.parametrize("kind", [*KINDS, "columns", "side by side"])
 @pytest.mark.parametrize("labels", [2, 3])
 @pytest.mark.parametrize("after", [1, 8, 12, 15])
-def test_an_interrupted_path_goes_on_bit_for_bit(kind, labels, after, tmp_path, monkeypatch):
+def test_an_interrupted_path_goes_on_bit_for_bit(kind, labels, after, tmp_path):
+    tuning = PATH
     if kind == "side by side":
-        kind = "nystrom"
-        monkeypatch.setattr(prepare, "SIZES", PathSizes(side_by_side=1))
+        kind, tuning = "nystrom", SIDE_BY_SIDE
     X, y = rows(200, labels)
     data = MemoryDataset(X, y, list(range(labels)))
     seen = []
@@ -259,14 +261,15 @@ def test_an_interrupted_path_goes_on_bit_for_bit(kind, labels, after, tmp_path, 
             raise KeyboardInterrupt
 
     with Inline(1) as fleet:
-        whole = train_path(data, options(None, kind=kind), fleet)
+        whole = train_path(data, options(None, kind=kind), fleet, tuning=tuning)
         with pytest.raises(KeyboardInterrupt):
-            train_path(data, options(tmp_path, kind=kind), fleet, stop)
+            train_path(data, options(tmp_path, kind=kind), fleet, stop, tuning=tuning)
         done = len(list(tmp_path.glob("walk-*/point-*.kept")))
         assert done == after
         # A death in the middle of writing leaves such a file.
         (tmp_path / "walk-fold-0" / "point-99.tmp").write_bytes(b"half")
-        same(train_path(data, options(tmp_path, True, kind=kind), fleet), whole)
+        again = train_path(data, options(tmp_path, True, kind=kind), fleet, tuning=tuning)
+        same(again, whole)
 
 
 def before(record):
@@ -311,17 +314,16 @@ def test_an_interrupted_path_of_before_goes_on(kind, tmp_path, monkeypatch):
         same(train_path(data, options(tmp_path, True, kind=kind), fleet), whole)
 
 
-def test_walks_side_by_side_are_those_of_one_thread(monkeypatch):
+def test_walks_side_by_side_are_the_same_as_in_one_thread():
     X, y = rows(400, 3)
     data = MemoryDataset(X, y, [0, 1, 2])
     given = options(None, kind="nystrom", folds=4)
     with Inline(1) as fleet:
         after = train_path(data, given, fleet)
-        monkeypatch.setattr(prepare, "SIZES", PathSizes(side_by_side=1))
-        alone = train_path(data, given, fleet)
+        alone = train_path(data, given, fleet, tuning=SIDE_BY_SIDE)
     with Inline(3) as fleet:
         seen = []
-        same(train_path(data, given, fleet, seen.append), alone)
+        same(train_path(data, given, fleet, seen.append, tuning=SIDE_BY_SIDE), alone)
     assert [e["done"] for e in seen if e["event"] == "point"] == list(range(1, 5 * len(GRID) + 1))
     for one, other in zip(alone.record["points"], after.record["points"], strict=True):
         for part, its in zip(one, other, strict=True):

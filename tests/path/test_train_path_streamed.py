@@ -17,6 +17,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
 from bigscreen.path import run as path_run
 from bigscreen.path.options import PathOptions
+from bigscreen.path.prepare import PATH
 from bigscreen.path.run import train_path
 from bigscreen.train.many import ManyJob, ManyTuning
 
@@ -29,12 +30,14 @@ SCANT = 400 * 2**20
 NYSTROM = {"kernel": "rbf", "gamma": 0.5, "landmarks": 40}
 
 
-def solved(data, memory, work=None, report=None, threads=2, rules=None, folds=3, **fit):
+def solved(
+    data, memory, work=None, report=None, threads=2, rules=None, folds=3, tuning=PATH, **fit
+):
     machine = {"tol": 1e-4, "memory": memory, "work": work, **fit}
     grid = NUS if machine.get("problem") in ("nu-svc", "one-class") else GRID
     options = PathOptions(TrainOptions(**machine), grid, folds, rules)
     with Inline(threads) as fleet:
-        return train_path(data, options, fleet, report)
+        return train_path(data, options, fleet, report, tuning=tuning)
 
 
 def classes(n=400, labels=2):
@@ -91,11 +94,11 @@ def test_what_is_published_is_what_was_judged():
         assert path.scores[0, k] == pytest.approx(1 - rest @ rest / np.sum((y - y.mean()) ** 2))
 
 
-def test_scores_of_a_value_at_a_time_are_the_same(monkeypatch):
+def test_scores_of_a_value_at_a_time_are_the_same():
     data, fit = classes(), {**NYSTROM, "problem": "one-class"}
     at_once = solved(data, SCANT, **fit)
-    monkeypatch.setattr("bigscreen.path.folds_job.JUDGED_SHARE", 0.0)
-    same(solved(data, SCANT, threads=1, **fit), at_once)
+    one_by_one = replace(PATH, max_score_fraction=0.0)
+    same(solved(data, SCANT, threads=1, tuning=one_by_one, **fit), at_once)
 
 
 @pytest.fixture

@@ -20,14 +20,14 @@ from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
 from bigscreen.path.folds import Fold
 from bigscreen.path.folds_job import FoldsJob
-from bigscreen.path.kernel import KernelStage
-from bigscreen.path.prepare import PATH_ROW_BYTES
+from bigscreen.path.prepare import PATH
+from bigscreen.plan.memory import process_bytes
 from bigscreen.plan.plan import plan
 from bigscreen.train.problems import problems
 from bigscreen.tune.options import TuneOptions
 from bigscreen.tune.schedule import rungs
 from bigscreen.tune.search import tune
-from bigscreen.tune.streamed import streamed
+from bigscreen.tune.streamed import solve_streamed
 
 GAMMAS, CS = [0.05, 0.5, 5.0], [0.1, 1.0, 10.0]
 SIX = np.geomspace(0.01, 10, 6)
@@ -126,22 +126,14 @@ def test_halving_keeps_good_candidates_and_says_what_it_dropped():
     assert point["gap"] <= 1e-3 and point["rows"] == 4000
 
 
-def test_an_exact_search_without_room_for_the_matrix_comes_to_the_same(monkeypatch, tmp_path):
+def test_an_exact_search_without_room_for_the_matrix_comes_to_the_same(tmp_path):
     X, y = rows(300)
-    made = []
-
-    class Columns(KernelStage):
-        def __init__(self, *given):
-            super().__init__(*given)
-            made.append(self)
-
-    monkeypatch.setattr("bigscreen.path.prepare.KernelStage", Columns)
     how = {"gammas": [0.5], "tol": 1e-5, "values": [0.1, 1.0, 10.0]}
     whole = searched(X, y, **how)
-    assert not made
-    monkeypatch.setattr("bigscreen.path.prepare.bytes_needed", lambda n, dtype: np.inf)
+    room = 4 * 300**2  # of one float32 matrix; a stage copies its rows
+    how["memory"] = process_bytes(2, False) + 300 * PATH.row_bytes + room
     columns = searched(X, y, threads=2, **how)
-    assert len(made) == 1  # for all folds
+    assert not np.array_equal(columns.coef, whole.coef)  # solved by another stage
     assert columns.provenance["search"]["best"] == whole.provenance["search"]["best"]
     pairs = zip(*(by_grid(m.provenance["search"]).values() for m in (whole, columns)), strict=True)
     for one, other in pairs:
@@ -173,19 +165,17 @@ def test_where_float32_entries_are_too_rough_a_search_takes_others():
         assert found[key]["mean"] == pytest.approx(point["mean"], abs=0.02)
 
 
-def small_room(monkeypatch, rows, bytes_left):
-    """Leave a search of so many rows, of one thread, no more memory than that for features."""
-    taken = 2**30 - rows * PATH_ROW_BYTES - bytes_left
-    monkeypatch.setattr("bigscreen.path.prepare.process_bytes", lambda *all, **how: taken)
-    return {"memory": 2**30}
+def small_room(rows, bytes_left):
+    """Allow a search of ``rows`` rows by one thread just this much memory for features."""
+    return {"memory": process_bytes(1, False) + rows * PATH.row_bytes + bytes_left}
 
 
-def test_features_that_do_not_fit_in_memory(monkeypatch, tmp_path):
+def test_features_that_do_not_fit_in_memory(tmp_path):
     X, y = rows(1500)
     how = {"landmarks": [20], "intercept": "penalized", "tol": 1e-5, "values": [0.1, 1.0]}
     how["gammas"] = [0.5, 1.0]
     held = searched(X, y, "none", **how).provenance["search"]
-    how |= small_room(monkeypatch, 1500, 1500 * 4 * 20 - 1)
+    how |= small_room(1500, 1500 * 4 * 20 - 1)
     model = searched(X, y, "none", work=tmp_path, **how)
     record = model.provenance["search"]
     assert not list(tmp_path.glob("features*"))
@@ -207,16 +197,16 @@ def test_features_that_do_not_fit_in_memory(monkeypatch, tmp_path):
     assert again.provenance["search"]["candidates"] == record["candidates"]
 
 
-def test_several_labels_of_features_that_do_not_fit(monkeypatch):
+def test_several_labels_of_features_that_do_not_fit():
     X, y = rows(1500, 3)
     how = {"landmarks": [20], "intercept": "true", "tol": 1e-3, "values": [1.0], "gammas": [0.5]}
     held = searched(X, y, "none", **how).provenance["search"]["best"]
-    room = small_room(monkeypatch, 1500, 1500 * 4 * 20 - 1)
+    room = small_room(1500, 1500 * 4 * 20 - 1)
     found = searched(X, y, "none", **how, **room).provenance["search"]["best"]
     assert found["score"] == pytest.approx(held["score"], abs=0.01)
     # parts of the rows fit: halving has as many of them as that
     y[y == 2] = 1
-    small_room(monkeypatch, 1500, 450 * 4 * 20)
+    room = small_room(1500, 450 * 4 * 20)
     how |= {"gammas": SIX, "values": [0.1, 1.0], "intercept": "penalized"}
     stages = searched(X, y, "halving", **how, **room).provenance["search"]["stages"]
     assert 400 <= stages[0]["rows"] <= 451 and stages[1]["rows"] == 1500
@@ -245,7 +235,9 @@ def test_features_on_disk_are_judged_row_by_row(monkeypatch, tmp_path):
     monkeypatch.setattr("bigscreen.tune.streamed.FoldsJob", Counted)
     monkeypatch.setattr("bigscreen.features.nystrom.row_grid", lambda n, size: (256, 64))
     with Inline(1) as fleet:
-        found, late = streamed(data, options, fleet, folds, problems(data, options), [1.0], None)
+        found, late = solve_streamed(
+            data, options, fleet, folds, problems(data, options), [1.0], None
+        )
     assert not late and chunks[0] < chunks[1]
     for (records, _), fold in zip(found, folds, strict=True):
         kept = np.flatnonzero(fold.weights)
@@ -254,9 +246,9 @@ def test_features_on_disk_are_judged_row_by_row(monkeypatch, tmp_path):
         assert records[0]["score"] == pytest.approx(right, abs=0.02)
 
 
-def test_what_does_not_fit_is_said(monkeypatch):
+def test_what_does_not_fit_is_said():
     X, y = rows(1500)
-    how = {"landmarks": [20], "intercept": "penalized", **small_room(monkeypatch, 1500, 1000)}
+    how = {"landmarks": [20], "intercept": "penalized", **small_room(1500, 1000)}
     with pytest.raises(InputError, match="features of 400 rows take"):
         searched(X, y, "halving", **how)
 
