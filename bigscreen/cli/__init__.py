@@ -1,4 +1,4 @@
-"""The command line: `bigscreen.cli.commands`, and how a process begins with one of them."""
+"""The command line: the entry point of the process; its commands are in `cli.commands`."""
 
 import os
 import signal
@@ -8,9 +8,9 @@ from bigscreen.fleet.ulimit import explain_narrow_limits
 
 
 def main(args: "list[str] | None" = None, prog_name: "str | None" = None) -> None:
-    """Run a command, by default that of this process, which ends with it."""
+    """Run a command, by default the command of this process, and exit."""
     if args is None:
-        # Python would answer with the line that it has come to in what is now imported.
+        # (While modules are imported, Python would answer Ctrl-C with a traceback.)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, end)
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -24,6 +24,6 @@ def main(args: "list[str] | None" = None, prog_name: "str | None" = None) -> Non
 
 
 def end(number: int, frame: object) -> None:
-    """End at once, in one line: for signals that come before anything has begun."""
+    """Exit at once with one line: the handler of signals that come before a command has begun."""
     os.write(2, b"error: interrupted\n")
     os._exit(128 + number)

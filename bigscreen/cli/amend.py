@@ -1,4 +1,4 @@
-"""`bigscreen amend`: rows leave, enter or change, and what is proved of the machine then."""
+"""`bigscreen amend` and `bigscreen compress`: edit a model's rows, or drop unneeded ones."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -121,7 +121,7 @@ def amend(
     if out is not None:
         folder = new_store or str(Path(out).with_suffix(".store"))
         check_output(out, overwrite)
-        # (What may stand there `edit` knows: a run that was killed has perhaps left it.)
+        # (`edit` checks the folder itself: it may be the rest of a run that was killed.)
         check_output(folder, overwrite=True, folder=True)
         if Path(folder).resolve() == Path(store).resolve():
             raise InputError(f"{store} stays as it is: choose another --store for the edited rows")
@@ -238,7 +238,7 @@ def compress(
 
 @contextmanager
 def _edits(values: dict[str, Any], dataset: "Dataset") -> Iterator["Edits"]:
-    """The edits that the files say."""
+    """Read the edits from the files that the options name."""
     from bigscreen.amend.edits import Edits, read_labels, read_rows, read_weights
     from bigscreen.data.dataset import Dataset
     from bigscreen.intake.ingest import ingest
@@ -269,7 +269,7 @@ def _bound_record(
     edited: "Changes",
     watched: "Dataset | None",
 ) -> dict[str, Any]:
-    """What `--bound --json` writes."""
+    """Make the record that `amend --bound --json` writes."""
     from bigscreen.amend.bound import count_unaffected
     from bigscreen.amend.predictions import count_unchanged
 
@@ -287,7 +287,7 @@ def _bound_record(
 
 
 def _bound_facts(record: dict[str, Any]) -> dict[str, str]:
-    """The same for people."""
+    """Convert the record of `amend --bound` to names and texts for `report.table`."""
     from bigscreen.report.report import count
 
     facts = {}

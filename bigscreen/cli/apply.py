@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from bigscreen.data.dataset import Dataset
     from bigscreen.fleet.protocol import Each
 
-# A wider table does not fit a terminal.
-MATRIX_LABELS = 10
-
 threshold_option = click.option(
     "--threshold",
     metavar="RULE",
@@ -44,7 +41,7 @@ threshold_option = click.option(
 def each_chunk(
     where: dict[str, Any], dataset: "Dataset", deadline: float | None = None
 ) -> Iterator["Each"]:
-    """How a model is run over the chunks of a store: by threads, worker processes or a cluster."""
+    """Yield ``each(function, chunks)``, which runs on threads, worker processes or a cluster."""
     from bigscreen.train.job import rely_on
 
     with open_fleet({**where, "memory": None}, deadline) as fleet:
@@ -151,7 +148,7 @@ def predict(
 
 
 def _shares(given: tuple[str, ...]) -> dict[str, float]:
-    """The prior that the command line says."""
+    """Parse the values of --prior, LABEL=SHARE, to shares by label."""
     shares = {}
     for text in given:
         label, equals, share = text.rpartition("=")
@@ -252,7 +249,7 @@ def evaluate(
         return
     if "reliability" in record:
         report.matrix("reliability", "probability", evaluation.reliability(record["reliability"]))
-    if len(fitted.labels) <= MATRIX_LABELS:
+    if len(fitted.labels) <= 10:  # a wider table does not fit a terminal
         report.matrix("by label", "label", evaluation.by_label(record["by_label"]))
         confused = record["confusion"].items()
         cells = {true: {k: report.count(n) for k, n in row.items()} for true, row in confused}

@@ -1,4 +1,4 @@
-"""`bigscreen cluster-check`: what a cluster's workers are, before a long job."""
+"""`bigscreen cluster-check`: check the workers of a cluster before a long job."""
 
 import dataclasses
 import os
@@ -94,7 +94,10 @@ def cluster_check(
 
 
 def _tables(found: list["WorkerSurvey"]) -> list[tuple[str, dict[str, str]]]:
-    """A table a machine, workers that are alike in one line, and one of those without an answer."""
+    """Make a table for each machine, and one for workers that did not answer.
+
+    Equal workers of a machine share a line.
+    """
     from bigscreen.report.report import count, size
 
     hosts: dict[str, list[WorkerSurvey]] = {}

@@ -1,4 +1,4 @@
-"""All commands. Heavy modules are imported inside them, so that --help is instant."""
+"""The group of all commands. Commands import heavy modules only when they run."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""What every command shares: one-sentence errors, parameter types, checks before work begins."""
+"""Parts shared by all commands: one-sentence errors, parameter types, checks before work begins."""
 
 import ast
 import errno
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from bigscreen.options import option
 
 BAD_INPUT = 2
+"""Exit code of a command that refuses its input, or that the system refuses something."""
+
 _BYTES = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _BYTES |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
@@ -43,18 +45,18 @@ _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0
 
 
 NO_MEMORY = "there is not enough memory; see `bigscreen plan STORE --memory`"
-"""What a command says where the system gives it no more."""
+"""The error of a command that runs out of memory."""
 
 
 class Commands(click.Group):
-    """A group whose mistakes of the user end in one sentence on stderr and exit code 2."""
+    """A group of commands that reports errors as one sentence on stderr, with exit code 2."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order in which a person needs them."""
+        """List the commands in the order in which a person needs them."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; a mistake names options as they are typed."""
+        """Run a command; errors name options as they are typed on the command line."""
         try:
             return super().invoke(ctx)
         except InputError as error:
@@ -88,7 +90,7 @@ class Commands(click.Group):
         except InputError as error:
             _stop(reason_of(error), BAD_INPUT)
         except BrokenPipeError:
-            # The reader of our output (`| head`) went away: nobody is left to say anything to.
+            # The reader of our output (`| head`) is gone: say nothing.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         except OSError as error:
@@ -98,7 +100,7 @@ class Commands(click.Group):
         except RuntimeError as error:
             if "can't start new thread" not in str(error):
                 raise
-            # A thread's stack is address space, which `ulimit -v` bounds.
+            # (A thread's stack is address space, which `ulimit -v` bounds.)
             _stop(NO_MEMORY, BAD_INPUT)
         sys.exit(exit_code(code) if isinstance(code, int) else 0)
 
@@ -109,14 +111,14 @@ def _stop(sentence: str, code: int) -> NoReturn:
 
 
 def _as_typed(sentence: str, params: Sequence[click.Parameter]) -> str:
-    """A sentence of `InputError` with this command's options in place of Python's."""
+    """Replace Python's names of options in an error by this command's flags."""
     flags = {each.name: each.opts[0] for each in params if isinstance(each, click.Option)}
 
     def typed(found: re.Match[str]) -> str:
         name, value = found.groups()
         try:
             said = "" if value is None else f" {shlex.quote(str(ast.literal_eval(value)))}"
-        except (ValueError, SyntaxError):  # no option, but text of the user's that looks like one
+        except (ValueError, SyntaxError):  # text of the user's that only looks like an option
             return found[0]
         return flags[name] + said if name in flags else found[0]
 
@@ -133,7 +135,7 @@ def _usage_sentence(error: click.ClickException) -> str:
 
 
 def system_sentence(error: OSError) -> str:
-    """What the operating system refuses, as one sentence."""
+    """Describe an error of the operating system in one sentence."""
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"the disk is full{where}; free some space and run the command again"
@@ -177,7 +179,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg] # not generic in click
 
 
 class Number(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
-    """A number, or a word in its place, as the table of options has them."""
+    """A number, or one of the words allowed in its place (see `bigscreen.options.option`)."""
 
     name = "number"
 
@@ -185,7 +187,7 @@ class Number(click.ParamType):  # type: ignore[type-arg] # not generic in click 
         self.values = values
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
-        """Text to a number, or one of the words."""
+        """Text to a number or to one of the words."""
         if isinstance(value, str) and value in self.values.words:
             return value
         try:
@@ -200,15 +202,15 @@ class Number(click.ParamType):  # type: ignore[type-arg] # not generic in click 
 
 
 def check_output(path: str, overwrite: bool, folder: bool = False) -> None:
-    """Refuse a place that cannot be written to, before any work begins.
+    """Refuse an output that cannot be written, before any work begins.
 
     Parameters
     ----------
     path : str
         What the command will write; "-" is standard output.
     overwrite : bool
-        Whether something that stands there may be replaced. What is not a regular file is never
-        replaced, but written to.
+        Whether an existing output may be replaced. What is not a regular file is never replaced,
+        but written to.
     folder : bool
         Whether the output is a folder (a store), not a file.
 
@@ -239,7 +241,7 @@ def check_output(path: str, overwrite: bool, folder: bool = False) -> None:
             kind = "a folder" if Path(path).is_dir() else "a file"
             raise InputError(f"{path} is {kind} and will not be replaced; choose another name")
     try:
-        # Permission bits do not tell: a folder may be on a read-only disk, or root may ask.
+        # (Permission bits do not suffice: the disk may be read-only, or the user root.)
         with tempfile.TemporaryFile(dir=parent):
             pass
     except OSError as error:
@@ -247,18 +249,18 @@ def check_output(path: str, overwrite: bool, folder: bool = False) -> None:
 
 
 def check_json(path: str | None, *others: str) -> None:
-    """The same for ``--json FILE``, which may replace a file but no other argument."""
+    """Refuse a ``--json FILE`` that cannot be written or is another argument of the command."""
     if path is not None:
-        _check_beside("--json", path, others)
+        _check_extra("--json", path, others)
 
 
 def check_log(path: str | None, *others: str) -> None:
-    """The same for ``--log FILE``, which is added to what stands there."""
+    """Refuse a ``--log FILE`` that cannot be written or is another argument of the command."""
     if path is not None:
-        _check_beside("--log", path, others)
+        _check_extra("--log", path, others)
 
 
-def _check_beside(option: str, path: str, others: Sequence[str]) -> None:
+def _check_extra(option: str, path: str, others: Sequence[str]) -> None:
     if any(_place(path) == _place(other) for other in others):
         raise InputError(f"{option} {path} would replace another file of this command")
     check_output(path, overwrite=True)
@@ -266,7 +268,7 @@ def _check_beside(option: str, path: str, others: Sequence[str]) -> None:
 
 @contextmanager
 def each_block(threads: int | None) -> Iterator["Each"]:
-    """How a model is run over the blocks of a store: by threads of this process."""
+    """Yield ``each(function, blocks)``, which runs on threads of this process."""
     from bigscreen.fleet.inline import Inline
 
     fleet = Inline(threads)
@@ -277,7 +279,7 @@ def each_block(threads: int | None) -> Iterator["Each"]:
 
 
 def check_page(path: str | None, *others: str) -> None:
-    """The same for ``--report FILE``; figures need matplotlib."""
+    """Refuse a ``--report FILE`` that cannot be written, or if matplotlib is not installed."""
     from bigscreen.report.path import check_matplotlib
 
     if path is None:
@@ -285,7 +287,7 @@ def check_page(path: str | None, *others: str) -> None:
     check_matplotlib()
     if not path.endswith((".html", ".htm")):
         raise InputError(f"--report {path} does not end in .html, by which browsers know a page")
-    _check_beside("--report", path, others)
+    _check_extra("--report", path, others)
 
 
 def _place(path: str) -> str | int:
@@ -330,12 +332,16 @@ threads_option = click.option(
 
 
 def check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
-    """Refuse a work folder that cannot be used, and to forget an interrupted run by accident.
+    """Refuse a work folder that cannot be used, or that holds an interrupted run.
 
     Parameters
     ----------
+    work : str
+        The folder.
     own : bool
-        Whether the command chose it, and removes it at its end.
+        Whether the command chose the folder, and removes it at its end.
+    resume, overwrite : bool
+        Whether to continue the interrupted run, or to remove it.
     """
     if is_url(work):
         raise InputError(
@@ -360,13 +366,16 @@ def check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
         check_output(work, overwrite=True, folder=True)
 
 
-def finished(path: str, resume: bool, overwrite: bool) -> bool:
-    """Whether a command that goes on finds its output there: it has only to show it, if it is."""
+def is_finished(path: str, resume: bool, overwrite: bool) -> bool:
+    """Whether a resumed command finds its output complete, so that it only has to show it."""
     return resume and not overwrite and os.path.isfile(path)
 
 
 def check_own(path: str, other: str) -> None:
-    """Refuse a finished output that is of other options, or rows, than a command asks for."""
+    """Refuse a finished output that was made with other options or rows.
+
+    ``other`` says in words how the output differs; empty if it does not.
+    """
     if other:
         raise InputError(
             f"{path} is finished, and was made otherwise: {other}; choose another name or give "
@@ -376,13 +385,13 @@ def check_own(path: str, other: str) -> None:
 
 
 def being_made(path: str) -> AbstractContextManager[None]:
-    """Hold an output that takes long to make: who comes second hears of it."""
+    """Lock an output that takes long to make; a second process that wants to make it is refused."""
     busy = f"another process is making {path}: wait for it, or choose another name"
     return lock_path(path, busy)
 
 
 class GridRun(NamedTuple):
-    """How a command that fits a grid runs: what stands already, and where it keeps what is done."""
+    """The state in which a command that fits a grid begins: finished or not, folder, deadline."""
 
     is_finished: bool
     work: str
@@ -391,16 +400,17 @@ class GridRun(NamedTuple):
 
 
 def begin_grid(context: click.Context, out: str, values: dict[str, Any]) -> GridRun:
-    """Check the files that a grid's command writes, before any work, and hold its output.
+    """Check the files that a command for a grid writes, before any work, and lock its output.
 
     Parameters
     ----------
     values : dict
-        resume, overwrite, plots, page, log, json_file, work, time_budget, and how it computes.
+        The options resume, overwrite, plots, page, log, json_file, work, time_budget, and those
+        of where it runs.
     """
     deadline = deadline_of(values["time_budget"])
     resume, overwrite = values["resume"], values["overwrite"]
-    before = finished(out, resume, overwrite)
+    before = is_finished(out, resume, overwrite)
     check_output(out, overwrite or before)
     page, json_file, plots = values["page"], values["json_file"], values["plots"]
     check_json(json_file, out)
@@ -420,17 +430,17 @@ def begin_grid(context: click.Context, out: str, values: dict[str, Any]) -> Grid
 
 
 @contextmanager
-def warnings_told() -> Iterator[None]:
-    """Show warnings as lines of the report, but for those of what missed its gap."""
+def shown_warnings() -> Iterator[None]:
+    """Show Python's warnings as lines of the report, except warnings of a missed gap."""
     from bigscreen.report import report
 
-    def told(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-        # What was proved is shown at the end, with its numbers. (By its name: see `warn_missed`.)
+    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        # The certificate at the end shows a missed gap. (Compared by name: see `warn_missed`.)
         if category.__name__ != "ConvergenceWarning":
             report.warn(str(message))
 
     with warnings.catch_warnings():
-        warnings.showwarning = told
+        warnings.showwarning = show
         yield
 
 
@@ -438,24 +448,28 @@ def warnings_told() -> Iterator[None]:
 def resumable(
     context: click.Context, work: str, own: bool, done: tuple[str, ...]
 ) -> Iterator[None]:
-    """Say how to go on with a run that ends too soon; clear away a folder in which nothing is done.
+    """Say how to resume a run that ends too soon; remove its folder if it has nothing to resume.
 
     Parameters
     ----------
+    work : str
+        The folder that keeps finished work.
+    own : bool
+        Whether the command chose the folder, so that it may be removed.
     done : tuple of str
-        Patterns of the files in the folder that a later run goes on with.
+        Patterns of the files in the folder that a later run continues with.
     """
     try:
-        with warnings_told():
+        with shown_warnings():
             yield
     except KeyboardInterrupt:
         click.echo(f"interrupted; {_how_to_resume(work)}", err=True)
         context.exit(INTERRUPTED)
     except (ConnectionError, TimeOver) as error:
-        # What the workers have done is in the folder, as after an interruption.
+        # (The workers' finished work is in the folder, as after an interruption.)
         raise type(error)(f"{reason_of(error)}; {_how_to_resume(work)}") from error
     except (InputError, OSError) as error:
-        # What can be resumed is kept: a full disk must not cost what was done before.
+        # Keep what can be resumed: a full disk must not cost finished work.
         kept = any(file for pattern in done for file in Path(work).glob(pattern))
         if own and not kept:
             shutil.rmtree(work, ignore_errors=True)
@@ -474,12 +488,12 @@ TLS = ("tls_ca", "tls_cert", "tls_key")
 
 
 def deadline_of(budget: float | None) -> float | None:
-    """When the time budget of a command that begins now is spent, by ``time.monotonic()``."""
+    """Return the value of ``time.monotonic()`` at which a time budget that starts now ends."""
     return None if budget is None else time.monotonic() + budget
 
 
 def check_fleet(values: dict[str, Any]) -> None:
-    """Refuse contradicting ways to run, before anything is started."""
+    """Refuse contradicting options of where a command runs, before anything is started."""
     chosen = [f"--{name}" for name in ("workers", "scheduler", "threads") if values[name]]
     if len(chosen) > 1:
         raise InputError(
@@ -500,7 +514,7 @@ def check_fleet(values: dict[str, Any]) -> None:
 
 @contextmanager
 def open_fleet(values: dict[str, Any], deadline: float | None = None) -> Iterator["Fleet"]:
-    """What computes: threads, local worker processes or a Dask scheduler; closed at the end.
+    """Open the fleet: threads, local worker processes or a Dask cluster; close it at the end.
 
     ``deadline``, a value of ``time.monotonic()``, bounds the waiting for workers.
     """
@@ -514,12 +528,12 @@ def open_fleet(values: dict[str, Any], deadline: float | None = None) -> Iterato
 
 
 def _opened(values: dict[str, Any], deadline: float | None, owned: ExitStack) -> "Fleet":
-    """The fleet, which ``owned`` closes from the moment that it stands."""
+    """Open the fleet, and make ``owned`` close it."""
     from bigscreen.fleet.inline import Inline
 
     if not (values["workers"] or values["scheduler"]):
         return owned.enter_context(Inline(values["threads"]))
-    # Dask is slow to import, and threads need none of it.
+    # (Dask is slow to import, and threads do not need it.)
     from bigscreen.fleet.connecting import ANSWER_SECONDS, connect
     from bigscreen.fleet.local import local_cluster
     from bigscreen.fleet.memory import limit_of
@@ -533,5 +547,5 @@ def _opened(values: dict[str, Any], deadline: float | None, owned: ExitStack) ->
         return owned.enter_context(fleet)
     # The coordinating process needs its share of the memory too.
     share = values["memory"] and limit_of(values["memory"] // (values["workers"] + 1))
-    with held_back():  # at whose end a signal that came meanwhile is raised
+    with held_back():  # signals wait until the cluster has started
         return owned.enter_context(local_cluster(values["workers"], share, deadline=deadline))

@@ -1,4 +1,4 @@
-"""`bigscreen demo`."""
+"""`bigscreen demo`: show ingest, fit, proof and evaluation on made-up data."""
 
 import click
 

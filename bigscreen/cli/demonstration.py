@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from bigscreen.cli.common import open_fleet, warnings_told
+from bigscreen.cli.common import open_fleet, shown_warnings
 from bigscreen.data import synthetic
 from bigscreen.errors import InputError
 from bigscreen.evaluate.evaluate import evaluate
@@ -32,8 +32,6 @@ from bigscreen.options.tuning import Tuning
 from bigscreen.report import certificate, report
 from bigscreen.train.run import train
 
-HOLDOUT = 0.2
-GAMMA = 1 / 36
 STANDIN = (
     "a stand-in of the shape of SUSY, made by a formula: no real data, so that the smallest error "
     "possible is known"
@@ -49,24 +47,24 @@ def run(
     keep: str | Path | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Show ingest, fit, certificate and evaluation on the SUSY stand-in, on worker processes.
+    """Run ingest, fit, certificate and evaluation on a stand-in for SUSY, on worker processes.
 
     Parameters
     ----------
     rows : int
         Rows to make, of which a fifth is held out.
     landmarks : int
-        m of the curved model.
+        The number of landmarks of the curved model.
     workers : int
     keep : path, optional
-        A new folder for the stores and models; without it everything is removed at the end.
+        A new folder for the stores and models. Default: everything is removed at the end.
     seed : int
 
     Returns
     -------
     dict
-        standin (what the data is), rows, rows_trained, rows_held_out, landmarks, workers, error
-        (curved, straight, bayes), curved and straight (what `fit --json` writes of each), seconds
+        standin (a description of the data), rows, rows_trained, rows_held_out, landmarks, workers,
+        error (curved, straight, bayes), curved and straight (the records of `fit --json`), seconds
         (by phase), peak_pss_bytes, kept.
 
     Raises
@@ -74,9 +72,10 @@ def run(
     InputError
         If there is no room on the disk, the folder to keep exists, or there are too few rows.
     """
-    if landmarks > rows * (1 - HOLDOUT):
+    trained = rows * (1 - _Demo.holdout_fraction)
+    if landmarks > trained:
         raise InputError(
-            f"{landmarks} landmarks are more than the {rows * (1 - HOLDOUT):.0f} rows to train on; "
+            f"{landmarks} landmarks are more than the {trained:.0f} rows to train on; "
             "ask for fewer landmarks or more rows"
         )
     with _folder(keep) as folder:
@@ -87,7 +86,9 @@ def run(
 
 
 class _Demo:
-    """One demonstration: its parts in order, and the seconds of each."""
+    """One demonstration: runs its parts in order, and measures the seconds of each."""
+
+    holdout_fraction = 0.2
 
     def __init__(
         self,
@@ -144,13 +145,13 @@ class _Demo:
         with report.IngestBar() as bar:
 
             def progress(event: Mapping[str, Any]) -> None:
-                # A stand-in has no size in bytes, but its rows are known.
+                # (Made-up data has no size in bytes, but a known number of rows.)
                 bar({**event, "bytes": event["rows"], "bytes_total": self.rows})
 
             return ingest(
                 synthetic.susy_like(self.rows, self.seed),
                 self.folder / "susy.store",
-                holdout=HOLDOUT,
+                holdout=self.holdout_fraction,
                 scale="standard",
                 seed=self.seed,
                 progress=progress,
@@ -163,15 +164,15 @@ class _Demo:
         report.note(f"fitting a {name} model ({what}) on {self.fleet.workers} worker processes")
         options = TrainOptions(
             kernel=kernel,
-            gamma=GAMMA,
+            gamma=1 / 36,
             landmarks=self.landmarks,
             tuning=Tuning(features="stored" if curved else "auto"),
             seed=self.seed,
             work=self.folder / "work",
         )
-        with warnings_told(), _FitShow() as show:
+        with shown_warnings(), _FitShow() as show:
             model = self._timed(f"fit {name}", lambda: train(self.store, options, self.fleet, show))
-        # Features are large and nobody needs them again.
+        # (Features are large, and not needed again.)
         shutil.rmtree(self.folder / "work", ignore_errors=True)
         model.save(self.folder / f"{name}.bsm")
         return model
@@ -219,7 +220,7 @@ class _Demo:
 
 @contextmanager
 def _folder(keep: str | Path | None) -> Iterator[Path]:
-    """A folder to work in: temporary, or new and kept unless the work fails."""
+    """Make a folder to work in: temporary, or new and kept unless the work fails."""
     if keep is None:
         with scratch("demo") as made:
             yield made
@@ -237,7 +238,7 @@ def _folder(keep: str | Path | None) -> Iterator[Path]:
 
 
 def _check_disk(folder: Path, rows: int, landmarks: int) -> None:
-    # Rows are spilled and then stored; features are stored beside them.
+    # Rows are spilled and then stored, next to the stored features.
     wanted = int(rows * 4 * (3 * synthetic.SUSY_FEATURES + landmarks))
     free = shutil.disk_usage(folder).free
     if wanted > free:
@@ -248,7 +249,7 @@ def _check_disk(folder: Path, rows: int, landmarks: int) -> None:
 
 
 class _FeatureBar:
-    """A progress bar over the blocks of features, on terminals only."""
+    """Shows a progress bar of the stored features, on terminals only."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
@@ -276,7 +277,7 @@ class _FeatureBar:
 
 
 class _FitShow:
-    """Events of a fit: a bar while features are stored, then the line of `report.FitReport`."""
+    """Shows events of a fit: a bar while features are stored, then `report.FitReport`'s line."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
@@ -291,7 +292,7 @@ class _FitShow:
     def __call__(self, event: Mapping[str, Any]) -> None:
         kind = _FeatureBar if event.get("phase") == "features" else report.FitReport
         if not isinstance(self._show, kind):
-            # Only one of them can own the terminal.
+            # (Only one of them can write to the terminal at a time.)
             self._open.close()
             self._show = self._open.enter_context(kind())
         self._show(event)

@@ -1,4 +1,4 @@
-"""`bigscreen explain`: what the score of one row is a sum of."""
+"""`bigscreen explain`: break the score of one row down into the parts that it is a sum of."""
 
 import click
 

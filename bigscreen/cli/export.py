@@ -1,4 +1,4 @@
-"""`bigscreen export` and `bigscreen import`: models for other programs, and from LIBSVM."""
+"""`bigscreen export` and `bigscreen import`: write models for other programs, read LIBSVM's."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from bigscreen.cli.common import (
     overwrite_option,
     threads_option,
 )
-from bigscreen.cli.options import check_used, fit_options, given, meaningless
+from bigscreen.cli.options import check_used, fit_options, is_given, meaningless
 from bigscreen.errors import InputError
 from bigscreen.options.option import POSITIVE
 from bigscreen.options.train import TrainOptions, flag
@@ -145,7 +145,7 @@ def import_(
     if store is not None:
         read = _certified(context, read, store, threads, values)
     else:
-        alone = [name for name in values if given(context, name)]
+        alone = [name for name in values if is_given(context, name)]
         if alone:
             raise meaningless(flag(alone[0]), "without --certify")
     read.save(model)
@@ -182,7 +182,7 @@ def import_(
 def _certified(
     context: click.Context, read: "Model", store: str, threads: int | None, values: dict[str, Any]
 ) -> "Model":
-    """The machine of a file, certified over the rows of a store."""
+    """Certify the machine of a file over the rows of a store."""
     from bigscreen.data.dataset import Dataset
     from bigscreen.fleet.inline import Inline
     from bigscreen.train.adopted import adopt_machine

@@ -1,4 +1,4 @@
-"""`bigscreen plan` and `bigscreen fit`."""
+"""`bigscreen plan` and `bigscreen fit`: estimate what a fit needs, and fit a model."""
 
 import dataclasses
 import shutil
@@ -17,7 +17,7 @@ from bigscreen.cli.common import (
     check_page,
     check_work,
     deadline_of,
-    finished,
+    is_finished,
     json_option,
     log_option,
     open_fleet,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bigscreen.plan.memory import Plan
 
 KEPT = ("label-*/*", "features-*/manifest.json", "features-*.wip/chunks/*")
-"""What a fit that is resumed goes on with: checkpoints and results, and features."""
+"""Patterns of the files that a resumed fit continues with: checkpoints, results and features."""
 
 
 @click.command(cls=GroupedCommand, short_help="Say what a fit would need, without doing it.")
@@ -77,9 +77,9 @@ def plan(context: click.Context, /, store: str, json_file: str | None, **values:
 
 
 def _workers(values: dict[str, Any]) -> tuple[int, int | None]:
-    """How many steps would run at once, and what a worker's limit is, None if it has none yet.
+    """Return how many workers a fit would have, and their memory limit, or None if unknown.
 
-    Worker processes of this machine are not started to find out.
+    (Worker processes of this machine are not started to find out.)
     """
     if values["workers"]:
         return int(values["workers"]), None
@@ -176,7 +176,7 @@ def fit(
     from bigscreen.train.run import train
 
     deadline = deadline_of(values["time_budget"])
-    before = finished(model, resume, overwrite)
+    before = is_finished(model, resume, overwrite)
     check_output(model, overwrite or before)
     check_json(json_file, model)
     check_page(page, model, *filter(None, [json_file]))

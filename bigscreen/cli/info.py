@@ -1,4 +1,4 @@
-"""`bigscreen info`: what is in a store, a model or a path."""
+"""`bigscreen info`: describe a store, a model or a path."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 UNBOUND = "go unnoticed: an older bigscreen wrote it without their checksums; ingest it again"
+"""What `info` says of exchanged files if a store has no checksums of them."""
 
 
 @click.command(short_help="Say what is in a STORE, a MODEL or a PATH.")
@@ -67,7 +68,7 @@ def info(thing: str, history: bool, json_file: str | None) -> None:
 
 
 def describe_store(dataset: "Dataset") -> dict[str, Any]:
-    """What `info --json` says of a store."""
+    """Make the record that `info --json` writes of a store."""
     counts = zip(dataset.labels, dataset.label_counts.tolist(), strict=True)
     return {
         "kind": "store",
@@ -94,7 +95,7 @@ def describe_store(dataset: "Dataset") -> dict[str, Any]:
 
 
 def store_facts(record: dict[str, Any]) -> dict[str, str]:
-    """The same for people, as `report.table` takes it."""
+    """Convert the record of a store to names and texts for `report.table`."""
     from bigscreen.report import profile
     from bigscreen.report.report import count, size
 
@@ -127,12 +128,12 @@ def store_facts(record: dict[str, Any]) -> dict[str, str]:
 
 
 def _marks(record: dict[str, Any]) -> dict[str, str]:
-    """What else the source writes for a missing value."""
+    """List what else the source writes for a missing value."""
     return {"missing, too": ", ".join(record["missing"])} if record["missing"] else {}
 
 
 def _stored_as(record: dict[str, Any]) -> dict[str, str]:
-    """The layout, and what either would take, if that was planned when the store was made."""
+    """Say how rows are stored, and the planned sizes of both layouts if they are known."""
     from bigscreen.report.report import size
 
     planned = record["bytes_planned"]
@@ -143,7 +144,7 @@ def _stored_as(record: dict[str, Any]) -> dict[str, str]:
 
 
 def describe_model(model: "Model") -> dict[str, Any]:
-    """What `info --json` says of a model."""
+    """Make the record that `info --json` writes of a model."""
     return {
         "kind": "model",
         "type": model.kind,
@@ -161,7 +162,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
 
 
 def model_facts(record: dict[str, Any]) -> dict[str, str]:
-    """The same for people."""
+    """Convert the record of a model to names and texts for `report.table`."""
     from bigscreen.report.report import count
 
     rows = "none (linear)" if record["landmarks"] is None else count(record["landmarks"])
@@ -181,7 +182,7 @@ def model_facts(record: dict[str, Any]) -> dict[str, str]:
 
 
 def edit_facts(record: dict[str, Any]) -> dict[str, str]:
-    """One edit of a model for people."""
+    """Convert the record of one edit of a model to names and texts."""
     from bigscreen.report.report import count
 
     rows = {what: count(n) for what, n in record["what"].items() if n}
@@ -197,12 +198,12 @@ def edit_facts(record: dict[str, Any]) -> dict[str, str]:
 
 
 def describe_path(solved: "SolvedPath") -> dict[str, Any]:
-    """What `info --json` says of a path: its record, as `bigscreen path --json` writes it."""
+    """Make the record that `info --json` writes of a path: that of `bigscreen path --json`."""
     return {**solved.record, "kind": "path", "type": solved.record["kind"]}
 
 
 def path_facts(record: dict[str, Any]) -> dict[str, str]:
-    """The same for people, but for what a path's own table says."""
+    """Convert the record of a path to names and texts, in addition to `report.path.totals`."""
     from bigscreen.report.report import count
 
     labels = {"labels": ", ".join(map(str, record["labels"]))} if record["labels"] else {}
@@ -218,7 +219,7 @@ def path_facts(record: dict[str, Any]) -> dict[str, str]:
 
 
 def _products(provenance: dict[str, Any]) -> str | None:
-    """What computed products of rows; models of before do not say."""
+    """Return what computed the products of rows; None for models of older versions."""
     products: str | None = provenance.get("versions", {}).get("products")
     return products
 
@@ -229,7 +230,7 @@ def _kernel(record: dict[str, Any]) -> str:
 
 
 def _imported(record: dict[str, Any]) -> dict[str, str]:
-    """The file of another program that the machine was read from."""
+    """Name the file of another program from which the machine was imported, if any."""
     file = record["provenance"].get("imported")
     return {"imported from": f"{file}, of LIBSVM"} if file else {}
 

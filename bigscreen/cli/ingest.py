@@ -1,4 +1,4 @@
-"""`bigscreen ingest`."""
+"""`bigscreen ingest`: read files into a store."""
 
 import csv
 from contextlib import ExitStack
@@ -28,7 +28,7 @@ from bigscreen.options.option import POSITIVE
 def column_names(
     context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Names (or marks) between commas; one that holds a comma stands in double quotes."""
+    """Split names at commas; a name that contains a comma stands in double quotes."""
     return tuple(name.strip() for row in csv.reader(given, skipinitialspace=True) for name in row)
 
 

@@ -1,4 +1,4 @@
-"""The options of a fit on the command line, made of the table, shared by `fit`, `plan`, `path`."""
+"""Click options of a fit, made from the table of options, for `fit`, `plan`, `path` and others."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from bigscreen.data.dataset import Dataset
 
 OWN_DEFAULTS = {"class_weight": "none", "work": None}
-"""Defaults that the command line has another word for."""
+"""Defaults for which the command line has another word."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _kind(values: option.Values) -> Any:
-    """What reads the text of such a value."""
+    """Return the click type that parses an option's values."""
     if isinstance(values, option.Bytes):
         return Bytes()
     if isinstance(values, option.Seconds):
@@ -38,7 +38,7 @@ def _kind(values: option.Values) -> Any:
 
 
 def _option(name: str) -> Any:
-    """The click option of an option of the options."""
+    """Make the click option of an entry of the table of options."""
     own = options.OPTIONS[name]
     if own.values is option.FLAG:
         return click.option(options.flag(name), name, is_flag=True, help=own.help)
@@ -99,7 +99,7 @@ GROUP_OF = {
     **dict.fromkeys(WHERE_IT_RUNS, "Running"),
     **dict.fromkeys(("resume", "overwrite", "plots", "page", "log", "json_file"), "Running"),
 }
-"""The group of every option of a `GroupedCommand`, by its name in Python."""
+"""The group in the help of every option of a `GroupedCommand`, by its name in Python."""
 
 
 class GroupedCommand(click.Command):
@@ -124,7 +124,7 @@ class GroupedCommand(click.Command):
 def fit_options(
     names: Sequence[str] = tuple(OPTIONS), where: Sequence[Any] = tuple(WHERE_IT_RUNS.values())
 ) -> Callable[[Command], Command]:
-    """Add options of a fit to a command, all or those of these names, and of where it runs."""
+    """Return a decorator that adds options of a fit, by name, and of where a command runs."""
     wanted = [OPTIONS[name] for name in OPTIONS if name in names]
 
     def add(command: Command) -> Command:
@@ -138,18 +138,18 @@ def fit_options(
 def train_options(
     context: click.Context, dataset: "Dataset", values: dict[str, Any], work: Path, resume: bool
 ) -> options.TrainOptions:
-    """The options as `bigscreen.train.run` wants them, checked against each other and the store.
+    """Make the options of a fit, checked against each other and against the store.
 
     Parameters
     ----------
     values : dict
-        Of all options that the command has, or of some; the others are as the table has them.
+        Values of the command's options; missing ones have the table's defaults.
 
     Raises
     ------
     InputError
-        If two options contradict, one has no meaning for the machine, or there are more landmarks
-        than rows.
+        If two options contradict, if one has no meaning for the machine, or if there are more
+        landmarks than rows.
     """
     _check(context, dataset, values)
     asked = {name: values[name] for name in options.OPTIONS if name in values}
@@ -157,51 +157,51 @@ def train_options(
         asked["class_weight"] = None
     if values.get("no_intercept"):
         asked["intercept"] = "none"
-    if not given(context, "landmarks"):
+    if not is_given(context, "landmarks"):
         asked["landmarks"] = min(asked["landmarks"], dataset.n_rows)
     return options.TrainOptions.from_record({**asked, "work": work, "resume": resume})
 
 
 def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -> None:
     check_used(context, values)
-    if given(context, "strategy") and len(dataset.labels) <= 2:
+    if is_given(context, "strategy") and len(dataset.labels) <= 2:
         raise meaningless(options.flag("strategy"), "with two labels")
     where = _useless("intercept", values) if values.get("no_intercept") else None
     if where is not None:
         raise meaningless("--no-intercept", where)
-    if values["landmarks"] > dataset.n_rows and given(context, "landmarks"):
+    if values["landmarks"] > dataset.n_rows and is_given(context, "landmarks"):
         raise InputError(
             f"--landmarks {values['landmarks']} is more than the {dataset.n_rows} rows of "
             f"{dataset.path}; give at most {dataset.n_rows}"
         )
-    if given(context, "C") and given(context, "lam"):
+    if is_given(context, "C") and is_given(context, "lam"):
         raise InputError(
             "--C and --lambda say the same in two ways (C = 1 / (2 x rows x lambda)); give one"
         )
-    other = given(context, "intercept") and values["intercept"] != "none"
+    other = is_given(context, "intercept") and values["intercept"] != "none"
     if values.get("no_intercept") and other:
         raise InputError(f"--no-intercept contradicts --intercept {values['intercept']}; give one")
 
 
 def check_used(context: click.Context, values: Mapping[str, Any]) -> None:
-    """Refuse an option on the command line that a machine of these options does not use."""
+    """Refuse a given option that a machine with these options does not use."""
     for name in options.OPTIONS:
-        where = _useless(name, values) if given(context, name) else None
+        where = _useless(name, values) if is_given(context, name) else None
         if where is not None:
             raise meaningless(options.flag(name), where)
 
 
 def _useless(name: str, values: Mapping[str, Any]) -> str | None:
-    """See `bigscreen.options.train.explain_useless`; ``values`` are a command's."""
+    """Call `bigscreen.options.train.explain_useless` with a command's ``values``."""
     tuning = SimpleNamespace(**values)
     return options.explain_useless(name, SimpleNamespace(**values, tuning=tuning))
 
 
-def given(context: click.Context, name: str) -> bool:
-    """Whether an option stands on the command line."""
+def is_given(context: click.Context, name: str) -> bool:
+    """Whether an option was given on the command line."""
     return context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
 
 
 def meaningless(flag: str, where: str) -> InputError:
-    """What is said of an option that stands where nothing uses it."""
+    """Make the error of a given option that nothing uses."""
     return InputError(f"{flag} has no meaning {where}; leave it out")

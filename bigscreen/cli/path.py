@@ -1,4 +1,4 @@
-"""`bigscreen path` and `bigscreen pick`: a grid of C or nu in one call, and one model out of it."""
+"""`bigscreen path` and `bigscreen pick`: solve a grid of C or nu, and take one model out of it."""
 
 import math
 import os
@@ -36,16 +36,16 @@ OF_EVERY_POINT = (
     *("sampling", "truncation", "seed", "class_weight", "tol", "time_budget", "memory"),
     *("intercept", "work"),
 )
-"""Options of a fit that a path has, too."""
+"""Options of a fit that a path has as well."""
 
 
 class Grid(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
-    """FROM:TO:COUNT, or numbers with commas between them; 2^-8 is a number, too.
+    """A grid: FROM:TO:COUNT, or numbers with commas between them, such as .1,1 or 2^-8.
 
     Parameters
     ----------
     log : bool
-        Whether COUNT values between two are spaced by equal factors, not by equal steps.
+        Whether the COUNT values are spaced by equal factors rather than by equal steps.
     """
 
     name = "grid"
@@ -73,7 +73,7 @@ class Grid(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.
 
 
 def _number(text: str) -> float:
-    """A number, or a power such as 2^-8."""
+    """Parse a number, or a power such as 2^-8."""
     base, power, exponent = text.partition("^")
     try:
         return float(float(base) ** float(exponent)) if power else float(text)
@@ -217,7 +217,7 @@ def path(context: click.Context, /, store: str, out: str, **values: Any) -> None
 def _fit(
     context: click.Context, dataset: "Dataset", values: dict[str, Any], work: Path, resume: bool
 ) -> "TrainOptions":
-    """The options that every fit of the path has, checked against each other."""
+    """Make the options that all fits of the path share, checked against each other."""
     by_user = click.core.ParameterSource.COMMANDLINE
     if values["nu"] is not None and context.get_parameter_source("problem") != by_user:
         values["problem"] = "nu-svc"

@@ -1,4 +1,4 @@
-"""`bigscreen report`: a page of a model or a path, and what other commands write one with."""
+"""`bigscreen report`: write an HTML page about a model or a path."""
 
 import os
 from pathlib import Path
@@ -95,9 +95,9 @@ def write_page(
     dataset: "Dataset | None" = None,
     found: dict[str, Any] | None = None,
 ) -> None:
-    """Write a model's page, with what is known of a store's table.
+    """Write a model's page, with the columns of a store's table and an evaluation on the store.
 
-    ``found``: what an evaluation with curves has found on it.
+    ``found``: the result of `evaluate` with curves, or None.
     """
     from bigscreen.report import pages, profile
 

@@ -1,4 +1,4 @@
-"""`bigscreen resample`: how much a held-out error depends on chance."""
+"""`bigscreen resample`: measure how much a held-out error depends on chance."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from bigscreen.cli.common import check_fleet, check_json, json_option, open_fleet, warnings_told
+from bigscreen.cli.common import check_fleet, check_json, json_option, open_fleet, shown_warnings
 from bigscreen.cli.options import GroupedCommand, fit_options, train_options
 
 OF_EVERY_FIT = (
     *("landmarks", "kernel", "gamma", "degree", "coef0", "sampling", "truncation", "seed", "C"),
     *("class_weight", "tol", "time_budget", "memory", "intercept", "no_intercept"),
 )
-"""Options of a fit that many fits at once have, too."""
+"""Options of a fit that `resample` has as well."""
 
 
 @click.command(
@@ -72,7 +72,7 @@ def resample(
     check_fleet(values)
     data, held = Dataset.open(store), Dataset.open(holdout)
     of_fit = {**values, "problem": "c-svc", "exact": False, "strategy": "rest"}
-    with ExitStack() as owned, open_fleet(values) as fleet, warnings_told():
+    with ExitStack() as owned, open_fleet(values) as fleet, shown_warnings():
         options = replace(train_options(context, data, of_fit, Path(), resume=False), work=None)
 
         def folder() -> Path:

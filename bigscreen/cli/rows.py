@@ -1,4 +1,4 @@
-"""`bigscreen rows`: what a fit has proved of every row that it was fitted on."""
+"""`bigscreen rows`: list what a model proves of every row that it was fitted on."""
 
 import click
 
@@ -17,7 +17,7 @@ from bigscreen.errors import InputError
     type=click.IntRange(min=1),
     metavar="N",
     help="Only N rows of each score: those decided most firmly or, of open rows, those nearest "
-    "to a kink.",
+    "to a hinge point.",
 )
 @overwrite_option
 @json_option

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the same orderly end, once."""
+"""Handling of Ctrl-C and SIGTERM: one KeyboardInterrupt, then an end that is not interrupted."""
 
 import os
 import signal
@@ -16,44 +16,63 @@ from bigscreen.cli import end
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
 
-CLOSING_SECONDS = 10.0
-"""An end that takes longer may be cut short by a further Ctrl-C."""
-
-AGAIN_SECONDS = 0.01
-"""When a KeyboardInterrupt is raised again that Python has dropped.
-
-It drops those raised in the callbacks of its garbage collection (Dask has one), in those of weak
-references and in finalizers, prints them and goes on.
-"""
-
-LOST_SECONDS = 2.0
-"""When one is raised again that nobody handles by then: compiled code drops some without a word."""
-
 
 class _Signals:
-    """The signals that this process has had, and what it does with further ones."""
+    """The state of this process's signal handling.
+
+    Attributes
+    ----------
+    terminated : bool
+        Whether a SIGTERM came.
+    waits : bool
+        Whether signals are held back.
+    held : int or None
+        The first signal that was held back.
+    closing : float or None
+        When the command began to end (``time.monotonic()``).
+    max_closing_seconds : float
+        A further Ctrl-C exits at once if the end has taken longer than this.
+    dropped_seconds : float
+        Delay after which a KeyboardInterrupt that Python has dropped is raised again. (Python
+        drops exceptions in callbacks of its garbage collection, of which Dask has one, in
+        callbacks of weak references and in finalizers.)
+    lost_seconds : float
+        Delay after which a KeyboardInterrupt that was not handled is raised again. (Compiled code
+        drops some silently.)
+    """
 
     terminated = False
     waits = False
-    held: int | None = None  # the first signal that waits
-    closing: float | None = None  # since when
+    held: int | None = None
+    closing: float | None = None
+    max_closing_seconds = 10.0
+    dropped_seconds = 0.01
+    lost_seconds = 2.0
 
 
 _signals = _Signals()
 
 
 @contextmanager
-def orderly(last: bool) -> Iterator[None]:
-    """Inside, the first signal raises KeyboardInterrupt, or what a command has put in its place.
+def orderly(last: bool, lost_seconds: float = _Signals.lost_seconds) -> Iterator[None]:
+    """Raise KeyboardInterrupt at the first signal inside this context, and ignore further signals.
 
-    Those that come while the command then ends are passed by: its end is not to be interrupted
-    half-way. SIGTERM is another way to press Ctrl-C. ``last``: the process ends after this.
+    The end of a command is thus not interrupted half-way. SIGTERM acts like Ctrl-C.
+
+    Parameters
+    ----------
+    last : bool
+        Whether the process ends after this context.
+    lost_seconds : float
+        An interrupt that was not handled is raised again after this time: compiled code drops
+        some silently.
     """
     before = signal.getsignal(signal.SIGINT)
     main = threading.current_thread() is threading.main_thread()
     if not main or before not in (end, signal.default_int_handler, signal.SIG_IGN):
-        yield  # somebody else's business
+        yield  # (the caller handles its own signals)
         return
+    _signals.lost_seconds = lost_seconds
     _signals.terminated, _signals.held, _signals.closing = False, None, None
     term = signal.signal(signal.SIGTERM, _terminate)
     alarm = signal.signal(signal.SIGALRM, _again)
@@ -66,22 +85,22 @@ def orderly(last: bool) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, alarm)
         sys.unraisablehook = dropped
-        # Nor is what Python does at its exit to be interrupted.
+        # (Python's own exit must not be interrupted either.)
         signal.signal(signal.SIGINT, signal.SIG_IGN if last else before)
         signal.signal(signal.SIGTERM, signal.SIG_IGN if last else term)
 
 
 def closing() -> None:
-    """Say that the command ends: signals are passed by from now on."""
+    """Note that the command ends: ignore signals from now on."""
     if _signals.closing is None:
         _signals.closing = time.monotonic()
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Inside, signals wait: the first of them is raised at the end.
+    """Hold signals back inside this context; at its end, the first one raises KeyboardInterrupt.
 
-    A cluster that is stopped half-way through its start would leave processes behind.
+    (A cluster that is stopped half-way through its start would leave processes behind.)
     """
     _signals.waits, _signals.held = True, None
     try:
@@ -94,7 +113,7 @@ def held_back() -> Iterator[None]:
 
 
 def exit_code(code: int) -> int:
-    """The code to end with: that of an interruption tells the two signals apart."""
+    """Return the exit code; an interruption by SIGTERM has another code than by Ctrl-C."""
     return TERMINATED if code == INTERRUPTED and _signals.terminated else code
 
 
@@ -103,28 +122,28 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         _signals.held, _signals.closing = number, time.monotonic()
     elif _signals.closing is None:
         _signals.closing = time.monotonic()
-        signal.setitimer(signal.ITIMER_REAL, LOST_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, _signals.lost_seconds)
         raise KeyboardInterrupt
-    elif time.monotonic() - _signals.closing > CLOSING_SECONDS:
+    elif time.monotonic() - _signals.closing > _signals.max_closing_seconds:
         sys.stderr.write("interrupted\n")
         os._exit(exit_code(INTERRUPTED))  # worker processes end when their parent is gone
 
 
 def _dropped(otherwise: Callable[[Any], object], of: Any) -> None:
-    """An exception that Python drops: an interruption comes again."""
+    """Have a KeyboardInterrupt that Python drops raised again; pass other exceptions on."""
     if of.exc_type is KeyboardInterrupt:
-        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, _signals.dropped_seconds)
     else:
         otherwise(of)
 
 
 def _again(number: int, frame: FrameType | None) -> None:
-    """Raise the interruption again, unless the command is on its way to its end."""
+    """Raise KeyboardInterrupt again, unless it is being handled."""
     handled = sys.exc_info()[1]
     while handled is not None and not isinstance(handled, KeyboardInterrupt):
         handled = handled.__context__
     if handled is None:
-        signal.setitimer(signal.ITIMER_REAL, LOST_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, _signals.lost_seconds)
         raise KeyboardInterrupt
 
 

@@ -1,4 +1,4 @@
-"""`bigscreen tune`: the search for landmarks, gamma and C, and the best model on all rows."""
+"""`bigscreen tune`: search for landmarks, gamma and C, and fit the best model to all rows."""
 
 import shutil
 from pathlib import Path
@@ -25,11 +25,11 @@ OF_EVERY_FIT = (
     *("kernel", "degree", "coef0", "exact", "sampling", "truncation", "seed", "class_weight"),
     *("epsilon", "tol", "time_budget", "memory", "intercept", "work"),
 )
-"""Options of a fit that a search has, too."""
+"""Options of a fit that a search has as well."""
 
 
 class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
-    """Whole numbers with commas between them."""
+    """A list of whole numbers with commas between them."""
 
     name = "counts"
 

@@ -1,4 +1,4 @@
-"""`bigscreen warmup`."""
+"""`bigscreen warmup`: compile the loops that fits need, once for an installation."""
 
 import os
 import time
@@ -6,9 +6,6 @@ import time
 import click
 
 from bigscreen.cli.common import check_json, json_option, threads_option
-
-COLUMNS = 6
-"""Of the made-up rows."""
 
 
 @click.command(short_help="Compile what fits need, once for an installation.")
@@ -53,7 +50,7 @@ def warmup(threads: int | None, json_file: str | None) -> None:
     spent: dict[str, float] = {}
     with scratch("warmup") as folder, Inline(threads) as fleet:
         for n in (300, PLAN.few_rows + 1):
-            X = np.random.default_rng(0).normal(size=(n, COLUMNS))
+            X = np.random.default_rng(0).normal(size=(n, 6))
             y = np.where(X[:, 0] * X[:, 1] > 0, 1, -1)
             for name in ("rows.svm", "rows.csv"):
                 began, source = time.monotonic(), Path(folder, name)

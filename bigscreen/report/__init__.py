@@ -1,1 +1,1 @@
-"""What a person sees: progress, tables, plots."""
+"""Output for people: progress lines, tables, figures and HTML pages; and results as JSON."""

@@ -1,4 +1,4 @@
-"""The certificate of a fitted model: what was proved, over what, and what it cost."""
+"""The certificate of a fitted model, as JSON and as a table: gaps, passes, time, memory."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,28 +14,28 @@ _STATUS = {"out": "not needed", "bound": "at their bound", "open": "open"}
 
 
 def fit_record(model: Model) -> dict[str, Any]:
-    """What `bigscreen fit --json` writes.
+    """Make the record that `bigscreen fit --json` writes.
 
     Returns
     -------
     dict
+        Models of older versions lack some entries, which are then None.
+
         problem: its name. primal, dual, gap, rounding_bound, primal_rounding, dual_rounding: sums
-        over the classifiers (one unless there are more than two labels; the last two None of
-        models of before). relative_gap, rows_alive: the largest of theirs.
-        n_iter: points of the history of all; passes: how many passes went over all rows, over
-        some, and certified. certificates: each one's own (with a solver, where another went on
-        than the first); of a model that has none (an early divide and conquer) it, the sums,
-        relative_gap and certified_in are None, and no_certificate says why. proved: whether
-        the gaps bound anything; where they do not, the kernel not being positive
-        semidefinite, primal and the gaps are None, and violation is the largest violation
-        of the KKT conditions (else None). kernel_known: of a precomputed kernel or a
-        function, how far it is known to be positive semidefinite (else None). nystrom: of
-        landmarks their number, rank, cutoff and type of entries (else None). Besides rows,
-        tol, certified_in, seconds, peak_pss_bytes, solver, features, strategy, and
-        screening: rule, rows fixed at either end, by pass; products: what computed those of
-        rows, BLAS or exact products of bytes (None of models of before); ledger: rows proved out,
-        proved at their bound and open, of each score and of all (None where nothing is proved,
-        and of models of before).
+        over the classifiers (one unless there are more than two labels). relative_gap, rows_alive:
+        the largest of all classifiers. n_iter: points of the history; passes: how many passes went
+        over all rows, over some rows, and to certify. certificates: one for each classifier, with a
+        solver if a second solver finished the fit. A model without certificates (early divide and
+        conquer) has None for these, the sums, relative_gap and certified_in, and no_certificate
+        says why. proved: whether the gaps bound anything. If the kernel is not positive
+        semidefinite they do not: then primal and the gaps are None, and violation is the largest
+        violation of the KKT conditions (else None). kernel_known: for a precomputed kernel or a
+        function, how far it is known to be positive semidefinite (else None). nystrom: the number
+        of landmarks, rank, cutoff and type of entries (None without landmarks). rows, tol,
+        certified_in, seconds, peak_pss_bytes, solver, features, strategy. screening: rule, and
+        rows fixed at either bound, by pass. products: what computed products of rows, BLAS or
+        exact products of bytes. ledger: rows proved out, proved at their bound, and open, for each
+        score and for all (None if nothing is proved).
     """
     known = model.provenance
     certificates = known["certificates"]
@@ -52,7 +52,7 @@ def fit_record(model: Model) -> dict[str, Any]:
     return {
         "proved": False,
         **proved,
-        "problem": known["parameters"].get("problem", "c-svc"),  # the only one there once was
+        "problem": known["parameters"].get("problem", "c-svc"),  # the first version's only one
         "no_certificate": None if certificates is not None else known["no_certificate"],
         "tol": known["parameters"]["tol"],
         "n_iter": len(known["history"]),
@@ -71,36 +71,36 @@ def fit_record(model: Model) -> dict[str, Any]:
 
 
 def labels(model: Model) -> list[Any]:
-    """What a model with certificates calls each of its scores."""
+    """Return the label (or pair of labels) of each score of a model with certificates."""
     return [part["label"] for part in model.provenance["certificates"]]
 
 
 def decided(rows: Mapping[str, Any]) -> str:
-    """The rows of a ledger by what is proved of them."""
+    """Count the rows of a ledger by status, in words."""
     parts = [f"{report.count(rows[name])} {what}" for name, what in _STATUS.items()]
     return ", ".join(parts)
 
 
 def _all(of: Callable[[list[float]], float], numbers: list[Any]) -> float | None:
-    """A number of all classifiers, None if any of them has none."""
+    """Apply ``of`` (sum or max) to the classifiers' numbers; None if any number is missing."""
     return None if None in numbers else of(numbers)
 
 
 def _passes(parts: list[dict[str, Any]]) -> dict[str, int]:
-    """Those of all classifiers; models of before have none."""
+    """Sum the passes of all classifiers by kind; empty for models of older versions."""
     made = [part["passes"] for part in parts if "passes" in part]
     kinds = [kind for kind in ("full", "partial", "closing") if any(kind in own for own in made)]
     return {kind: sum(own.get(kind, 0) for own in made) for kind in kinds}
 
 
 def _solvers(record: Mapping[str, Any]) -> str:
-    """The solver, and those that went on where it came to no end."""
+    """Name the solver, and the solvers that finished fits which it could not."""
     then = {part["solver"] for part in record["certificates"] or [] if "solver" in part}
     return " then ".join([record["solver"], *sorted(then)])
 
 
 def _passes_made(record: Mapping[str, Any]) -> str:
-    """The passes made, or of a solver that makes none how often it was looked at."""
+    """Say how many passes were made, or, of a solver without passes, how many checks."""
     made = record["passes"]
     if "full" not in made:
         return f"{report.count(record['n_iter'])} checks"
@@ -111,7 +111,7 @@ def _passes_made(record: Mapping[str, Any]) -> str:
 
 
 def _screening(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The records of all classifiers as one."""
+    """Merge the screening records of all classifiers."""
     return {
         "rule": parts[0]["rule"] if parts else "none",
         **{
@@ -123,7 +123,7 @@ def _screening(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def facts(record: Mapping[str, Any]) -> dict[str, str]:
-    """What `fit_record` holds, for people, as `report.table` takes it."""
+    """Convert the result of `fit_record` to names and texts for `report.table`."""
     return {
         "problem": record["problem"],
         **({"proved": "nothing"} if record["no_certificate"] else _proved(record)),
@@ -140,11 +140,11 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def warnings(record: Mapping[str, Any]) -> list[str]:
-    """What a user of the model must know: that nothing is proved, or less than was asked for."""
+    """List the warnings for a model's user: nothing is proved, or less than was requested."""
     if record["no_certificate"]:
         return [f"this model has {record['no_certificate']}"]
     said = []
-    # Models of before have none.
+    # (Models of older versions have no hindrance.)
     hindrances = (part.get("hindrance") for part in record["certificates"])
     why = next((each for each in hindrances if each), None)
     if record["violation"] is not None:
@@ -171,9 +171,9 @@ def show(record: Mapping[str, Any], name: str) -> None:
     Parameters
     ----------
     record : mapping
-        Of `fit_record`.
+        The result of `fit_record`.
     name : str
-        What the title calls the model.
+        The model's name, for the title.
     """
     report.table(f"Certificate of {name}", facts(record))
     for sentence in warnings(record):
@@ -214,7 +214,7 @@ def _gap(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _rank(known: Mapping[str, Any] | None) -> dict[str, str]:
-    """What was dropped of the landmarks' directions; models of before do not say."""
+    """Say how many of the landmarks' directions were dropped; empty for older models."""
     if known is None:
         return {}
     rank, m = known["rank"], known["landmarks"]
@@ -227,7 +227,7 @@ def _rank(known: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _moved(record: Mapping[str, Any]) -> str:
-    """How far rounding can have moved what was proved."""
+    """Say how far rounding can have moved the gap, P and D."""
     gap, own, other = (record.get(name) for name in ("rounding_bound", *ROUNDING_FIELDS))
     each = "" if own is None or other is None else f", P by {own:.2g}, D by {other:.2g}"
     return f"can have moved the gap by {gap:.2g}{each}"

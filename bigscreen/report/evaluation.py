@@ -1,4 +1,4 @@
-"""What an evaluation found, for people: its facts, and its table of labels."""
+"""The result of an evaluation as tables: measures, labels, and reliability of probabilities."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ OF_PROBABILITIES = ("log_loss", "brier", "calibration_error")
 
 
 def facts(record: Mapping[str, Any]) -> dict[str, str]:
-    """What `evaluate` found, for people, as `report.table` takes it."""
+    """Convert the result of `evaluate` to names and texts for `report.table`."""
     said = {"rows": count(record["rows"])}
     if record["unlabelled"] and "outside" in record:
         said["rows without a label"] = count(record["unlabelled"])
@@ -39,7 +39,7 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def by_label(record: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """Rows, precision, recall and f1 of every label, for people."""
+    """Convert the rows, precision, recall and f1 of every label to texts."""
     return {
         label: {
             "rows": count(parts["rows"]),
@@ -53,7 +53,7 @@ def by_label(record: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str
 
 
 def reliability(record: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """What probabilities said and what came true, by tenths, for people."""
+    """Convert the reliability of probabilities to texts: said and true shares, by tenths."""
     return {
         f"{part['from']:.0%} to {part['from'] + 0.1:.0%}": {
             "said": f"{part['probability']:.1%}",

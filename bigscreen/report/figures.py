@@ -1,4 +1,4 @@
-"""Figures of fits and evaluations, drawn into matplotlib axes, and any figure as a picture."""
+"""Figures of fits and evaluations, drawn into matplotlib axes, and conversion to SVG images."""
 
 from __future__ import annotations
 
@@ -12,25 +12,21 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDE, TALL = 6.0, 3.8
-MOST_LINES = 12
-"""Lines of a figure that still can be told apart; of more, all are drawn in one colour."""
 
-
-def picture(draw: Callable[[Axes], None], width: float = WIDE, height: float = TALL) -> str:
-    """What `draw` puts into axes, as the SVG address of an image that needs no other file.
+def picture(draw: Callable[[Axes], None], width: float = 6.0, height: float = 3.8) -> str:
+    """Draw a figure, and return it as a data URL of an SVG image.
 
     Parameters
     ----------
     draw : callable
-        Takes the matplotlib axes to draw into.
+        Receives the matplotlib axes to draw into.
     width, height : float
-        In inches of 72 points.
+        Size in inches of 72 points.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    # Equal records are equal pages: no date, and names inside the picture that do not change.
+    # Equal records must make equal pages: no date, and fixed names inside the image.
     settings: Any = {"svg.fonttype": "none", "svg.hashsalt": "bigscreen", "font.size": 10}
     settings |= {"axes.spines.top": False, "axes.spines.right": False}
     with rc_context(settings):
@@ -43,12 +39,12 @@ def picture(draw: Callable[[Axes], None], width: float = WIDE, height: float = T
 
 # -- a fit -----------------------------------------------------------------------------------------
 def gaps(ax: Axes, history: Sequence[Mapping[str, Any]], tol: float) -> None:
-    """The relative gap (or the KKT violation) at every look of the solver, a line a score."""
+    """Draw the relative gap (or the KKT violation) at every check, one line for each score."""
     unproved = any(event.get("violation") is not None for event in history)
     key = "violation" if unproved else "relative_gap"
     for label, events in _by_score(history).items():
         numbers = [float(event[key]) for event in events]
-        # A solved problem's computed gap can be 0, or less by rounding.
+        # (The computed gap of a solved problem can be 0, or below by rounding.)
         least = min((number for number in numbers if number > 0), default=tol)
         shown = [max(number, least) for number in numbers]
         ax.plot([event["pass"] for event in events], shown, **_line(history, label))
@@ -61,7 +57,7 @@ def gaps(ax: Axes, history: Sequence[Mapping[str, Any]], tol: float) -> None:
 
 
 def rows_open(ax: Axes, history: Sequence[Mapping[str, Any]]) -> None:
-    """Rows that are not yet decided at every look of the solver, and rows that it has read."""
+    """Draw the number of undecided rows at every check, and the rows that were read."""
     for label, events in _by_score(history).items():
         passes = [event["pass"] for event in events]
         ax.step(
@@ -72,7 +68,7 @@ def rows_open(ax: Axes, history: Sequence[Mapping[str, Any]]) -> None:
         )
     several = len(_by_score(history)) > 1
     known = any("rows_read" in event for event in history)
-    key = "rows_read" if known else "rows_visited"  # of models of before, and other solvers
+    key = "rows_read" if known else "rows_visited"  # of older models, and other solvers
     read = [event[key] for event in history if key in event]
     if not several and len(read) == len(history):
         ax.plot([event["pass"] for event in history], read, "o", ms=4, label="read")
@@ -85,7 +81,7 @@ def rows_open(ax: Axes, history: Sequence[Mapping[str, Any]]) -> None:
 
 
 def statuses(ax: Axes, scores: Sequence[Mapping[str, Any]]) -> None:
-    """The part of the rows of every score that is proved out, proved at its bound, or open."""
+    """Draw for every score the parts of its rows that are out, at their bound, or open."""
     names = ["all" if part["label"] is None else str(part["label"]) for part in scores]
     left = np.zeros(len(scores))
     for key, colour in (("out", "tab:blue"), ("bound", "tab:orange"), ("open", "0.8")):
@@ -99,7 +95,7 @@ def statuses(ax: Axes, scores: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _by_score(history: Sequence[Mapping[str, Any]]) -> dict[Any, list[Mapping[str, Any]]]:
-    """The events of every label or pair that has a score of its own."""
+    """Group the events by their score's label or pair of labels."""
     parts: dict[Any, list[Mapping[str, Any]]] = {}
     for event in history:
         label = event.get("class")
@@ -107,19 +103,26 @@ def _by_score(history: Sequence[Mapping[str, Any]]) -> dict[Any, list[Mapping[st
     return parts
 
 
+def _is_crowded(count: int, most: int = 12) -> bool:
+    """Whether a figure has too many lines or labels to tell them apart."""
+    return count > most
+
+
 def _line(history: Sequence[Mapping[str, Any]], label: Any) -> dict[str, Any]:
-    many = len(_by_score(history)) > MOST_LINES
-    return {"color": "tab:blue", "alpha": 0.4} if many else {"label": str(label), "marker": "."}
+    if _is_crowded(len(_by_score(history))):
+        return {"color": "tab:blue", "alpha": 0.4}
+    return {"label": str(label), "marker": "."}
 
 
 def _legend(ax: Axes, history: Sequence[Mapping[str, Any]]) -> None:
-    if 1 < len(_by_score(history)) <= MOST_LINES:
+    lines = len(_by_score(history))
+    if lines > 1 and not _is_crowded(lines):
         ax.legend(frameon=False, fontsize=8)
 
 
 # -- an evaluation ---------------------------------------------------------------------------------
 def roc(ax: Axes, curve: Mapping[str, Sequence[float]]) -> None:
-    """Rows of the positive label that are found, against the others that are taken for it."""
+    """Draw the ROC curve: recall of the positive label against the false positive rate."""
     ax.plot(curve["false_positive_rate"], curve["recall"])
     ax.plot([0, 1], [0, 1], linestyle=":", color="0.5")
     ax.set_xlabel("false positive rate")
@@ -128,15 +131,15 @@ def roc(ax: Axes, curve: Mapping[str, Sequence[float]]) -> None:
 
 
 def precision_recall(ax: Axes, curve: Mapping[str, Sequence[float]], share: float) -> None:
-    """The part of the rows found that are right, against the part that is found.
+    """Draw the precision-recall curve.
 
     Parameters
     ----------
     ax : matplotlib axes
     curve : mapping
-        Of `bigscreen.evaluate.curves.curve`.
+        The result of `bigscreen.evaluate.curves.curve`.
     share : float
-        The positive label's part of the rows: the precision of a guess.
+        The positive label's share of the rows: the precision of guessing.
     """
     ax.plot(curve["recall"], curve["precision"])
     ax.axhline(share, linestyle=":", color="0.5")
@@ -147,7 +150,7 @@ def precision_recall(ax: Axes, curve: Mapping[str, Sequence[float]], share: floa
 
 
 def reliability(ax: Axes, tenths: Sequence[Mapping[str, float]]) -> None:
-    """How often what was given a probability came true."""
+    """Draw the shares of rows that came true against their predicted probabilities."""
     ax.plot([0, 1], [0, 1], linestyle=":", color="0.5")
     said, came = ([part[key] for part in tenths] for key in ("probability", "share"))
     ax.plot(said, came, marker="o")
@@ -157,7 +160,7 @@ def reliability(ax: Axes, tenths: Sequence[Mapping[str, float]]) -> None:
 
 
 def histograms(ax: Axes, found: Mapping[str, Any], names: Sequence[str]) -> None:
-    """How the scores of two groups of rows are spread, each group's area being its rows."""
+    """Draw histograms of the scores of two groups of rows."""
     edges = np.array(found["edges"])
     for name, key, colour in zip(
         names, ("negative", "positive"), ("tab:blue", "tab:orange"), strict=True
@@ -170,12 +173,12 @@ def histograms(ax: Axes, found: Mapping[str, Any], names: Sequence[str]) -> None
 
 
 def confusion(ax: Axes, counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Rows by true and by predicted label; colours are shares of the true label's rows."""
+    """Draw the confusion matrix; colours are shares of the true label's rows."""
     names = list(counts)
     cells = np.array([[counts[true][guess] for guess in names] for true in names], dtype=float)
     shares = cells / np.maximum(cells.sum(axis=1, keepdims=True), 1)
     ax.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    if len(names) <= MOST_LINES:
+    if not _is_crowded(len(names)):
         for (row, column), number in np.ndenumerate(cells):
             ink = "white" if shares[row, column] > 0.6 else "black"
             ax.text(column, row, f"{int(number):,}", ha="center", va="center", color=ink)
@@ -186,7 +189,7 @@ def confusion(ax: Axes, counts: Mapping[str, Mapping[str, int]]) -> None:
 
 
 def predicted(ax: Axes, found: Mapping[str, Any]) -> None:
-    """Rows by target and by prediction, darker where there are more."""
+    """Draw a 2-d histogram of targets and predictions, darker for more rows."""
     low, high = found["low"], found["high"]
     counts = np.log1p(np.array(found["rows"], dtype=float))
     ax.imshow(counts, origin="lower", extent=(low, high, low, high), cmap="Blues", aspect="auto")

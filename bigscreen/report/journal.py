@@ -1,4 +1,4 @@
-"""The log of a run: each event as one line of JSON, in the file that `--log` names."""
+"""The log of a run: a file (`--log`) with each event as one line of JSON."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from bigscreen.report.report import plain, warn
 
 
 class Journal:
-    """Pass events on, and append each to a file as one line of JSON with the time, UTC.
+    """Passes events on, and appends each to a log file as one line of JSON, with the UTC time.
 
     The first line of a run is ``{"event": "start", "command", "out", "pid", "host"}``. Its last
     line is ``{"event": "end", "outcome"}``; the outcome is "done", "interrupted" or "failed" (with
-    the error's sentence as ``why``). A run that was killed has no last line. Numbers that JSON has
-    no word for are null.
+    the error's sentence as ``why``). A run that was killed has no last line. NaN and infinities
+    are written as null.
 
-    A run does not end because its log cannot be written: it warns of that once.
+    If the log cannot be written, the run warns once and goes on.
 
     Parameters
     ----------
     show : callable
-        Takes every event first.
+        Receives every event first.
     command, out : str
         The command that runs, and the file that it makes.
     log : str or None
-        The file; lines are added behind what it holds.
+        The log file; lines are appended.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Journal:
         self._close()
 
     def __call__(self, event: dict[str, Any]) -> None:
-        """Take one event."""
+        """Pass one event on, and log it."""
         self._show(event)
         if not self._begun:
             self._open()

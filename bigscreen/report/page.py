@@ -1,4 +1,4 @@
-"""One HTML file that needs no other: a verdict, its numbers, and sections of figures and tables."""
+"""Self-contained HTML pages: a verdict, key numbers, and sections with figures and tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEMPLATE = "page.html.j2"
 
 
 class Grid(NamedTuple):
-    """A table: what it is of, the names of its columns, and rows of texts."""
+    """A table of a page: caption, column names, and rows of texts."""
 
     caption: str
     columns: Sequence[str]
@@ -29,9 +29,9 @@ class Section:
     ----------
     title : str
     text : str
-        A sentence or two that say how to read it; may be empty.
+        A sentence or two on how to read the section; may be empty.
     figures : mapping
-        Address of an image (of `bigscreen.report.figures.picture`) by its caption.
+        Data URLs of images (see `bigscreen.report.figures.picture`) by caption.
     facts : mapping
         Texts by name.
     tables : sequence of Grid
@@ -46,18 +46,18 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """What a page says.
+    """The content of an HTML page.
 
     Attributes
     ----------
     title, subtitle : str
-        What it is of, and the model in a line.
+        The model's name, and the model described in one line.
     verdict : str
         What is proved, in a sentence.
     proved : bool
-        Whether that is a proof; else the verdict is marked.
+        Whether anything is proved; if not, the verdict is marked.
     tiles : mapping
-        The numbers that matter most, by name.
+        The key numbers, by name.
     warnings : sequence of str
     sections : sequence of Section
     """
@@ -71,7 +71,7 @@ class Page:
     sections: Sequence[Section]
 
     def html(self) -> str:
-        """The whole file's text; whatever a name or label holds is shown, never interpreted."""
+        """Render the page as HTML; names and labels are escaped."""
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
         here = PackageLoader("bigscreen.report", package_path="")

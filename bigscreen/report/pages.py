@@ -1,4 +1,4 @@
-"""The pages of a model, of what it gets right on a store, and of a path."""
+"""The HTML pages of a model, with its evaluation on a store, and of a path."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def model_page(
     tiles: Mapping[str, str] | None = None,
     table: Section | None = None,
 ) -> Page:
-    """The page of a fitted model.
+    """Make the page of a fitted model.
 
     Parameters
     ----------
     model : Model
     name : str
-        What the title calls it.
+        The model's name, for the title.
     held : Section, optional
-        What it gets right on a store: of `evaluated`.
+        The evaluation on a store (see `evaluated`).
     tiles : mapping, optional
-        Numbers of that for the head of the page.
+        Key numbers of the evaluation, for the head of the page.
     table : Section, optional
-        What the source of a store held: of `bigscreen.report.profile.section`.
+        The columns of a store's source (see `bigscreen.report.profile.section`).
 
     Raises
     ------
@@ -73,13 +73,13 @@ def model_page(
 
 
 def path_page(path: SolvedPath, name: str) -> Page:
-    """The page of a path.
+    """Make the page of a path.
 
     Parameters
     ----------
     path : SolvedPath
     name : str
-        What the title calls it.
+        The path's name, for the title.
 
     Raises
     ------
@@ -131,14 +131,14 @@ CAPTIONS = {
 
 
 def evaluated(record: Mapping[str, Any], store: str) -> tuple[Section, dict[str, str]]:
-    """What an evaluation found, as a section and as numbers for the head of a page.
+    """Make a section from an evaluation, and its key numbers for the head of a page.
 
     Parameters
     ----------
     record : mapping
-        Of `bigscreen.evaluate.evaluate.evaluate`.
+        The result of `bigscreen.evaluate.evaluate.evaluate`.
     store : str
-        What it is of.
+        The store's name.
     """
     facts = evaluation.facts(record)
     drawn: dict[str, str] = {}
@@ -182,7 +182,7 @@ def evaluated(record: Mapping[str, Any], store: str) -> tuple[Section, dict[str,
 
 
 def _solve(known: Mapping[str, Any], record: Mapping[str, Any]) -> Section | None:
-    """How the gap closed, and how many rows were left; nothing of a fit without a history."""
+    """Make the section of the gap and the open rows pass by pass; None without a history."""
     history = known["history"]
     if not history:
         return None
@@ -196,7 +196,7 @@ def _solve(known: Mapping[str, Any], record: Mapping[str, Any]) -> Section | Non
 
 
 def _ledger(record: Mapping[str, Any]) -> Section | None:
-    """What is proved of the rows."""
+    """Make the section of the ledger: what is proved of the rows; None without a ledger."""
     found = record["ledger"]
     if found is None:
         return None
@@ -213,7 +213,7 @@ def _ledger(record: Mapping[str, Any]) -> Section | None:
 
 
 def _search(record: Mapping[str, Any]) -> Section:
-    """How the parameters were found."""
+    """Make the section of the search for parameters."""
     drawn = {
         f"Mean score, {'exact' if m is None else f'{m} landmarks'}": picture(
             partial(tune.heat_map, record=record, landmarks=m), 7, 5
@@ -226,7 +226,7 @@ def _search(record: Mapping[str, Any]) -> Section:
 
 
 def _origin(known: Mapping[str, Any]) -> dict[str, str]:
-    """The rows, options and versions that the model comes from."""
+    """Convert a model's provenance to texts: rows, options and versions."""
     asked = {
         name: value
         for name, value in known["parameters"].items()
@@ -260,7 +260,7 @@ def _kernel(known: Mapping[str, Any]) -> str:
 
 
 def _verdict(record: Mapping[str, Any]) -> str:
-    """What is proved, in a sentence."""
+    """Say in a sentence what is proved."""
     if record["no_certificate"]:
         return "Nothing is proved of this model."
     if record["relative_gap"] is None:

@@ -1,6 +1,6 @@
-"""A path for people: a bar while it is solved, a table at its end, and its plots.
+"""Output for paths: a progress bar, a table of points, and plots.
 
-The plots draw into matplotlib axes that are handed in, so that a page can hold several.
+The plots draw into given matplotlib axes, so that a page can hold several.
 """
 
 from __future__ import annotations
@@ -31,13 +31,18 @@ from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
 from bigscreen.model.solved_path import SolvedPath
 from bigscreen.problems.point import ROUNDING_FIELDS, gap_or_violation
-from bigscreen.report.report import PLAIN_SECONDS, Heartbeat, count, left_of, seconds
+from bigscreen.report.report import (
+    HEARTBEAT_SECONDS,
+    LINE_SECONDS,
+    Heartbeat,
+    count,
+    left_of,
+    seconds,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TABLE_ROWS = 20
-"""Points of a table: more of them are shown thinned out."""
 
 PLACES = {"hi": "at the upper end", "lo": "at the lower end", "zero": "at zero"}
 NAMES = {
@@ -48,15 +53,17 @@ NAMES = {
 
 
 class PathBar:
-    """Show the events of `bigscreen.path.run.train_path`: a bar on a terminal, lines elsewhere.
+    """Shows the events of `bigscreen.path.run.train_path`: a bar on a terminal, else lines.
 
     Parameters
     ----------
     console : rich.console.Console, optional
-        Standard error unless given.
+        Default: standard error.
+    beat : float
+        See `Heartbeat`.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, beat: float = HEARTBEAT_SECONDS) -> None:
         self.console = console or Console(stderr=True, highlight=False)
         self._printed = -math.inf
         self._waiting: str | None = None
@@ -71,7 +78,7 @@ class PathBar:
             disable=not self.console.is_terminal,
         )
         self._task: TaskID | None = None
-        self._heart = Heartbeat(self._doing, self._print)
+        self._heart = Heartbeat(self._doing, self._print, beat)
         self._last = "starting"
 
     def __enter__(self) -> Self:
@@ -95,7 +102,7 @@ class PathBar:
         return self._last
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        """Take one event."""
+        """Show one event."""
         line = ""
         if event["event"] == "point":
             where = "all rows" if event["fold"] is None else f"fold {event['fold'] + 1}"
@@ -109,7 +116,7 @@ class PathBar:
             self._last = f"{where}  {event['done']} of {event['total']}  {line}".rstrip()
             if line:
                 self._waiting = self._last
-                if time.monotonic() - self._printed >= PLAIN_SECONDS:
+                if time.monotonic() - self._printed >= LINE_SECONDS:
                     self._print(self._doing())
             return
         if self._task is None:
@@ -129,7 +136,7 @@ def _share(record: Mapping[str, Any]) -> str:
 
 
 def path_table(path: SolvedPath) -> None:
-    """Print the points, at most 20 of them, the best among these."""
+    """Print a table of at most 20 points, and the best point."""
     title = Text(f"{len(path)} points")
     grid = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
     names, points = point_rows(path)
@@ -140,9 +147,9 @@ def path_table(path: SolvedPath) -> None:
     Console(highlight=False).print(grid)
 
 
-def point_rows(path: SolvedPath) -> tuple[list[str], dict[int, list[str]]]:
-    """The names of a table's columns, and the texts of at most 20 points, the best among them."""
-    shown = set(np.linspace(0, len(path) - 1, TABLE_ROWS).round().astype(int).tolist())
+def point_rows(path: SolvedPath, most: int = 20) -> tuple[list[str], dict[int, list[str]]]:
+    """Make the column names of a table, and the texts of ``most`` points and of the best one."""
+    shown = set(np.linspace(0, len(path) - 1, most).round().astype(int).tolist())
     if path.best is not None:
         shown.add(path.best)
     scores = None if path.scores is None else path.scores.mean(axis=0)
@@ -168,7 +175,7 @@ def point_rows(path: SolvedPath) -> tuple[list[str], dict[int, list[str]]]:
 
 
 def totals(path: SolvedPath) -> dict[str, str]:
-    """Facts of the whole path, as `report.table` takes them."""
+    """Summarise a path as names and texts for `report.table`."""
     parts, walks = path.points, path.walks
     spent = {key: sum(p["seconds"][key] for p in walks) for key in ("rules", "solver")}
     began = sum(sum(p["seconds"].values()) for p in walks if p["init"])
@@ -205,7 +212,7 @@ def _worst(parts: Sequence[Mapping[str, Any]], rows: str) -> dict[str, str]:
 
 
 def _rounded(parts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """How far rounding can have moved what is stated of any point; paths of before do not say."""
+    """Say how far rounding can have moved any point's gap, P and D; empty for older paths."""
     names = ("rounding", *ROUNDING_FIELDS)
     if any(part.get(name) is None for part in parts for name in names):
         return {}
@@ -217,7 +224,7 @@ def _rounded(parts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 # -- plots -----------------------------------------------------------------------------------------
 def rejection(ax: Axes, path: SolvedPath, rule: str = "all") -> None:
-    """Stacked areas of the part of ALL rows that a rule identified, by where they are."""
+    """Draw the part of ALL rows that a rule identified, stacked by where their optimum is."""
     values, rows = path.values, _sums(path, lambda part: part["rows"])
     parts, labels = [], []
     for place, label in PLACES.items():
@@ -233,7 +240,7 @@ def rejection(ax: Axes, path: SolvedPath, rule: str = "all") -> None:
 
 
 def rules_compared(ax: Axes, paths: Mapping[str, SolvedPath] | SolvedPath) -> None:
-    """One line a rule: of one path, all that it used; of several, each one's rules together."""
+    """Draw the part of rows identified: one line for each rule of a path, or for each path."""
     if isinstance(paths, SolvedPath):
         used = {name: None for part in paths.points for name in part["screened"]}
         names = [name for name in used if name != "all"]
@@ -251,7 +258,7 @@ def rules_compared(ax: Axes, paths: Mapping[str, SolvedPath] | SolvedPath) -> No
 
 
 def remaining(ax: Axes, path: SolvedPath) -> None:
-    """Rows left to the solver, and rows that support the machine, against C or nu."""
+    """Draw the rows left to the solver, and the support rows, against C or nu."""
     ax.plot(path.values, _sums(path, lambda part: part["left"]), label="left to the solver")
     ax.plot(path.values, _sums(path, lambda part: part["support"]), "--", label="support")
     ax.legend()
@@ -259,7 +266,7 @@ def remaining(ax: Axes, path: SolvedPath) -> None:
 
 
 def validation(ax: Axes, path: SolvedPath) -> None:
-    """Mean score of held-out rows with the deviation over folds, and the best point."""
+    """Draw the mean score of held-out rows, its deviation over folds, and the best point."""
     if path.scores is None:
         raise InputError("a validation curve needs folds; solve the path with some")
     mean, spread = path.scores.mean(axis=0), path.scores.std(axis=0)
@@ -271,7 +278,7 @@ def validation(ax: Axes, path: SolvedPath) -> None:
 
 
 def drawn(path: SolvedPath) -> dict[str, Callable[[Axes, SolvedPath], None]]:
-    """The plots that a path has numbers for, by their names."""
+    """Return the plots that a path has data for, by name."""
     wanted: dict[str, Callable[[Axes, SolvedPath], None]] = {"remaining": remaining}
     if path.record["rules"]:
         wanted = {"rejection": rejection, "rules": rules_compared, **wanted}
@@ -283,7 +290,7 @@ def drawn(path: SolvedPath) -> dict[str, Callable[[Axes, SolvedPath], None]]:
 def save_plots(
     path: SolvedPath, folder: str | Path, endings: Sequence[str] = ("png",)
 ) -> list[Path]:
-    """Write every plot that the path has numbers for into a folder; the files written.
+    """Write every plot that the path has data for into a folder; return the files.
 
     Raises
     ------
@@ -306,7 +313,7 @@ def save_plots(
 
 
 def check_matplotlib() -> None:
-    """Raise InputError where plots cannot be drawn."""
+    """Raise InputError if matplotlib is not installed."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -318,7 +325,7 @@ def _found(part: Mapping[str, Any], rule: str) -> dict[str, int]:
 
 
 def _sums(path: SolvedPath, of: Any) -> np.ndarray:
-    """A number of every point, summed over its machines."""
+    """Sum a number over the machines of every point: float64 (points,)."""
     return np.array([sum(of(part) for part in parts) for parts in path.record["points"]], float)
 
 

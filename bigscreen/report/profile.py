@@ -1,4 +1,4 @@
-"""What the columns of a table hold, for people."""
+"""Descriptions of a source table's columns: kinds, missing values, ranges, and remarks."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ from typing import Any
 from bigscreen.report import report
 from bigscreen.report.page import Grid, Section
 
-MOST_SHOWN = 20
-"""Columns that a terminal shows."""
 
-RARE = 0.1
-"""A rarer label than this makes a table uneven."""
-
-
-def facts(profile: Mapping[str, Any], labels: Mapping[str, int]) -> dict[str, str]:
-    """What is to be said of the rows: copies, and labels of which there are few.
+def facts(
+    profile: Mapping[str, Any], labels: Mapping[str, int], rare: float = 0.1
+) -> dict[str, str]:
+    """Describe the rows of a table: copies, missing values, and a rare label.
 
     Parameters
     ----------
     profile : mapping
-        Of `Dataset.profile`.
+        See `Dataset.profile`.
     labels : mapping
         Rows by label.
+    rare : float
+        Name the rarest label if its share of the rows is below this.
     """
     said = {}
     if profile["copies"]:
@@ -38,7 +36,7 @@ def facts(profile: Mapping[str, Any], labels: Mapping[str, int]) -> dict[str, st
     if len(labels) > 1 and rows:
         rarest = min(labels, key=lambda label: labels[label])
         share = labels[rarest] / rows
-        if share < RARE:
+        if share < rare:
             said["rarest label"] = (
                 f"{rarest}: {100 * share:.2g} % of the rows (fit --class-weight balanced makes "
                 "labels count alike)"
@@ -47,31 +45,31 @@ def facts(profile: Mapping[str, Any], labels: Mapping[str, int]) -> dict[str, st
 
 
 def columns(profile: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """A line for every column: kind, missing values, range, and what to look at."""
+    """Describe every column: kind, missing values, range, and what to look at."""
     return {column["name"]: _line(column, profile["rows"]) for column in profile["columns"]}
 
 
-def show(profile: Mapping[str, Any]) -> None:
-    """Print the columns; of many those with remarks or missing values first, and then no more."""
+def show(profile: Mapping[str, Any], most: int = 20) -> None:
+    """Print at most ``most`` columns; if there are more, those with remarks come first."""
     lines, of = columns(profile), {c["name"]: c for c in profile["columns"]}
     if not lines:
         return
     odd = [name for name in lines if of[name]["remarks"] or of[name]["missing"]]
     names = list(lines)
-    if len(names) > MOST_SHOWN:
-        names = [*odd, *(name for name in names if name not in odd)][:MOST_SHOWN]
+    if len(names) > most:
+        names = [*odd, *(name for name in names if name not in odd)][:most]
     title = f"columns ({len(names)} of {len(lines)})" if len(names) < len(lines) else "columns"
     shown = {
         name: {key: text for key, text in lines[name].items() if key != "look at"} for name in names
     }
     report.matrix(title, "column", shown)
-    for name in odd[:MOST_SHOWN]:
+    for name in odd[:most]:
         if lines[name]["look at"]:
             report.note(f"  {name}: {lines[name]['look at']}")
 
 
 def section(profile: Mapping[str, Any], labels: Mapping[str, int], store: str) -> Section:
-    """The same for a page."""
+    """Make the section of a page that describes a table's columns."""
     lines = columns(profile)
     head: Sequence[str] = ["column", *next(iter(lines.values()))] if lines else ["column"]
     grid = Grid("Columns", head, [[name, *cells.values()] for name, cells in lines.items()])

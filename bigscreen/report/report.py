@@ -1,4 +1,4 @@
-"""What a person sees while bigscreen works, and what a machine gets: live line, tables, JSON."""
+"""Progress lines, tables and warnings for people, and results as JSON for programs."""
 
 import json
 import math
@@ -29,21 +29,23 @@ from rich.text import Text
 from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
 
-PLAIN_SECONDS = 2.0
+LINE_SECONDS = 2.0
+"""If the output is no terminal, print at most one progress line in this time."""
+
 HEARTBEAT_SECONDS = 10.0
-"""Where the output is no terminal, a line tells at least so often that the work goes on."""
+"""If the output is no terminal, print at least one line in this time, to show that work goes on."""
 
 SCHEMA = 1
-"""Of what commands write as JSON; another one where a field goes, or means something else."""
+"""Version of the JSON that commands write; it grows when a field goes or changes its meaning."""
 
 
 def count(number: int | float) -> str:
-    """1234567 -> '1,234,567'."""
+    """Format a number: 1234567 -> '1,234,567'."""
     return f"{int(number):,}"
 
 
 def size(n_bytes: int | float | None) -> str:
-    """Bytes for people: 1610612736 -> '1.5 GiB'."""
+    """Format bytes: 1610612736 -> '1.5 GiB'."""
     if n_bytes is None:
         return "unknown"
     value = float(n_bytes)
@@ -55,7 +57,7 @@ def size(n_bytes: int | float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Seconds for people: 0.42 -> '0.42 s', 754 -> '12 min 34 s'."""
+    """Format seconds: 0.42 -> '0.42 s', 754 -> '12 min 34 s'."""
     if value is None:
         return "unknown"
     if value < 60:
@@ -66,7 +68,7 @@ def seconds(value: float | None) -> str:
 
 
 def pass_line(event: Mapping[str, Any]) -> str:
-    """One pass over the data as one line of plain text."""
+    """Describe one pass over the data in a line of plain text."""
     label = event.get("class")
     about = "about " if "estimated_from" in event else ""
     passes = f"pass {event['pass']}"
@@ -87,64 +89,73 @@ def pass_line(event: Mapping[str, Any]) -> str:
 
 
 def left_of(event: Mapping[str, Any]) -> str:
-    """What is left to do of a pass or a path's point: its gap, or its KKT violation."""
+    """Say how large the gap of a pass or of a path's point is, or its KKT violation."""
     if event.get("violation") is not None:
         return f"KKT violation {event['violation']:.1e}"
     return f"relative gap {event['relative_gap']:.1e}"
 
 
 class Heartbeat:
-    """Says now and then what goes on, where nothing else has been printed for a while.
+    """Prints what is being done whenever nothing else has been printed for some time.
 
     Parameters
     ----------
     say : callable
-        Returns what is being done, "" where there is nothing to say.
+        Returns what is being done, or "".
     write : callable
         Prints a line.
+    beat : float
+        Seconds without another line after which it prints one.
     """
 
-    def __init__(self, say: Callable[[], str], write: Callable[[str], None]) -> None:
-        self._say, self._write = say, write
+    def __init__(
+        self,
+        say: Callable[[], str],
+        write: Callable[[str], None],
+        beat: float = HEARTBEAT_SECONDS,
+    ) -> None:
+        self._say, self._write, self._seconds = say, write, beat
         self._began = self._printed = time.monotonic()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin; `stop` ends it."""
+        """Start the thread that prints; `stop` ends it."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and wait for a line that is being printed."""
+        """Stop the thread, and wait for a line that is being printed."""
         self._end.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def beat(self) -> None:
-        """Note that a line was printed."""
+        """Note that a line has just been printed."""
         self._printed = time.monotonic()
 
     def _run(self) -> None:
-        while not self._end.wait(max(self._printed + HEARTBEAT_SECONDS - time.monotonic(), 0.01)):
-            if time.monotonic() - self._printed >= HEARTBEAT_SECONDS:
+        while not self._end.wait(max(self._printed + self._seconds - time.monotonic(), 0.01)):
+            if time.monotonic() - self._printed >= self._seconds:
                 self.beat()
                 if what := self._say():
                     self._write(f"... {what}  after {seconds(self._printed - self._began)}")
 
 
 class LiveReport:
-    """What shows events while they come: live on a terminal, plain lines elsewhere.
+    """Base of reports that show events as they come: live on a terminal, else as plain lines.
 
     Parameters
     ----------
     console : rich.console.Console, optional
-        Standard error unless given: what a command prints at its end is not mixed with progress.
+        Default: standard error, so that progress does not mix with a command's result.
+    beat : float
+        See `Heartbeat`.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, beat: float = HEARTBEAT_SECONDS) -> None:
         self.console = console or Console(stderr=True, highlight=False)
         self._live: Live | None = None
-        self._heart = Heartbeat(self._doing, self._print)
+        self._heart = Heartbeat(self._doing, self._print, beat)
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -155,7 +166,7 @@ class LiveReport:
         return self
 
     def _doing(self) -> str:
-        """What a heartbeat says is being done."""
+        """Say what is being done, for the heartbeat."""
         raise NotImplementedError
 
     def __exit__(
@@ -174,10 +185,10 @@ class LiveReport:
 
 
 class FitReport(LiveReport):
-    """Show the events of a fit: a live line on a terminal, plain lines every 2 s elsewhere."""
+    """Shows the events of a fit: a live line on a terminal, else plain lines every 2 s."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        super().__init__(console)
+    def __init__(self, console: Console | None = None, beat: float = HEARTBEAT_SECONDS) -> None:
+        super().__init__(console, beat)
         self._phase = ""
         self._line = ""
         self._began = time.monotonic()
@@ -199,7 +210,7 @@ class FitReport(LiveReport):
         return self._line or self._phase or "starting"
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        """Take one event of `bigscreen.train.run.train`."""
+        """Show one event of `bigscreen.train.run.train`."""
         if event["event"] == "phase":
             self._close_phase()
             self._phase, self._line, self._began = event["phase"], "", time.monotonic()
@@ -229,7 +240,7 @@ class FitReport(LiveReport):
 
     def _plain(self, line: str) -> None:
         now = time.monotonic()
-        if now - self._printed >= PLAIN_SECONDS:
+        if now - self._printed >= LINE_SECONDS:
             self._print(line)
             self._printed, self._waiting = now, None
         else:
@@ -237,9 +248,9 @@ class FitReport(LiveReport):
 
 
 class IngestBar:
-    """Progress bars for the events of `bigscreen.intake.ingest.ingest`; a heartbeat elsewhere."""
+    """Shows the events of `bigscreen.intake.ingest.ingest`: bars on a terminal, else a line."""
 
-    def __init__(self) -> None:
+    def __init__(self, beat: float = HEARTBEAT_SECONDS) -> None:
         console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description:<8}"),
@@ -256,6 +267,7 @@ class IngestBar:
         self._heart = Heartbeat(
             lambda: self._line,
             lambda line: console.print(line, markup=False),
+            beat,
         )
 
     def __enter__(self) -> Self:
@@ -274,7 +286,7 @@ class IngestBar:
         self._bar.stop()
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        """Take one event."""
+        """Show one event."""
         phase, rows = event["phase"], event["rows"]
         self._line = f"{phase}  {count(rows)} rows"
         if phase not in self._tasks:
@@ -283,14 +295,14 @@ class IngestBar:
         self._bar.update(
             self._tasks[phase],
             completed=event[unit],
-            # Unknown sizes show as a bar that moves to and fro.
+            # (A bar of unknown size moves to and fro.)
             total=event[f"{unit}_total"] or None,
             rows=count(rows),
         )
 
 
 def table(title: str, facts: Mapping[str, str]) -> None:
-    """Print names and values in two columns inside a frame."""
+    """Print names and texts in two columns inside a frame."""
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         grid.add_row(Text(printable(name), style="dim"), Text(printable(value)))
@@ -304,7 +316,7 @@ def note(sentence: str) -> None:
 
 
 def matrix(title: str, corner: str, cells: Mapping[str, Mapping[str, str]]) -> None:
-    """Print a table with names down and across, all rows with the names of the first across."""
+    """Print a table with row names and column names; all rows have the first row's columns."""
     names = list(next(iter(cells.values())))
     grid = Table(title=Text(printable(title)), title_justify="left")
     grid.add_column(corner)
@@ -316,22 +328,19 @@ def matrix(title: str, corner: str, cells: Mapping[str, Mapping[str, str]]) -> N
 
 
 def write_json(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
-    """Write a record as strict JSON; the file appears whole or not at all.
-
-    Numbers that JSON has no word for (NaN, infinities) become null; numpy's become plain ones.
-    """
+    """Write a record as strict JSON (see `plain`); the file appears whole or not at all."""
     text = json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
     with replacing(path) as file:
         file.write(text.encode())
 
 
 def write_result(path: str | os.PathLike[str], command: str, found: Mapping[str, Any]) -> None:
-    """Write what a command has found as JSON that says what it is: `schemas/` has its fields."""
+    """Write a command's result as JSON with the name of its schema, a file in `schemas/`."""
     write_json(path, {"schema": f"bigscreen/{command}/{SCHEMA}", **found})
 
 
 def plain(value: Any) -> Any:
-    """The same in the words of JSON: text for paths, null for NaN and infinities."""
+    """Convert a value to what JSON can hold: paths to text, NaN and infinities to null."""
     if isinstance(value, Mapping):
         return {str(name): plain(part) for name, part in value.items()}
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""A search for people: its rungs as they go, a table at its end, and a heat map."""
+"""Output for searches: progress by rungs, a table of the best candidates, and heat maps."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ from rich.text import Text
 from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
 from bigscreen.report.path import check_matplotlib
-from bigscreen.report.report import PLAIN_SECONDS, LiveReport, count, pass_line, seconds
+from bigscreen.report.report import (
+    HEARTBEAT_SECONDS,
+    LINE_SECONDS,
+    LiveReport,
+    count,
+    pass_line,
+    seconds,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-BEST_ROWS = 10
-"""Candidates of the table at the end."""
-
 
 class TuneReport(LiveReport):
-    """Show the events of `bigscreen.tune.search.tune`: a live table, or lines off a terminal."""
+    """Shows the events of `bigscreen.tune.search.tune`: a live table on a terminal, else lines."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        super().__init__(console)
+    def __init__(self, console: Console | None = None, beat: float = HEARTBEAT_SECONDS) -> None:
+        super().__init__(console, beat)
         self._rungs: list[dict[str, Any]] = []
         self._line, self._printed = "", -math.inf
 
@@ -38,7 +42,7 @@ class TuneReport(LiveReport):
         return self._line or "starting"
 
     def __call__(self, event: Mapping[str, Any]) -> None:
-        """Take one event."""
+        """Show one event."""
         what = event["event"]
         if what == "rung":
             self._rungs.append(dict(event))
@@ -57,13 +61,13 @@ class TuneReport(LiveReport):
             grid = rungs_table(self._rungs)
             grid.caption = Text(printable(self._doing()))
             self._live.update(grid)
-        elif self._line and time.monotonic() - self._printed >= PLAIN_SECONDS:
+        elif self._line and time.monotonic() - self._printed >= LINE_SECONDS:
             self._print(self._doing())
             self._printed = time.monotonic()
 
 
 def rung_line(rung: Mapping[str, Any]) -> str:
-    """One rung as a line of plain text."""
+    """Describe one rung in a line of plain text."""
     return (
         f"rung {rung['rung'] + 1}  {count(rung['candidates'])} candidates on {count(rung['rows'])} "
         f"rows  best {rung['best']:.4f}  {seconds(rung['seconds'])}"
@@ -71,7 +75,7 @@ def rung_line(rung: Mapping[str, Any]) -> str:
 
 
 def rungs_table(stages: list[dict[str, Any]]) -> Table:
-    """What was tried on how many rows, to which gap, and what was dropped after it."""
+    """Make the table of rungs: rows, candidates, gap, best score, and how many were dropped."""
     grid = Table(box=SIMPLE, pad_edge=False)
     for name in ("rung", "rows", "candidates", "gap asked", "best", "dropped after", "seconds"):
         grid.add_column(name, justify="right")
@@ -91,7 +95,7 @@ def rungs_table(stages: list[dict[str, Any]]) -> Table:
 
 
 def show(record: Mapping[str, Any]) -> None:
-    """Print a search's record: its rungs, and the candidates that got farthest, the best first."""
+    """Print a search's rungs, and the best candidates among those that reached the most rows."""
     console = Console(highlight=False)
     console.print(rungs_table(record["stages"]))
     title = Text(f"the best of {count(len(record['candidates']))} candidates")
@@ -104,8 +108,13 @@ def show(record: Mapping[str, Any]) -> None:
     console.print(grid)
 
 
-def best_rows(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]], int | None]:
-    """Columns and texts of the candidates that got farthest, and which of them was chosen."""
+def best_rows(
+    record: Mapping[str, Any], most_rows: int = 10
+) -> tuple[list[str], list[list[str]], int | None]:
+    """Make the table of the best candidates among those that reached the most rows.
+
+    Returns column names, rows of texts, and the number of the row that was chosen (or None).
+    """
     parameter = record["parameter"]
     most = max(point.get("rows", -1) for point in record["candidates"])
     far = [point for point in record["candidates"] if point.get("rows") == most]
@@ -113,7 +122,7 @@ def best_rows(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]], in
     names = ["landmarks", "gamma", parameter, record["scoring"], "+-", "gap / P"]
     chosen = [record["best"][name] for name in ("landmarks", "gamma", parameter)]
     rows, best = [], None
-    for k, point in enumerate(far[:BEST_ROWS]):
+    for k, point in enumerate(far[:most_rows]):
         own = [point[name] for name in ("landmarks", "gamma", parameter)]
         cells = ["exact" if own[0] is None else count(own[0]), *(f"{v:.4g}" for v in own[1:])]
         cells += [
@@ -127,7 +136,7 @@ def best_rows(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]], in
 
 
 def facts(record: Mapping[str, Any]) -> dict[str, str]:
-    """Facts of the whole search, as `report.table` takes them."""
+    """Summarise a search as names and texts for `report.table`."""
     best, parameter = record["best"], record["parameter"]
     tried = sum("mean" in point for point in record["candidates"])
     found = {
@@ -146,7 +155,7 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def heat_map(ax: Axes, record: Mapping[str, Any], landmarks: int | None) -> None:
-    """The mean score over gamma and C (or nu) of one number of landmarks, the best one framed."""
+    """Draw the mean scores over gamma and C (or nu) for one number of landmarks; frame the best."""
     parameter = record["parameter"]
     gammas, values = record["grid"]["gamma"], record["grid"][parameter]
     points = [p for p in record["candidates"] if p["landmarks"] == landmarks]
@@ -171,7 +180,7 @@ def heat_map(ax: Axes, record: Mapping[str, Any], landmarks: int | None) -> None
 
 
 def save_heat_map(record: Mapping[str, Any], folder: str | Path) -> list[Path]:
-    """Draw `heat_map` into a folder, one file for each number of landmarks; the files written.
+    """Draw heat maps into a folder, one for each number of landmarks; return the files.
 
     Raises
     ------

@@ -73,9 +73,8 @@ def close():
     print("all was closed")
 
 signal.signal(2, signal.default_int_handler)
-signals.LOST_SECONDS = 0.2
 try:
-    with signals.orderly(last=False), ExitStack() as owned:
+    with signals.orderly(last=False, lost_seconds=0.2), ExitStack() as owned:
         owned.callback(close)
         try:
             os.kill(os.getpid(), 2)
