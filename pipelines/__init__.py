@@ -1,1 +1,1 @@
-"""Scripted experiments and benchmarks, each run from the repository's root by `python -m`."""
+"""Experiments and benchmarks; each runs from the repository's root by `python -m`."""

@@ -1,4 +1,4 @@
-"""Gaps and errors of the command line on real data, compared with what is asked of them.
+"""Gaps and errors of models that the command line fits to real data, compared with their goals.
 
 python -m pipelines.bench.accuracy [--only a9a mnist ijcnn1 kdd news20] [--out FOLDER]
 """
@@ -120,7 +120,7 @@ def news20(work: Path) -> tuple[dict[str, Any], list[tuple[str, str, str, bool]]
 
 
 def unseen_error(model: Model, train: Dataset, test: Dataset) -> dict[str, Any]:
-    """Error on the test rows whose features are those of no training row."""
+    """Compute the error on test rows whose features do not occur among the training rows."""
     known: set[bytes] = set()
     for k in range(train.n_chunks):
         known.update(_digests(train.X(*train.chunk(k))))
@@ -140,7 +140,7 @@ def _digests(X: np.ndarray) -> list[bytes]:
 
 
 def _liblinear_on_features(model: Model, train: Path, test: Path, C: float) -> dict[str, Any]:
-    """Error of LIBLINEAR on the features that the model's landmarks give."""
+    """Compute the error of LIBLINEAR on the features that the model's landmarks give."""
     side = Operand(model.landmarks)
     factor = nystrom.factor_by_eigenvectors(
         model.kernel, side, model.provenance["nystrom"]["cutoff"]

@@ -1,13 +1,13 @@
-"""Edits of 1 % of the rows and cold fits; compressed stores and whole ones.
+"""Edits of 1 % of the rows compared with a cold fit, and compressed stores with whole ones.
 
     python -m pipelines.bench.amend [--only a9a] [--C 1] [--draws 10] [--exact] [--out FOLDER]
     python -m pipelines.bench.amend --compress [--only a9a]
 
-Of every draw, in turns: a cold fit of the edited rows, the bound (`--bound`, rows looked up
-included), and the fit that goes on from the old machine; seconds and processor seconds, the median
-of the ratios, the objectives' difference compared with the two gaps, and the share of the store's
-predictions that are proved to stay. A cold fit draws its landmarks anew; objectives are compared
-where it has the same (rows relabelled).
+For every draw, in turns: a cold fit of the edited rows, the bound (`--bound`, including the lookup
+of rows), and the fit that continues from the old machine. Printed: seconds and processor seconds,
+the median of the ratios, the objectives' difference next to the two gaps, and the share of the
+store's predictions that provably stay. A cold fit draws new landmarks; objectives are compared only
+if the landmarks are equal (rows relabelled).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MOST_BOUND, MOST_FIT = 0.01, 0.15
 
 
 def store(name: str, work: Path, rows: int) -> Dataset:
-    """The training store."""
+    """Make the training store of a data set."""
     if name == "susy":
         path = work / f"susy-{rows}.store"
         if not path.exists():
@@ -57,21 +57,21 @@ def store(name: str, work: Path, rows: int) -> Dataset:
 
 
 def clocked(what: Callable[[], Any]) -> tuple[Any, np.ndarray]:
-    """What a function returns, and its wall and processor seconds."""
+    """Call a function; return its result, and its wall and processor seconds."""
     began = np.array([time.perf_counter(), time.process_time()])
     found = what()
     return found, np.array([time.perf_counter(), time.process_time()]) - began
 
 
 def part(data: Rows, places: np.ndarray) -> MemoryDataset:
-    """Some rows of a data set, in memory."""
+    """Copy some rows of a data set to memory."""
     n = data.n_rows
     y, weights = data.y(0, n)[places], data.weights(0, n)[places] if data.has_weights else None
     return MemoryDataset(data.rows(places), y, data.labels, weights, preparation=data.preparation)
 
 
 def drawn(kind: str, data: Rows, rng: np.random.Generator) -> tuple[Rows, Edits, Rows]:
-    """The rows that are fitted first, the edits, and the edited rows."""
+    """Draw the rows that are fitted first, the edits, and the edited rows."""
     n = data.n_rows
     some = np.sort(rng.choice(n, n // 100, replace=False))
     rest = np.setdiff1d(np.arange(n), some)
@@ -90,7 +90,7 @@ def drawn(kind: str, data: Rows, rng: np.random.Generator) -> tuple[Rows, Edits,
 def edits(
     name: str, data: Rows, options: TrainOptions, kind: str, draws: int, fleet: Inline
 ) -> dict[str, Any]:
-    """The figures of one kind of edit."""
+    """Measure one kind of edit."""
     runs = []
     for draw in range(draws):
         first, edited, after = drawn(kind, data, np.random.default_rng(draw))
@@ -131,7 +131,7 @@ def _codes(model: Model, data: Rows) -> np.ndarray:
 def compressed(
     name: str, data: Rows, options: dict[str, Any], work: Path, fleet: Inline
 ) -> dict[str, Any]:
-    """A store's compressed form: sizes, and the fits of both to 1e-8."""
+    """Compare a store with its compressed form: their sizes, and the fits of both to 1e-8."""
     tight = TrainOptions(**{**options, "tol": 1e-8})
     whole, seconds = clocked(lambda: train(data, tight, fleet))
     path = work / f"{name}-{options['C']:g}.small"
@@ -152,7 +152,7 @@ def compressed(
 
 
 def line(run: dict[str, Any]) -> tuple[object, ...]:
-    """A run as the table has it."""
+    """Format a run as a line of the table."""
     wall, processor = run["cold_seconds"]
     ratios = [f"{own[0]:.1%} ({own[1]:.1%})" for own in (run["bound_ratio"], run["amend_ratio"])]
     small = [f"{run[key]:.1e}" for key in ("bound_gap", "relative_gap", "apart")]

@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine, the data folder, the command line, records and tables."""
+"""Shared parts of the benchmarks: machine facts, data folder, command line, records, tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def machine() -> dict[str, Any]:
-    """What a figure depends on besides the code."""
+    """Describe the machine on which a benchmark runs."""
     names = ("bigscreen", "numpy", "scipy", "scikit-learn", "numba", "zarr", "dask")
     return {
         "cores": _cores(),
@@ -45,7 +45,7 @@ def machine() -> dict[str, Any]:
 
 
 def _cores() -> int:
-    """Count the cores that this process may use, if the system tells."""
+    """Count the cores that this process may use, or all cores if the system does not say."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -56,10 +56,11 @@ def _cpu() -> str:
 
 
 def reference(rows: int, columns: int, landmarks: int, most: int = 1 << 20) -> float:
-    """Seconds of one pass of ``(X @ Z.T) @ w`` in float32 over this many rows, on all cores.
+    """Measure the seconds of one pass of ``(X @ Z.T) @ w`` in float32, on all cores.
 
-    In blocks of 8,192 rows, the best of three passes over up to ``most`` rows, scaled up: machines
-    differ by more than a factor of two between hours, so fits are counted in such passes.
+    The best of three passes over up to ``most`` rows in blocks of 8,192, scaled up to all rows. One
+    machine's speed changes by more than a factor of two from hour to hour, so the times of fits are
+    expressed in such passes.
     """
     rng = np.random.default_rng(0)
     some = min(rows, most)
@@ -77,7 +78,7 @@ def reference(rows: int, columns: int, landmarks: int, most: int = 1 << 20) -> f
 
 
 def data_folder() -> Path:
-    """The folder of the real data sets; ends the script with a sentence if there is none."""
+    """Return the folder of the real data sets; end the script with a sentence if there is none."""
     folder = Path(os.environ.get("BIGSCREEN_DATA", ROOT.parent / "shared" / "data"))
     if not folder.is_dir():
         sys.exit(
@@ -88,7 +89,7 @@ def data_folder() -> Path:
 
 
 def file(name: str) -> Path:
-    """A file of the data folder; ends the script with a sentence if it is missing."""
+    """Return a file of the data folder; end the script with a sentence if it is missing."""
     path = data_folder() / name
     if not path.exists():
         sys.exit(f"error: {path} is missing; put it there or leave this data set out with --only")
@@ -96,7 +97,7 @@ def file(name: str) -> Path:
 
 
 def bigscreen(*args: object) -> dict[str, Any]:
-    """Run a command of the command line as a process of its own; returns its ``--json``."""
+    """Run a bigscreen command in a new process; return the record of its ``--json``."""
     command = Path(sys.executable).with_name("bigscreen")
     with tempfile.TemporaryDirectory() as folder:
         record = Path(folder) / "record.json"
@@ -109,7 +110,7 @@ def bigscreen(*args: object) -> dict[str, Any]:
 
 
 def arguments(description: str, data_sets: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+    """Make the parser with the options that every benchmark has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, help="folder for the JSON record")
     parser.add_argument("--work", type=Path, help="folder for stores, kept [temporary, removed]")
@@ -122,7 +123,7 @@ def arguments(description: str, data_sets: Sequence[str] = ()) -> argparse.Argum
 
 @contextmanager
 def work_folder(given: Path | None) -> Iterator[Path]:
-    """The folder of ``--work``, or a temporary one."""
+    """Open the folder of ``--work``, or a temporary one."""
     if given is not None:
         given.mkdir(parents=True, exist_ok=True)
         yield given
@@ -135,7 +136,7 @@ def work_folder(given: Path | None) -> Iterator[Path]:
 
 
 def ingested(store: Path, *args: object) -> Path:
-    """Ingest unless ``--work`` holds the store from an earlier run."""
+    """Ingest a source, unless ``--work`` holds the store from an earlier run."""
     if not store.exists():
         bigscreen("ingest", *args[:1], store, *args[1:])
     return store
@@ -163,5 +164,5 @@ def save(out: Path | None, name: str, record: dict[str, Any]) -> None:
 
 
 def verdict(met: bool) -> str:
-    """A word for a table."""
+    """Return the word that a table shows for a met or missed goal."""
     return "met" if met else "NOT MET"

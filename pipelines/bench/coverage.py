@@ -1,11 +1,12 @@
-"""Whether sets of labels hold the label as often as they promise, for machines good and bad.
+"""Test whether label sets contain the true label as often as promised, for good and bad machines.
 
     python -m pipelines.bench.coverage [--only collapsed tiny ...] [--repeats 8] [--out DIR]
 
-Twelve settings of made rows: 1 to 50 % of the second label, machines that give nearly every row one
-score, separable rows, few rows, balanced weights, three labels. Coverage of the sets at alpha .05,
-.1 and .2 over 10,000 new rows, and mean probability of the last label next to its share. What is
-promised speaks of rows drawn anew, those fitted included: figures are means over several draws.
+Twelve settings of made-up rows: 1 to 50 % of the second label, machines that give nearly every row
+the same score, separable rows, few rows, balanced weights, three labels. Measured: coverage of the
+sets at alpha .05, .1 and .2 over 10,000 new rows, and the mean probability of the last label next
+to its share. The promise holds on average over draws of training and test rows, so figures are
+means over several draws.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ ALPHAS = (0.05, 0.1, 0.2)
 NEW_ROWS = 10_000
 
 OVERALL, BY_LABEL = 0.02, 0.05
-"""The goals: how far coverage may be from 1 - alpha over all rows, and over those of a label."""
+"""Goals: coverage is within these of 1 - alpha over all rows, and over the rows of a label."""
 
 LEAST_ROWS = 100
-"""Rows of a label among those fitted, on average, from which the goal by label counts."""
+"""The goal by label counts for labels with at least this many fitted rows on average."""
 
 Rows = tuple[NDArray[np.float64], NDArray[np.int64]]
 
 
 class Setting(NamedTuple):
-    """Rows that are drawn, and the machine that is fitted to them."""
+    """One setting: how its rows are drawn, and the options of the machine fitted to them."""
 
     draw: Callable[[int, np.random.Generator], Rows]
     machine: dict[str, Any]
     fitted: int = 6000
     times: int = 1
-    """Draws of these rows for each one that is requested: few rows tell little."""
+    """Factor on the number of draws: settings of few rows need more of them."""
 
 
 def logistic(share: float, strength: float) -> Callable[[int, np.random.Generator], Rows]:
-    """Five normal columns; the second label by a logistic of x0 and sin(2 x1), with this share."""
+    """Draw five normal columns, and labels by a logistic of x0 and sin(2 x1) with a given share."""
 
     def sums(X: NDArray[np.float64]) -> NDArray[np.float64]:
         return strength * (X[:, 0] + np.sin(2 * X[:, 1]))
@@ -64,13 +65,13 @@ def logistic(share: float, strength: float) -> Callable[[int, np.random.Generato
 
 
 def separable(n: int, rng: np.random.Generator) -> Rows:
-    """Two labels with a wide margin between them."""
+    """Draw two labels with a wide margin between them."""
     y = np.arange(n) % 2
     return rng.normal(size=(n, 5)) + 8.0 * y[:, None], y
 
 
 def three(n: int, rng: np.random.Generator) -> Rows:
-    """Three labels of 70, 20 and 10 %, which overlap."""
+    """Draw three overlapping labels of 70, 20 and 10 % of the rows."""
     y = rng.choice(3, n, p=(0.7, 0.2, 0.1))
     return rng.normal(size=(n, 5)) + 1.2 * np.eye(3, 5)[y], y
 
@@ -95,7 +96,7 @@ SETTINGS = {
 
 
 def judged(name: str, repeats: int) -> dict[str, Any]:
-    """Coverage of one setting, over all rows and by label, as means over draws of its rows."""
+    """Measure one setting's coverage, over all rows and by label, as means over draws of rows."""
     setting = SETTINGS[name]
     covered: list[Any] = []
     counts, size, said, share = [], [], [], []
@@ -123,7 +124,7 @@ def judged(name: str, repeats: int) -> dict[str, Any]:
 
 
 def off(found: dict[str, Any]) -> tuple[float, float]:
-    """How far coverage is from 1 - alpha at most: over all rows, and by label with many rows."""
+    """Compute the largest deviation of coverage from 1 - alpha: over all rows, and by label."""
     goal = 1 - np.array(ALPHAS)
     large = [k for k, rows in enumerate(found["fitted"]) if rows >= LEAST_ROWS]
     labels = [float(np.max(np.abs(np.array(found["by_label"][k]) - goal))) for k in large]

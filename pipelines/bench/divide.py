@@ -1,4 +1,4 @@
-"""Where a solve begins: at 0, at the parts of a kernel k-means, or at a Nystrom machine.
+"""Starts of a solve compared: zero, divide and conquer by kernel k-means, a Nystrom machine.
 
     python -m pipelines.bench.divide [--only TASK] [--rows N] [--out FOLDER]
 
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def exact(name: str, fleet: Any) -> list[dict[str, Any]]:
-    """The exact machine of a task from every start."""
+    """Fit the exact machine of a task from every start."""
     task = TASKS[name]
     X, y, X_test, y_test = task.load()
     data = MemoryDataset(X, (y > 0).astype(np.int32), [-1, 1])
@@ -73,7 +73,7 @@ def exact(name: str, fleet: Any) -> list[dict[str, Any]]:
 
 
 def susy(n: int, fleet: Any) -> list[dict[str, Any]]:
-    """The Nystrom job, its features kept, from every start but early: its parts have no columns."""
+    """Run the Nystrom job with stored features from every start except early stopping."""
     parts = list(susy_like(n + n // 10, 0))
     X = np.concatenate([part for part, _ in parts])
     y = np.concatenate([codes for _, codes in parts])

@@ -1,13 +1,13 @@
-"""A digest of what fits publish: the same before and after a change that changes no result.
+"""Digests of published results, to check that a change of the code changes no result.
 
     python -m pipelines.bench.golden > before.txt
     python -m pipelines.bench.golden --against before.txt
 
-One line a case: its name, and a digest of what is published: coefficients, offsets, support rows or
-landmarks, certificates (times, paths and versions left out), scores and predictions. Solvers,
-problems, kernels, dense rows and CSR, rows of float64 far from 0, inline and on two worker
-processes, paths. Only what users can call is used, so that code may move. Bits differ between
-machines whose vector units differ.
+One line for each case: a digest of its published results and its name. Results are coefficients,
+offsets, support rows or landmarks, certificates (without times, paths and versions), scores and
+predictions. Cases cover solvers, problems, kernels, dense and CSR rows, float64 rows far from 0,
+threads and two worker processes, and paths. Only public names are used, so that code may move.
+Digests differ between machines with different vector units.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PUBLISHED = (
 
 
 def digest(parts: Iterable[Any]) -> str:
-    """A short digest of arrays, numbers and records, in their order."""
+    """Compute a short digest of arrays, numbers and records, in their order."""
     found = hashlib.sha256()
     for part in parts:
         if sparse.issparse(part):
@@ -51,17 +51,17 @@ def digest(parts: Iterable[Any]) -> str:
 
 
 def timeless(record: Any) -> Any:
-    """A record without what no two runs have in common."""
+    """Drop the entries of a record that differ from run to run, such as times and paths."""
     if isinstance(record, dict):
         kept = {k: v for k, v in record.items() if not any(word in k for word in CLOCKS)}
         if kept.get("intercept") == "penalized":
-            kept["intercept"] = "constant"  # as records of before have it
+            kept["intercept"] = "constant"  # (the word of older records)
         return {k: timeless(v) for k, v in kept.items()}
     return [timeless(one) for one in record] if isinstance(record, list | tuple) else record
 
 
 def rows(n: int = 600, d: int = 7, classes: int = 2) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Made-up rows (n, d), labels (n,) and targets (n,)."""
+    """Make rows (n, d), labels (n,) and targets (n,)."""
     rng = np.random.default_rng(5)
     X = rng.normal(size=(n, d)).astype(np.float32)
     field = X[:, 0] + np.sin(2 * X[:, 1]) + 0.4 * rng.normal(size=n)
@@ -70,7 +70,7 @@ def rows(n: int = 600, d: int = 7, classes: int = 2) -> tuple[np.ndarray, np.nda
 
 
 def published(machine: Any, X: Any, y: Any, weights: Any = None) -> str:
-    """Digest of a fitted estimator."""
+    """Fit an estimator, and return the digest of what it publishes."""
     machine.fit(X, y, sample_weight=weights)
     parts = [
         getattr(machine, name) for name in PUBLISHED if getattr(machine, name, None) is not None
@@ -82,7 +82,7 @@ def published(machine: Any, X: Any, y: Any, weights: Any = None) -> str:
 
 
 def estimators() -> dict[str, Callable[[], str]]:
-    """Fits from Python."""
+    """Return the cases of fits from Python by name."""
     X, y, target = rows()
     several = rows(classes=4)[1]
     thin = sparse.csr_array(np.where(np.abs(X) > 0.8, X, 0))
@@ -134,7 +134,7 @@ def command(*arguments: str) -> None:
 
 
 def commands(folder: Path) -> dict[str, Callable[[], str]]:
-    """Fits and paths from the command line, of one store."""
+    """Return the cases of fits and paths from the command line, of one store, by name."""
     X, y, _ = rows(4000)
     np.savez(folder / "rows.npz", X=X, y=y)
     store = str(folder / "rows.store")

@@ -1,15 +1,16 @@
-"""Hard machines on few rows: every solver of ours compared with LIBLINEAR, each for some seconds.
+"""Hard machines on few rows: each bigscreen solver and LIBLINEAR, each for some seconds.
 
     python -m pipelines.bench.hard [--seconds 6] [--quick]
 
-Made-up rows (`make_classification`, a tenth of the labels turned round, half of the columns sums of
-others; and Gaussian ones), C from 1 to 100, to a relative gap of 1e-6, an appended constant for an
-offset. Ours end at the seconds given, LIBLINEAR (scikit-learn's ``LinearSVC``) after as many passes
-as it comes to in about that time, or at its tol of 1e-3 (a closer one makes it slower); its gap is
-that of its P to the best D that any of ours proves. Then machines on landmarks of rows that no
-plane parts, Newton and the interior point, to the usual gap and to 1e-6. And exact machines on rows
-that are not scaled, or of a large C, to the usual gap: ours as they come, steps on alpha alone, and
-LIBSVM (scikit-learn's ``SVC``, tol 1e-3) for about the time given.
+First, made-up rows (`make_classification` with a tenth of the labels flipped and half of the
+columns sums of others; and Gaussian rows), C from 1 to 100, to a relative gap of 1e-6, with an
+appended constant for an offset. Our solvers stop at the given seconds. LIBLINEAR (scikit-learn's
+``LinearSVC``) stops after the passes that fit into about this time, or at its tol of 1e-3 (a
+smaller one makes it slower); its gap is its P minus the best D that our solvers prove. Second,
+machines on landmarks of rows that no plane separates, by Newton and the interior point, to the
+usual gap and to 1e-6. Third, exact machines on unscaled rows, or with a large C, to the usual gap:
+our default, our steps on alpha alone, and LIBSVM (scikit-learn's ``SVC``, tol 1e-3) for about the
+given time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SOLVERS = ("interior", "newton", "pairs", "cd")
 TOL = 1e-6
 LANDMARKS = ((150, 100), (450, 300), (900, 300), (1500, 1000), (2900, 1000))
 CURVED = ((0.05, 1.0), (0.05, 1000.0), (0.5, 1000.0))
-"""Rows and landmarks; gamma and C."""
+"""Cases of machines on landmarks: gamma and C of each."""
 TABLE: tuple[dict[str, object], ...] = (
     {"kernel": "linear", "C": 1.0},
     {"kernel": "linear", "C": 1000.0},
@@ -44,25 +45,25 @@ MADE: tuple[tuple[int, int, dict[str, object]], ...] = (
     (2000, 5, {"kernel": "rbf", "gamma": 0.01, "C": 1e6}),
     (20000, 20, {"kernel": "linear", "C": 1e3}),
 )
-"""Machines on the breast cancer table as it is; rows and columns of `curved`, and machines."""
+"""Exact machines: on the unscaled breast cancer table, and on rows of `curved`."""
 
 
 def alike(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows (n, d) of which half of the columns are sums of an eighth of them, and labels (n,)."""
+    """Make rows (n, d) half of whose columns are sums of an eighth of the columns; labels (n,)."""
     how = {"n_informative": d // 8, "n_redundant": d // 2, "flip_y": 0.1, "random_state": 0}
     found: tuple[np.ndarray, np.ndarray] = make_classification(n, d, **how)
     return found
 
 
 def gaussian(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows (n, d) of independent columns, and labels (n,) by the sum of five of them and noise."""
+    """Make rows (n, d) of independent columns, and labels (n,) by a noisy sum of five columns."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, d))
     return X, (0.3 * X[:, :5].sum(axis=1) + rng.normal(size=n) > 0).astype(int)
 
 
 def curved(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gaussian rows (n, d), and labels (n,) by a curved border, a tenth of them turned round."""
+    """Make Gaussian rows (n, d), and labels (n,) by a curved border with a tenth flipped."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, d)).astype(np.float32)
     y = (np.sin(2 * X[:, 0]) + X[:, 1] * X[:, -1] > 0) ^ (rng.random(n) < 0.1)
@@ -70,14 +71,14 @@ def curved(n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def objective(machine: Peer, X: np.ndarray, y: np.ndarray, C: float) -> float:
-    """P of a fitted machine, the offset penalised."""
+    """Compute P of a fitted machine with a penalised offset."""
     w, b = machine.coef_[0], machine.intercept_[0]
     losses = np.maximum(0.0, 1.0 - np.where(y > 0, 1.0, -1.0) * (X @ w + b))
     return 0.5 * float(w @ w + b * b) + C * float(losses.sum())
 
 
 def ours(solver: str, X: np.ndarray, y: np.ndarray, C: float, budget: float) -> tuple[float, ...]:
-    """Seconds, relative gap and D."""
+    """Fit with one of our solvers; return seconds, relative gap and D."""
     machine = LinearSVC(loss="hinge", C=C, tol=TOL, solver=solver, time_budget=budget)
     began = time.perf_counter()
     machine.fit(X, y)
@@ -86,7 +87,7 @@ def ours(solver: str, X: np.ndarray, y: np.ndarray, C: float, budget: float) -> 
 
 
 def on_landmarks(budget: float, quick: bool) -> list[tuple[str, ...]]:
-    """Lines of the second table."""
+    """Make the lines of the table of machines on landmarks."""
     lines = []
     for n, m in LANDMARKS[: 1 if quick else None]:
         X, y = curved(n, 8)
@@ -106,7 +107,7 @@ def on_landmarks(budget: float, quick: bool) -> list[tuple[str, ...]]:
 
 
 def exact(budget: float, quick: bool) -> list[tuple[str, ...]]:
-    """Lines of the third table."""
+    """Make the lines of the table of exact machines."""
     table = load_breast_cancer(return_X_y=True)
     tasks = [("569 x 30, unscaled", *table, machine) for machine in TABLE]
     tasks += [(f"{n:,} x {d}", *curved(n, d), machine) for n, d, machine in MADE]
@@ -136,7 +137,7 @@ def exact(budget: float, quick: bool) -> list[tuple[str, ...]]:
 
 
 def exact_objective(machine: KernelPeer, X: np.ndarray, y: np.ndarray) -> float:
-    """P of a fitted kernel machine."""
+    """Compute P of a fitted kernel machine."""
     scores = machine.decision_function(X)
     square = float(machine.dual_coef_[0] @ (scores[machine.support_] - machine.intercept_[0]))
     losses = np.maximum(0.0, 1.0 - np.where(y > 0, 1.0, -1.0) * scores)
@@ -144,7 +145,7 @@ def exact_objective(machine: KernelPeer, X: np.ndarray, y: np.ndarray) -> float:
 
 
 def peers(X: np.ndarray, y: np.ndarray, C: float, budget: float) -> tuple[float, float]:
-    """Seconds and P of LIBLINEAR: 200 passes, then as many as the time allows, twice."""
+    """Run LIBLINEAR for 200 passes, then twice for the allowed time; return seconds and P."""
     passes, took = 200, 0.0
     for _ in range(3):
         machine = Peer(loss="hinge", C=C, tol=1e-3, max_iter=passes, random_state=0)

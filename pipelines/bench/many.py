@@ -1,4 +1,4 @@
-"""Many fits to the same rows in one call, and one fit: bootstraps, a permutation test of a9a.
+"""Many fits to the same rows in one call, compared with one fit: bootstraps, permutations (a9a).
 
     python -m pipelines.bench.many [--fits 100] [--repeat 3] [--out FOLDER]
 
@@ -27,7 +27,7 @@ COMPARED = 3
 
 
 def compared(machine: NystroemSVC, ones: list[Any], many: list[Any]) -> float:
-    """The most that an objective of one way differs by, as a part of the larger of both gaps."""
+    """Compute the largest difference of two ways' objectives, as a part of the larger gap."""
     found = []
     for one, other in zip(ones, many, strict=False):
         a, b = one.certificate_[0], other.certificate_[0]

@@ -1,4 +1,4 @@
-"""Many classes: all at once or one after the other; one against one, and scikit-learn's.
+"""Many classes: all at once or one after the other; one against one compared with scikit-learn.
 
     python -m pipelines.bench.multiclass [--only mnist letter news20] [--repeat 3] [--out FOLDER]
 
@@ -39,7 +39,7 @@ Task = tuple[dict[str, Callable[[], Any]], Callable[[dict[str, float]], list[tup
 
 @contextmanager
 def one_by_one() -> Iterator[None]:
-    """Let no two classes be solved at once."""
+    """Make fits inside this context solve one class after the other."""
     usual, plan.PLAN = plan.PLAN, replace(plan.PLAN, max_together=1)
     try:
         yield
@@ -48,7 +48,7 @@ def one_by_one() -> Iterator[None]:
 
 
 def alone(fit: Callable[[], Any]) -> Callable[[], Any]:
-    """The fit, its classes solved one after the other."""
+    """Fit with the classes solved one after the other."""
 
     def fitted() -> Any:
         with one_by_one():

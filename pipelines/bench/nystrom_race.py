@@ -1,4 +1,4 @@
-"""Race to the same optimum: bigscreen compared with scikit-learn's Nystroem + LinearSVC.
+"""Race to the same optimum: bigscreen and scikit-learn's Nystroem + LinearSVC.
 
     python -m pipelines.bench.nystrom_race [--only a9a ijcnn1 kdd] [--repeat 3] [--far] [--out DIR]
 
@@ -37,7 +37,7 @@ WITHIN = 1e-3
 
 @dataclass(frozen=True)
 class Race:
-    """A data set, the parameters of the fit, and the part of their time that we may take."""
+    """A data set, the parameters of the fit, and the part of the peer's time that is our goal."""
 
     landmarks: int
     gamma: float
@@ -60,7 +60,7 @@ RACES = {
 
 
 def store(name: str, work: Path) -> Dataset:
-    """The training store; the same commands as in accuracy.py make it."""
+    """Make the training store, by the same commands as accuracy.py."""
     if name == "kdd":
         options = ("--no-header", "--label", "-1", "--positive", "normal.", "--scale", "minmax")
         source = common.file("kddcup99/kddcup.data_10_percent.gz")
@@ -72,12 +72,12 @@ def store(name: str, work: Path) -> Dataset:
 
 
 def clocks() -> np.ndarray:
-    """Wall clock and processor seconds; these depend less on what else the machine does."""
+    """Read the wall clock and the processor seconds, which depend less on other processes."""
     return np.array([time.perf_counter(), time.process_time()])
 
 
 def ours(data: Dataset, options: TrainOptions, threads: int) -> tuple[np.ndarray, Model]:
-    """Seconds (wall, processor) of features + fit + certificate from the store, and the model."""
+    """Fit from the store; return seconds (wall, processor) with certificate, and the model."""
     with threadpoolctl.threadpool_limits(threads), Inline(threads) as fleet:
         began = clocks()
         model = train(data, options, fleet)
@@ -87,7 +87,7 @@ def ours(data: Dataset, options: TrainOptions, threads: int) -> tuple[np.ndarray
 def theirs(
     X: np.ndarray, sign: np.ndarray, Z: np.ndarray, options: TrainOptions, best: float, threads: int
 ) -> dict[str, Any]:
-    """Run scikit-learn until a tolerance is good enough; seconds of features and of every fit."""
+    """Run scikit-learn at ever tighter tolerances; return seconds of features and of each fit."""
     with threadpoolctl.threadpool_limits(threads):
         began = clocks()
         # Fitted on our landmarks alone, Nystroem takes them all: both solve the same problem.
@@ -111,12 +111,12 @@ def theirs(
 
 
 def objective(phi: np.ndarray, sign: np.ndarray, w: np.ndarray, C: float) -> float:
-    """The primal objective ``||w||^2 / 2 + C sum hinge``."""
+    """Compute the primal objective ``||w||^2 / 2 + C sum hinge``."""
     return float(0.5 * w @ w + C * np.maximum(0.0, 1.0 - sign * (phi @ w)).sum())
 
 
 def far(data: Dataset, sign: np.ndarray, model: Model, C: float) -> dict[str, Any]:
-    """LIBLINEAR run far on our own features: its primal compared with our certificate."""
+    """Run LIBLINEAR far on our own features, and compare its primal with our certificate."""
     side = Operand(model.landmarks)
     factor = nystrom.factor_by_eigenvectors(
         model.kernel, side, model.provenance["nystrom"]["cutoff"]
@@ -133,7 +133,7 @@ def far(data: Dataset, sign: np.ndarray, model: Model, C: float) -> dict[str, An
     return {
         "liblinear_primal": primal,
         **{name: proof[name] for name in ("primal", "dual", "gap", "rounding_bound")},
-        # Both bracket the optimum: no solver is below our dual, and we are at most the gap above.
+        # Both bracket the optimum: no primal is below our dual, and ours is at most the gap above.
         "agrees": proof["dual"] - proof["rounding_bound"] <= primal * (1 + 1e-6)
         and proof["primal"] - primal <= proof["gap"] + proof["rounding_bound"],
     }

@@ -1,4 +1,4 @@
-"""The one-class machine on a million rows: KDD-99 twice, the second time with jitter, in 4 GiB.
+"""The one-class machine on a million rows in 4 GiB: KDD-99, and copies of its rows with jitter.
 
     python -m pipelines.bench.one_class [--rows 1000000] [--landmarks 500] [--out FOLDER]
     python -m pipelines.bench.one_class --exact --rows 50000
@@ -30,7 +30,7 @@ BLOCK = 1 << 16
 
 
 def blocks(table: Dataset, rows: int, seed: int = 0) -> Iterator[np.ndarray]:
-    """The table's rows, then its rows with jitter, until there are this many."""
+    """Yield the table's rows, then copies of them with jitter, up to the requested number."""
     X = table.X(0, table.n_rows)
     for k, start in enumerate(range(0, rows, BLOCK)):
         ids = np.arange(start, min(start + BLOCK, rows))
@@ -41,10 +41,10 @@ def blocks(table: Dataset, rows: int, seed: int = 0) -> Iterator[np.ndarray]:
 
 
 def outside(model: Model, data: Dataset) -> float:
-    """The share of rows below 0 by more than TOL of rho.
+    """Compute the share of rows whose score is below 0 by more than TOL times rho.
 
-    Rows on the margin, of which a table with repeated rows has many, are at 0 up to what was asked
-    of the gap.
+    Rows on the margin, of which a table with repeated rows has many, score 0 up to the requested
+    gap.
     """
     below, edge = 0, TOL * float(model.intercept[0])
     for k in range(data.n_chunks):
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def one(store: Path, model: Path, landmarks: int | None) -> dict[str, Any]:
-    """The fit, and the share of its own rows that it leaves outside."""
+    """Fit once, and compute the share of training rows that the machine leaves outside."""
     options = ("--problem", "one-class", "--nu", NU, "--gamma", GAMMA, "--tol", TOL)
     kernel = ("--exact",) if landmarks is None else ("--landmarks", landmarks)
     fit = common.bigscreen("fit", store, model, "--overwrite", *kernel, *options)

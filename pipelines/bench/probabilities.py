@@ -1,10 +1,10 @@
-"""Whether probabilities and sets of labels hold on rows that no fit has seen.
+"""Test of probabilities and label sets on held-out rows.
 
     python -m pipelines.bench.probabilities [--only susy-like ijcnn1 a9a mnist] [--out DIR]
 
 Rows are dealt by chance into those that are fitted and those that are held out: 100,000 of ijcnn1
 (both files together) and of the stand-in of SUSY's shape, a9a's and mnist's own test rows. Our
-machine of 500 landmarks with probability=True compared with the same machine in scikit-learn's
+machine of 500 landmarks with probability=True is compared with the same machine in scikit-learn's
 CalibratedClassifierCV (ensemble=False), whose folds make landmarks and features again, isotonic and
 sigmoid: log loss, calibration error, seconds; and what our sets at alpha .1 cover, label by label.
 """
@@ -36,7 +36,7 @@ HOW: dict[str, dict[str, Any]] = {
     "mnist": {"gamma": 0.02, "C": 10.0},
 }
 COVERED = 0.01
-"""How far coverage may be from 1 - alpha: the goal."""
+"""Goal: coverage is within this of 1 - alpha."""
 
 Split = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
@@ -57,7 +57,7 @@ def _images(part: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rows(name: str) -> Split:
-    """Rows and labels that are fitted, and those that are held out."""
+    """Load the rows and labels to fit, and the held-out rows and labels."""
     if name == "a9a":
         return *_svmlight("a9a/a9a.xz", 123), *_svmlight("a9a/a9a.t.xz", 123)
     if name == "mnist":
@@ -74,7 +74,7 @@ def rows(name: str) -> Split:
 
 
 def judged(p: np.ndarray, sets: np.ndarray, y: np.ndarray) -> dict[str, Any]:
-    """What `bigscreen evaluate` says."""
+    """Evaluate a model by `bigscreen evaluate`."""
     found = Reliability(list(range(p.shape[1])))
     found.add(p, sets, y)
     record = found.record()
@@ -83,7 +83,7 @@ def judged(p: np.ndarray, sets: np.ndarray, y: np.ndarray) -> dict[str, Any]:
 
 
 def race(name: str) -> dict[str, Any]:
-    """One data set."""
+    """Run all ways on one data set."""
     X, y, held, truth = rows(name)
     NystroemSVC(n_components=500, probability=True, **HOW[name]).fit(X[:2000], y[:2000])  # compiles
     found: dict[str, Any] = {"fitted": len(y), "held_out": len(truth), "load": []}

@@ -1,4 +1,4 @@
-"""How many rows a small gap proves, and how many rows a fit reads with screening and without.
+"""How many rows a small gap proves, and how many rows fits read with and without screening.
 
     python -m pipelines.bench.proved [--only a9a] [--kinds nystrom] [--tol 1e-7] [--out FOLDER]
     python -m pipelines.bench.proved --passes [--rows 1000000] [--tol 1e-6] [--out FOLDER]
@@ -39,13 +39,13 @@ MACHINES: dict[str, dict[str, Any]] = {
 }
 KINDS = ("nystrom", "exact")
 TOO_MANY = 100_000
-"""Rows of which an exact machine takes too long to be fitted so closely."""
+"""Do not fit exact machines to more rows: they take too long to reach so small a gap."""
 
 SUSY_PROVED = 0.8
 
 
 def rows_of(name: str, work: Path, rows: int) -> Rows:
-    """A data set's rows; of SUSY's shape this many."""
+    """Load a data set's rows, or make the given number of rows of SUSY's shape."""
     if name == "susy":
         path = work / f"susy-{rows}.store"
         if not path.exists():
@@ -67,7 +67,7 @@ def rows_of(name: str, work: Path, rows: int) -> Rows:
 
 
 def fitted(data: Rows, options: TrainOptions) -> dict[str, Any]:
-    """What a fit has proved of the rows, its history, and its seconds."""
+    """Fit; return what is proved of the rows, the history, and the seconds."""
     began = np.array([time.perf_counter(), time.process_time()])
     with Inline() as fleet, warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the table has the gap
@@ -86,7 +86,7 @@ def fitted(data: Rows, options: TrainOptions) -> dict[str, Any]:
 
 
 def shares(names: list[str], kinds: list[str], tol: float, work: Path, rows: int) -> dict[str, Any]:
-    """A table of the rows that fits prove."""
+    """Print the table of the rows that fits prove."""
     found, lines = {}, []
     for name in names:
         data = rows_of(name, work, rows)
@@ -119,7 +119,7 @@ def shares(names: list[str], kinds: list[str], tol: float, work: Path, rows: int
 
 
 def passes(tol: float, work: Path, rows: int, out: Path | None) -> dict[str, Any]:
-    """Rows that every pass leaves open and reads, with screening and without."""
+    """Measure the rows that every pass leaves open and reads, with and without screening."""
     data, found, lines = rows_of("susy", work, rows), {}, []
     for rule in ("gap", "none"):
         options = TrainOptions(**MACHINES["susy"], intercept=False, tol=tol, screening=rule)
@@ -149,7 +149,7 @@ def passes(tol: float, work: Path, rows: int, out: Path | None) -> dict[str, Any
 
 
 def drawn(found: dict[str, Any], path: Path) -> None:
-    """Rows read, pass by pass."""
+    """Plot the rows read, pass by pass."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.8), layout="constrained")

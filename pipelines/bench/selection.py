@@ -1,4 +1,4 @@
-"""A whole selection of C by folds, by the protocol of TorchKM's table of Nystrom machines.
+"""A selection of C by cross-validation, by the protocol of TorchKM's table of Nystrom machines.
 
     python -m pipelines.bench.selection [--only SET ...] [--rank full] [--values N] [--repeat N]
                                         [--out DIR]
@@ -10,7 +10,7 @@ covtype's, here 42; ``--rank full`` keeps all), lambda goes from .1 to 1e-7 (a9a
 1e-3, C is 1 / (2 n lambda), and gamma is that of its sigest. (So C of ijcnn1 ends where machines
 begin to be of use: "larger C" goes on from there to 1,000.) Theirs has an unpenalised offset and
 stops by a change of 1e-3, on one L40S: 18 s and 27 s (Zhang et al. 2026, arXiv 2606.06742); ours
-has the constant that is penalised with w. covtype is not available: made-up rows of its shape.
+has a constant that is penalised with w. covtype is replaced by made-up rows of its shape.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SETS: dict[str, tuple[float, tuple[float, float], float, float]] = {
 
 
 def covtype() -> tuple[np.ndarray, np.ndarray]:
-    """Rows of covtype's shape, 581,012 x 54: 10 numbers in clusters, 4 and 40 flags."""
+    """Make rows of covtype's shape, 581,012 x 54: 10 numbers in clusters, 4 and 40 flags."""
     rng, n = np.random.default_rng(0), 581_012
     kind = rng.integers(0, 40, n)
     centres = rng.normal(size=(40, 10))
@@ -53,7 +53,7 @@ def covtype() -> tuple[np.ndarray, np.ndarray]:
 
 
 def selected(name: str, full: bool, points: int) -> dict[str, Any]:
-    """One selection: seconds, gaps, what is chosen."""
+    """Run one selection; return its seconds, gaps and choice."""
     gamma, lambdas, cutoff, asked = SETS[name]
     X, y = covtype() if name == "covtype" else tune.rows(name.split(",")[0])
     grid = 1.0 / (2.0 * len(y) * np.geomspace(*lambdas, points))

@@ -1,4 +1,4 @@
-"""Small and many fits: `SVC` compared with scikit-learn's, in turns, warm.
+"""Many small fits: `SVC` and scikit-learn's SVC in turns, with compiled code.
 
     python -m pipelines.bench.small [--repeat 7] [--pairs] [--quick]
 
@@ -41,7 +41,7 @@ TASKS = {
 
 
 def clusters(n: int, classes: int, d: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Rows (n, d) and labels (n,): two Gaussian clusters a class, wider where classes are two."""
+    """Make rows (n, d) and labels (n,): two Gaussian clusters per class, wider for two classes."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(size=(2 * classes, d))
     y, which = rng.integers(0, classes, n), rng.integers(0, 2, n)
@@ -50,7 +50,7 @@ def clusters(n: int, classes: int, d: int, seed: int = 0) -> tuple[np.ndarray, n
 
 
 def letter() -> tuple[np.ndarray, np.ndarray]:
-    """Stand-in of letter: 4,000 rows of 26 classes, 16 whole numbers from 0 to 15."""
+    """Make a stand-in for letter: 4,000 rows of 26 classes, 16 whole numbers from 0 to 15."""
     rng = np.random.default_rng(0)
     centres = rng.normal(7.5, 2.6, (78, 16))  # three a class
     y, which = rng.integers(0, 26, 4000), rng.integers(0, 3, 4000)
@@ -59,7 +59,7 @@ def letter() -> tuple[np.ndarray, np.ndarray]:
 
 
 def pendigits() -> tuple[np.ndarray, np.ndarray]:
-    """Stand-in of pendigits: 7,494 rows of 10 classes, 16 whole numbers from 0 to 100."""
+    """Make a stand-in for pendigits: 7,494 rows of 10 classes, 16 whole numbers from 0 to 100."""
     rng = np.random.default_rng(1)
     centres = rng.uniform(0, 100, (40, 16))  # four a class
     y, which = rng.integers(0, 10, 7494), rng.integers(0, 4, 7494)
@@ -68,7 +68,7 @@ def pendigits() -> tuple[np.ndarray, np.ndarray]:
 
 
 def skin() -> tuple[np.ndarray, np.ndarray]:
-    """Stand-in of skin: 15,000 rows of 2 classes that overlap, 3 whole numbers from 0 to 255."""
+    """Make a stand-in for skin: 15,000 rows of 2 overlapping classes, 3 numbers from 0 to 255."""
     rng = np.random.default_rng(2)
     y = (rng.random(15000) < 0.21).astype(int)
     means, spread = np.array([[125, 130, 120], [110, 145, 200]]), np.array([60, 25])
@@ -85,7 +85,7 @@ PAIRS = {
 
 
 def timed(machine: SVC | Peer | GridSearchCV, X: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """Wall and processor seconds of a fit."""
+    """Measure the wall and processor seconds of a fit."""
     wall, cpu = time.perf_counter(), time.process_time()
     machine.fit(X, y)
     return time.perf_counter() - wall, time.process_time() - cpu
@@ -100,7 +100,7 @@ def raced(
     repeat: int,
     ratio_of: int = 0,
 ) -> None:
-    """Fit both in turns and print a line; ``ratio_of``: 0 wall seconds, 1 the processor's."""
+    """Fit both in turns and print a line; ``ratio_of``: 0 for wall, 1 for processor seconds."""
     timed(ours, X, y)  # compiled functions are read from the disk once a process
     timed(peer, X, y)
     turns = [(timed(ours, X, y), timed(peer, X, y)) for _ in range(repeat)]
@@ -114,7 +114,7 @@ def raced(
 
 
 def search(machine: SVC | Peer, jobs: int) -> GridSearchCV:
-    """45 fits."""
+    """Run a grid search of 45 fits."""
     return GridSearchCV(machine, {"C": np.logspace(-2, 2, 9)}, cv=5, refit=False, n_jobs=jobs)
 
 
@@ -133,7 +133,7 @@ for _ in range(2):
 
 
 def new_process(package: str) -> np.ndarray:
-    """Wall and processor seconds of the import, the first and the second fit: (3, 2)."""
+    """Measure wall and processor seconds of import, first and second fit in a process: (3, 2)."""
     done = subprocess.run(
         [sys.executable, "-c", NEW.format(package=package)],
         capture_output=True,

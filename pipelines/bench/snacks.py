@@ -1,4 +1,4 @@
-"""Steps on rows drawn at random, scikit-learn's averaged SGD, and Newton's subsamples.
+"""The stochastic solver (Snacks) compared with scikit-learn's averaged SGD and with Newton.
 
     python -m pipelines.bench.snacks [--only a9a ijcnn1 mnist susy] [--rows 1000000] [--out FOLDER]
 
@@ -44,7 +44,7 @@ from pipelines.bench import common
 from pipelines.bench.susy_million import blocks
 
 Table = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""Rows and signs to train on, and to test with."""
+"""Rows and signs to train on, and rows and signs to test with."""
 
 SETS = {
     "a9a": (800, 0.01, 1e-5),
@@ -57,7 +57,7 @@ EPOCHS = (1, 3, 10, 30, 100)
 CONSTANT = (0.01, 0.1, 1.0)
 WITHIN = 0.01
 RESIDENT = 2_000_000
-"""Rows up to which Newton keeps them in memory."""
+"""Newton keeps at most this many rows in memory."""
 PUBLISHED = Snacks(1e-12, step=1.5, radius=1100.0, batch=1, first=12_000, growth=1.0, plain=True)
 
 
@@ -70,7 +70,7 @@ def svmlight(name: str, opened: Callable[..., Any], files: tuple[str, str], colu
 
 
 def table(name: str) -> Table:
-    """A data set's rows, 7 against the rest of mnist."""
+    """Load a data set's rows; of mnist, digit 7 against the rest."""
     if name == "a9a":
         return svmlight(name, lzma.open, ("a9a.xz", "a9a.t.xz"), 123)
     if name == "ijcnn1":
@@ -87,7 +87,7 @@ def table(name: str) -> Table:
 
 @dataclass
 class Clock:
-    """A check that looks at nothing but the time; measuring a point stands outside of it."""
+    """A solver's check that only stops the clock; the time of measuring a point is not counted."""
 
     measure: Callable[[Point], dict[str, float]]
     seconds: float = np.inf
@@ -119,7 +119,7 @@ class Clock:
 
 
 def stored(name: str, given: Any) -> dict[str, Any]:
-    """One data set: ours and scikit-learn's on the same features, in memory."""
+    """Run both on the same features of one data set, in memory."""
     m, gamma, lam = SETS[name]
     X, y, held, signs = table(name)
     order = np.random.default_rng(0).permutation(len(y))
@@ -159,7 +159,7 @@ def stored(name: str, given: Any) -> dict[str, Any]:
 
 
 def sgd(phi: Any, y: Any, alpha: float, told: Any, most: float) -> list[dict[str, Any]]:
-    """Averaged SGD at its own step sizes and at constant ones, until it is near or it is time."""
+    """Run averaged SGD at its own and at constant step sizes, until it is near or time is up."""
     found: list[dict[str, Any]] = []
     for eta in (None, *CONSTANT):
         how = {} if eta is None else {"learning_rate": "constant", "eta0": eta}
@@ -178,7 +178,7 @@ def sgd(phi: Any, y: Any, alpha: float, told: Any, most: float) -> list[dict[str
 
 
 def susy(given: Any, work: Path) -> dict[str, Any]:
-    """One pass over an ingested store, and Newton's way on the same landmarks."""
+    """Run one pass over an ingested store, and Newton on the same landmarks."""
     path = work / f"susy-{given.rows}.store"
     if not path.exists():
         ingest(blocks(given.rows), path)
@@ -210,7 +210,7 @@ def susy(given: Any, work: Path) -> dict[str, Any]:
 
 @dataclass
 class _Timed:
-    """Newton with a clock next to the check that ends it."""
+    """Newton's check with a clock."""
 
     solver: Any
     clock: Clock
@@ -232,7 +232,7 @@ class _Timed:
 
 
 def show(name: str, record: dict[str, Any]) -> None:
-    """Print a data set's tables."""
+    """Print the tables of a data set."""
     if name == "susy":
         goal = record["best"]["error"] + 0.002
         rows = [

@@ -31,7 +31,7 @@ NOISE = 0.5
 
 
 def blocks(rows: int, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Real rows with noise, block by block."""
+    """Yield real rows with noise, block by block."""
     table = np.loadtxt(common.file("susy/SUSY_1K.csv"), delimiter=",")
     labels, X = table[:, 0].astype(np.int64), table[:, 1:]
     X = (X - X.mean(axis=0)) / X.std(axis=0)
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def one(store: Path, work: Path, options: tuple[object, ...]) -> dict[str, Any]:
-    """One fit as a process of its own."""
+    """Run one fit in a process of its own."""
     record = common.bigscreen("fit", store, work / "model.bsm", "--overwrite", *FIT, *options)
     known = ("primal", "dual", "gap", "relative_gap", "n_iter", "rows", "features", "seconds")
     known_record = {name: record[name] for name in known}

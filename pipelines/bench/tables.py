@@ -1,9 +1,9 @@
-"""From raw tables to a model: the README's way, pipelines of scikit-learn, and boosting.
+"""From raw tables to a model as in the README, compared with scikit-learn pipelines and boosting.
 
     python -m pipelines.bench.tables [--only kdd99 credit magic computer wine] [--out DIR]
 
 KDD-99 (50,000 rows by chance, its normal connections against the rest; three columns of text),
-credit-g (thirteen columns of text; in place of adult's source, which is not available), magic,
+credit-g (thirteen columns of text; in place of adult, whose source is missing), magic,
 computer (a regression), and white wines of quality 7 and more against the others. Ours: ingest with
 a hold-out, tune over its default gammas and values of C, a fit of what it found with probabilities,
 evaluate. Theirs, on the same rows, from the same texts: a ColumnTransformer, Nystroem with as many
@@ -45,14 +45,14 @@ from pipelines.bench import common
 LANDMARKS = 500
 SETS = ("kdd99", "credit", "magic", "computer", "wine")
 POINTS = 0.003
-"""How much more than the best pipeline with a linear machine may be wrong: the goal."""
+"""Goal: our error exceeds the error of the best linear pipeline by at most this."""
 
 LINES = {"ours": 4, "linear": 12, "calibrated": 13, "boosting": 7}
-"""Lines that a user types, imports and reading left out."""
+"""Lines that a user types for each way, without imports and reading."""
 
 
 def table(name: str) -> list[list[str]]:
-    """The rows of a table as texts, the label last."""
+    """Read the rows of a table as texts, with the label last."""
     if name == "kdd99":
         with gzip.open(common.file("kddcup99/kddcup.data_10_percent.gz"), "rt") as file:
             rows = list(csv.reader(file))
@@ -79,7 +79,7 @@ def table(name: str) -> list[list[str]]:
 
 
 def written(name: str, folder: Path) -> Path:
-    """The table as a CSV file with a header."""
+    """Write the table as a CSV file with a header."""
     rows = table(name)
     path = folder / f"{name}.csv"
     with open(path, "w", newline="") as file:
@@ -90,13 +90,13 @@ def written(name: str, folder: Path) -> Path:
 
 
 def spent() -> float:
-    """Processor seconds of this process and of those that it has waited for."""
+    """Measure the processor seconds of this process and of its finished children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def ours(path: Path, folder: Path, regression: bool) -> tuple[dict[str, Any], Model, np.ndarray]:
-    """The commands; what they found, the model, and the rows held out."""
+    """Run our commands; return their result, the model, and the held-out rows."""
     store, held, file = folder / "s", folder / "s-holdout", folder / "m.bsm"
     ingest: tuple[object, ...] = ("--label", "outcome", "--holdout", 0.2, "--scale", "standard")
     kind: tuple[object, ...] = ("--probability",)
@@ -116,7 +116,7 @@ def ours(path: Path, folder: Path, regression: bool) -> tuple[dict[str, Any], Mo
 
 
 def columns(rows: list[list[str]]) -> tuple[np.ndarray, list[int], list[int]]:
-    """The cells but the last, numbers as such; which columns are numbers, which texts."""
+    """Convert all cells but the last; return them, and which columns are numbers, which texts."""
     X = np.array([row[:-1] for row in rows], object)
     numbers, texts = [], []
     for j in range(X.shape[1]):
@@ -129,7 +129,7 @@ def columns(rows: list[list[str]]) -> tuple[np.ndarray, list[int], list[int]]:
 
 
 def peers(path: Path, held: np.ndarray, gammas: list[float], regression: bool) -> dict[str, Any]:
-    """Fit and judge scikit-learn's pipeline."""
+    """Fit scikit-learn's pipelines on the same rows; return their results."""
     with open(path, newline="") as file:
         rows = list(csv.reader(file))[1:]
     X, numbers, texts = columns(rows)
@@ -187,7 +187,7 @@ def peers(path: Path, held: np.ndarray, gammas: list[float], regression: bool) -
 
 
 def race(name: str, work: Path) -> dict[str, Any]:
-    """One table."""
+    """Run all ways on one table."""
     folder = work / name
     folder.mkdir(parents=True)
     path, regression = written(name, folder), name == "computer"

@@ -1,4 +1,4 @@
-"""The search and scikit-learn's: bigscreen's halving, and theirs over the same candidates.
+"""The search by halving, compared with scikit-learn's search over the same candidates.
 
     python -m pipelines.bench.tune [--only a9a ijcnn1 covtype] [--parts ours peer full] [--out DIR]
 
@@ -46,7 +46,7 @@ PARTS = ("ours", "peer", "full")
 
 
 def rows(name: str, count: int = 8000) -> tuple[np.ndarray, np.ndarray]:
-    """Rows, float32, and labels 0 and 1; this many of covtype."""
+    """Load float32 rows, and labels 0 and 1; of covtype, the given number of rows."""
     if name == "covtype":
         with lzma.open(common.file("covtype/covtype.20k.data.xz")) as file:
             table = np.loadtxt(file, delimiter=",")
@@ -62,7 +62,7 @@ def rows(name: str, count: int = 8000) -> tuple[np.ndarray, np.ndarray]:
 
 
 def timed(search: BaseEstimator, X: np.ndarray, y: np.ndarray) -> dict[str, Any]:
-    """Seconds of the clock and of all processors, and what was chosen."""
+    """Run a search; return wall seconds, processor seconds, and its choice."""
     cpu, began = _processor_seconds(), time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -74,13 +74,13 @@ def timed(search: BaseEstimator, X: np.ndarray, y: np.ndarray) -> dict[str, Any]
 
 
 def _processor_seconds() -> float:
-    """Of this process and of those that it has started."""
+    """Sum the processor seconds of this process and of the processes that it has started."""
     own = psutil.Process()
     return sum(sum(one.cpu_times()[:2]) for one in [own, *own.children(recursive=True)])
 
 
 def search(part: str, name: str, landmarks: int) -> BaseEstimator:
-    """The search of a part."""
+    """Make the search of a part."""
     if part == "peer":
         return theirs(name, landmarks)
     elimination = "none" if part == "full" else "halving"
@@ -90,7 +90,7 @@ def search(part: str, name: str, landmarks: int) -> BaseEstimator:
 
 
 def theirs(name: str, landmarks: int) -> BaseEstimator:
-    """scikit-learn's."""
+    """Make scikit-learn's search."""
     if name == "covtype":
         return GridSearchCV(_svc()(), {"gamma": EXACT_GAMMAS, "C": EXACT_CS}, cv=5, n_jobs=2)
     pipe = make_pipeline(Nystroem(n_components=landmarks, random_state=0), LinearSVC())
@@ -100,7 +100,7 @@ def theirs(name: str, landmarks: int) -> BaseEstimator:
 
 
 def _svc() -> Any:
-    """The SVC of scikit-learn-intelex, or scikit-learn's where that is not installed."""
+    """Return the SVC of scikit-learn-intelex, or scikit-learn's if intelex is not installed."""
     try:
         from sklearnex.svm import SVC as Faster
     except ImportError:
@@ -142,7 +142,7 @@ def main() -> None:
 
 
 def table(record: dict[str, Any]) -> list[list[str]]:
-    """A line for each part that was run."""
+    """Print a line for each part that was run."""
     lines = []
     for name, parts in record.items():
         peer = parts.get("peer", {}).get("seconds")

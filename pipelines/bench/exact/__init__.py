@@ -1,1 +1,1 @@
-"""The exact kernel machine compared with scikit-learn, scikit-learn-intelex and LIBSVM."""
+"""Races of the exact kernel machine against scikit-learn, scikit-learn-intelex and LIBSVM."""

@@ -3,9 +3,9 @@
     python -m pipelines.bench.exact.kdd99 [--only inline "2 workers" "worker killed"] [--out FOLDER]
 
 Each run is a `bigscreen fit --exact` of its own from the ingested store; memory is the peak PSS of
-all its processes. Errors are of the held-out rows, and of those whose features are of no
-training row (72 % of this table's rows are copies). "worker killed" is 2 workers, one of which gets
-a SIGKILL halfway: not a bit of the objectives may change.
+all its processes. Errors are of the held-out rows, and of the held-out rows whose features occur in
+no training row (72 % of this table's rows are copies). "worker killed" is 2 workers, one of which
+gets a SIGKILL halfway: not a bit of the objectives may change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RUNS = {"inline": (), UNDISTURBED: ("--workers", 2), KILLED: ("--workers", 2)}
 
 
 def one(train: Path, test: Path, model: Path, options: tuple[object, ...]) -> dict[str, Any]:
-    """A fit and its errors, through the command line."""
+    """Run a fit on the command line, and compute its errors."""
     fit = common.bigscreen("fit", train, model, "--overwrite", *FIT, *options)
     known = ("primal", "dual", "gap", "relative_gap", "rounding_bound", "n_iter", "rows")
     known += ("seconds", "peak_pss_bytes")
@@ -43,7 +43,7 @@ def one(train: Path, test: Path, model: Path, options: tuple[object, ...]) -> di
 
 
 def kill_a_worker(killed: list[int]) -> None:
-    """SIGKILL the larger worker of the fit that runs; Dask's processes are spawned ones."""
+    """Kill the larger worker of the running fit by SIGKILL (Dask spawns its workers)."""
     below = psutil.Process().children(recursive=True)
     workers = [each for each in below if "spawn_main" in " ".join(each.cmdline())]
     victim = max(workers, key=lambda each: each.memory_info().rss)

@@ -24,7 +24,7 @@ WARM_UP_ROWS = 2_000
 
 
 def machine(solver: str, threads: int, **options: Any) -> Any:
-    """A solver's estimator; they all call their options the same, and LIBSVM has one thread."""
+    """Make a solver's estimator; all have the same names of options, and LIBSVM has one thread."""
     if solver == "sklearn":
         from sklearn.svm import SVC
 
@@ -34,7 +34,7 @@ def machine(solver: str, threads: int, **options: Any) -> Any:
 
 
 def native(X: np.ndarray, solver: str, layout: str) -> Any:
-    """The rows as the solver computes with them, so that no fit is timed converting them."""
+    """Convert the rows to the solver's own format, so that no conversion is timed."""
     X = X.astype(np.float64 if solver in ("sklearn", "intelex64") else np.float32)
     return sparse.csr_matrix(X) if layout == "csr" else X
 
@@ -42,7 +42,7 @@ def native(X: np.ndarray, solver: str, layout: str) -> Any:
 def fitted(
     data: Path, solver: str, layout: str, threads: int, predict: bool, **options: Any
 ) -> dict[str, Any]:
-    """Fit, and return dual coefficients, test predictions if asked for, seconds and bytes."""
+    """Fit; return dual coefficients, test predictions if requested, seconds and bytes."""
     with np.load(data) as parts:
         X, X_test = (native(parts[name], solver, layout) for name in ("X", "X_test"))
         y = parts["y"]
@@ -73,14 +73,14 @@ def fitted(
 
 
 def clocks() -> np.ndarray:
-    """Wall clock, processor seconds of this process and of all processes of the machine."""
+    """Read the wall clock, and the processor seconds of this process and of the whole machine."""
     busy = psutil.cpu_times()
     everyone = sum(busy) - busy.idle - getattr(busy, "iowait", 0.0)
     return np.array([time.perf_counter(), time.process_time(), everyone])
 
 
 def resident_bytes(peak: bool = False, reset: bool = False) -> int:
-    """Here: this process's resident memory, or its peak since the last reset."""
+    """Return this process's resident memory, or its peak since the last reset, in bytes."""
     if reset:
         # 5 sets the high-water mark back to what is resident now.
         Path("/proc/self/clear_refs").write_text("5")

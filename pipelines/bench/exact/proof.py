@@ -1,6 +1,6 @@
-"""The duality gap of anyone's dual coefficients: float64, over all rows, true offset.
+"""The duality gap of any solver's dual coefficients: float64, over all rows, true offset.
 
-Shares no code with bigscreen, so that ours and the peers' are judged by a third party.
+Shares no code with bigscreen, so that our gaps and the peers' gaps are computed independently.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import threadpoolctl
 
 
 def feasible(coef: np.ndarray, support: np.ndarray, sign: np.ndarray, C: float) -> np.ndarray:
-    """Float64 alpha (n,) of dual coefficients, put back into the box and to ``sum y alpha = 0``.
+    """Compute a feasible alpha, float64 (n,), from rounded dual coefficients.
 
-    Rounding moves single precision coefficients off by about 1e-7; the class with the larger sum
-    is scaled down.
+    It is clipped to the box, and the class with the larger sum is scaled down so that
+    ``sum y alpha = 0``. (Single precision coefficients are off by about 1e-7.)
     """
     alpha = np.zeros(len(sign))
     alpha[support] = np.clip(coef.astype(np.float64) * sign[support], 0.0, C)
@@ -27,7 +27,7 @@ def feasible(coef: np.ndarray, support: np.ndarray, sign: np.ndarray, C: float) 
 
 
 def scores(X: np.ndarray, v: np.ndarray, gamma: float, threads: int) -> np.ndarray:
-    """``sum_j v_j exp(-gamma ||x_i - x_j||^2)`` for every row, in float64."""
+    """Compute ``sum_j v_j exp(-gamma ||x_i - x_j||^2)`` for every row, in float64."""
     support = np.flatnonzero(v)
     B, v = X[support].astype(np.float64), v[support]
     norms = np.einsum("ij,ij->i", B, B)
@@ -49,7 +49,7 @@ def scores(X: np.ndarray, v: np.ndarray, gamma: float, threads: int) -> np.ndarr
 def proof(
     X: np.ndarray, sign: np.ndarray, alpha: np.ndarray, C: float, gamma: float, threads: int
 ) -> dict[str, float]:
-    """Both objectives of w(alpha) with the offset that is best for it, and their gap."""
+    """Compute both objectives of w(alpha) with its best offset, and their gap."""
     u = scores(X, alpha * sign, gamma, threads)
     # In the offset b the hinges' slope climbs by C at every y_i - u_i, from -C x positives.
     positives = int(np.count_nonzero(sign > 0))

@@ -1,10 +1,10 @@
-"""Race of the exact kernel machine: bigscreen's SVC compared with scikit-learn's and oneDAL's.
+"""Race of the exact kernel machine: bigscreen's SVC, scikit-learn's and oneDAL's.
 
     python -m pipelines.bench.exact.race [--only mnist-3-5 covtype] [--repeat 5] [--out FOLDER]
     python -m pipelines.bench.exact.race --far [--only mnist-3-5 covtype]
 
 Every fit is a process of its own, in turns, with the same threads and the same rows. Peers stop at
-their tol of 1e-3; ours has the relative gap of the fastest intelex to reach. All gaps
+their tol of 1e-3; ours must reach the relative gap of the fastest scikit-learn-intelex. All gaps
 are computed here, in float64 over all rows, from each solver's dual coefficients.
 --far: ours and LIBSVM at 1e-6, dual objectives and test predictions side by side.
 """
@@ -38,14 +38,14 @@ CACHES: dict[str, list[dict[str, int]]] = {
 TOL, FAR_TOL = 1e-3, 1e-6
 # Ours stops on scores of its own number format; what rounding adds must not pass the peer's gap.
 MARGIN = 0.99
-# The part of a core that other processes may take before a run's seconds are called in question.
+# Runs are marked as doubtful if other processes took more than this part of a core.
 QUIET = 0.1
 MOST_RATIO, MOST_MEAN = 1.0, 0.5
 MOST_APART, LEAST_AGREEMENT = 1e-5, 0.999
 
 
 class Track:
-    """One task's rows, and fits on them."""
+    """A task of the race: its rows, and fits on them."""
 
     def __init__(self, name: str, work: Path, threads: int) -> None:
         self.name, self.task, self.threads = name, TASKS[name], threads
@@ -54,14 +54,14 @@ class Track:
             self.X, self.y, self.y_test = parts["X"], parts["y"], parts["y_test"]
 
     def variants(self, solver: str) -> list[dict[str, Any]]:
-        """Layouts and cache sizes that a solver is tried with."""
+        """List the layouts and cache sizes with which a solver is tried."""
         layouts = ("dense", "csr") if self.task.sparse else ("dense",)
         return [{"layout": layout, **cache} for layout in layouts for cache in CACHES[solver]]
 
     def fit(
         self, solver: str, variant: dict[str, Any], tol: float, predict: bool
     ) -> dict[str, Any]:
-        """A fit in a process of its own, its gap, and the test error if it is to predict."""
+        """Fit in a process of its own; return its seconds, gap, and test error if requested."""
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "fit.npz"
             order = {
@@ -96,14 +96,14 @@ class Track:
         return record
 
     def best(self, solver: str, tol: float) -> dict[str, Any]:
-        """The fastest of a fit of every variant."""
+        """Fit every variant of a solver; return the fastest."""
         fits = [self.fit(solver, variant, tol, True) for variant in self.variants(solver)]
         return min(fits, key=lambda fit: fit["seconds"])
 
     def race(self, peers: list[str], ours: bool, repeat: int) -> dict[str, Any]:
-        """All solvers in turns; the first round chooses variants and the gap that ours must reach.
+        """Run all solvers in turns; the first round chooses variants, and the gap for ours.
 
-        Of a solver's slower variants only the first fit is made, and left out.
+        A solver's slower variants run in the first round only, and are not reported.
         """
         runs = {peer: [self.best(peer, TOL)] for peer in peers}
         rivals = [peer for peer in peers if peer.startswith("intelex")] or peers
@@ -120,7 +120,7 @@ class Track:
         return {solver: {**medians(fits), "runs": fits} for solver, fits in runs.items()}
 
     def far(self, ours: bool) -> dict[str, Any]:
-        """LIBSVM and ours at 1e-6: how far apart duals and predictions are."""
+        """Run LIBSVM and ours at 1e-6, and compare their duals and predictions."""
         solvers = ("sklearn", OURS) if ours else ("sklearn",)
         found = {each: self.fit(each, self.variants(each)[-1], FAR_TOL, True) for each in solvers}
         reference = found["sklearn"]["predicted"]
@@ -136,7 +136,7 @@ def called(solver: str, variant: dict[str, Any]) -> str:
 
 
 def medians(fits: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the tables show of the fits of one solver; of the gaps the worst."""
+    """Compute the medians of one solver's fits, and its worst gap."""
     seconds = [fit["seconds"] for fit in fits]
     return {
         "seconds": float(np.median(seconds)),
@@ -151,7 +151,7 @@ def medians(fits: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def compared(results: dict[str, Any]) -> dict[str, Any]:
-    """Ours compared with the fastest scikit-learn-intelex of every task, and the ratios' mean."""
+    """Compare ours with the fastest scikit-learn-intelex of every task; average the ratios."""
     tasks = {}
     for name, result in results.items():
         rivals = {peer: part for peer, part in result.items() if peer.startswith("intelex")}
@@ -253,7 +253,7 @@ def main() -> None:
 
 
 def check(given: argparse.Namespace) -> None:
-    """End with a sentence where a peer is not installed."""
+    """End with a sentence if a peer is not installed."""
     wanted = not given.far and any(peer.startswith("intelex") for peer in given.peers)
     if wanted and not importlib.util.find_spec("sklearnex"):
         sys.exit(

@@ -1,4 +1,4 @@
-"""The tasks of the exact machine's race: rows, labels and parameters, the same for everyone."""
+"""The tasks of the exact machine's race: rows, labels and parameters, equal for all solvers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Task:
     sparse: bool = False
 
     def prepared(self, folder: Path) -> Path:
-        """The rows as a file that every fit, a process of its own, reads; made once."""
+        """Write a task's rows once to a file, which every fit's process reads; return the file."""
         path = folder / f"{self.load.__name__}.npz"
         if not path.exists():
             X, y, X_test, y_test = self.load()
@@ -59,7 +59,7 @@ def ijcnn1() -> Parts:
 
 
 def covtype() -> Parts:
-    """Class 2 against the rest, 4,000 of the 20,000 rows held out, columns scaled to [0, 1]."""
+    """Load covtype: class 2 against the rest, 4,000 rows held out, columns scaled to [0, 1]."""
     with lzma.open(common.file("covtype/covtype.20k.data.xz"), "rt") as lines:
         table = np.loadtxt(lines, delimiter=",")
     order = np.random.default_rng(0).permutation(len(table))
@@ -89,7 +89,7 @@ def _mnist() -> Parts:
 
 
 def _images(part: str) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels / 255 and digits of MNIST's IDX files, which have headers of 16 and 8 bytes."""
+    """Read pixels / 255 and digits of MNIST's IDX files, which have headers of 16 and 8 bytes."""
     pixels, digits = (
         np.frombuffer(gzip.decompress(common.file(f"mnist/{part}-{name}").read_bytes()), np.uint8)
         for name in ("images-idx3-ubyte.gz", "labels-idx1-ubyte.gz")

@@ -1,1 +1,1 @@
-"""Paths of C compared with as many cold fits of others."""
+"""Races of paths of C against cold fits of other libraries, one for each value."""

@@ -1,12 +1,12 @@
-"""A path of 20 values of C with an RBF kernel compared with 20 cold fits of scikit-learn-intelex.
+"""A path of 20 values of C with an RBF kernel, against 20 cold fits of scikit-learn-intelex.
 
     python -m pipelines.bench.path.kernel [--repeat 3] [--threads 2] [--out FOLDER] [--quick]
 
 a9a, gamma=1/123, C from .1 to 10, unpenalised offset. Every run is a process of its own, in turns,
-with the same rows and threads. The peer stops at its tol of 1e-3; ours is asked at every point for
-the smallest of its gaps. All gaps are computed here, in float64 over all rows, from each solver's
-dual coefficients. Ours walks four times: each point begun at the one before or at nothing (warm,
-cold), with and without screening. --quick: 1,000 rows and 4 values.
+with the same rows and threads. The peer stops at its tol of 1e-3; ours must reach the smallest of
+the peer's gaps at every point. All gaps are computed here, in float64 over all rows, from each
+solver's dual coefficients. Ours solves the path four times: each point starts at the point before
+or at zero (warm, cold), with and without screening. --quick: 1,000 rows and 4 values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ QUICK_ROWS, QUICK_VALUES = 1_000, 4
 
 
 class Track:
-    """The rows, and runs on them."""
+    """The race's rows, and runs on them."""
 
     def __init__(self, work: Path, threads: int, quick: bool) -> None:
         task = TASKS["a9a"]
@@ -52,7 +52,7 @@ class Track:
         np.savez(self.file, X=X, y=y)
 
     def run(self, prove: bool, **order: Any) -> dict[str, Any]:
-        """One run; ``prove``: with the relative gap of every point."""
+        """Run once; ``prove``: compute the relative gap of every point as well."""
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "run.npz"
             order |= {"data": str(self.file), "out": str(out), "values": self.values.tolist()}
@@ -78,7 +78,7 @@ class Track:
 
 
 def raced(track: Track, peer: str, ways: list[str], repeat: int) -> dict[str, Any]:
-    """All in turns; the peer's first run says how small the gaps of ours have to be."""
+    """Run all in turns; the peer's first run sets the gap that ours must reach."""
     runs: dict[str, list[dict[str, Any]]] = {peer: [], **{way: [] for way in ways}}
     aim = 0.0
     for k in range(repeat):
@@ -94,7 +94,7 @@ def raced(track: Track, peer: str, ways: list[str], repeat: int) -> dict[str, An
 
 
 def medians(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the table shows of the runs of one way."""
+    """Compute the medians of the runs of one way."""
     seconds = [run["seconds"] for run in runs]
     return {
         "seconds": float(np.median(seconds)),
@@ -107,7 +107,7 @@ def medians(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def compared(results: dict[str, Any], peer: str) -> dict[str, Any]:
-    """The ratio of every way, and whether each of its points has a gap no larger."""
+    """Compute each way's ratio of times, and whether all its gaps are at most the peer's."""
     theirs = results[peer]
     return {
         name: {

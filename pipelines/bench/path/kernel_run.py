@@ -16,14 +16,14 @@ import threadpoolctl
 from pipelines.bench.exact.one_fit import WARM_UP_ROWS, clocks, machine, native, resident_bytes
 
 CACHE = 256 << 20
-"""Bytes of kernel columns: what a plan gives columns of flags, computed as fast as memory comes."""
+"""Bytes of cached kernel columns: a plan's choice for rows of flags, whose entries are cheap."""
 
 
 def walked(
     X: Any, y: np.ndarray, values: list[float], gamma: float, threads: int, tol: float,
     warm: bool, screening: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """The points of a path of ours."""
+    """Solve a path by ours; return its points."""
     from bigscreen.data.memory import MemoryDataset
     from bigscreen.features.design import Design
     from bigscreen.fleet.blas import blas_threads
@@ -42,7 +42,7 @@ def walked(
     design, problem = Design(data, Rbf(gamma)), CSvc(1.0, 1, (), "true")
     steps = []
     with blas_threads(1), Inline(threads) as fleet:  # as every fit of ours
-        # A cold fit keeps nothing of the one before.
+        # (A cold fit keeps nothing of the fit before.)
         grids = [values] if warm else [[value] for value in values]
         for grid in grids:
             stage = KernelStage(design, fleet, options=Block(cache=CACHE))
@@ -65,7 +65,7 @@ def fitted(
     X: Any, y: np.ndarray, values: list[float], gamma: float, threads: int, tol: float,
     solver: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """Cold fits of a peer."""
+    """Fit a peer cold at every value."""
     coefs = np.zeros((len(values), len(y)))
     for own, C in zip(coefs, values, strict=True):
         found = machine(solver, threads, C=C, gamma=gamma, tol=tol, cache_size=2000).fit(X, y)

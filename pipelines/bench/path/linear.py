@@ -1,4 +1,4 @@
-"""A path of 100 values of C of a linear machine, compared with as many cold fits of scikit-learn.
+"""A path of 100 values of C of a linear machine, against 100 cold fits of scikit-learn.
 
     python -m pipelines.bench.path.linear [--only ijcnn1 covtype] [--repeat 3] [--quick] [--out DIR]
 
@@ -34,7 +34,7 @@ from pipelines.bench.exact import tasks
 TOL = 1e-4
 FINER = 1e-6
 SHARE = 0.2
-"""Of LIBLINEAR's time, that the path may take."""
+"""Goal: the path takes at most this part of LIBLINEAR's time."""
 EPOCHS = 30_000
 SCREENING = {
     "none": ((), False),
@@ -63,7 +63,7 @@ DATA: dict[str, Callable[[], tuple[Any, np.ndarray]]] = {"ijcnn1": ijcnn1, "covt
 def walked(
     X: Any, y: np.ndarray, values: np.ndarray, tol: float, screening: str, warm: bool
 ) -> tuple[list[Step], np.ndarray]:
-    """The steps of a path from the arrays on, and its seconds (wall, processor)."""
+    """Solve a path from arrays; return its points, and its seconds (wall, processor)."""
     rules, dynamic = SCREENING[screening]
     began = _clocks()
     stage = ColumnsStage(X)
@@ -74,7 +74,7 @@ def walked(
 
 
 def cold_fits(X: Any, y: np.ndarray, values: np.ndarray) -> tuple[list[tuple], np.ndarray]:
-    """(w, converged) of LIBLINEAR at every value, and the seconds of all (wall, processor)."""
+    """Fit LIBLINEAR at every value; return (w, converged) of each, and the total seconds."""
     found = []
     began = _clocks()
     for C in values:
@@ -89,7 +89,7 @@ def cold_fits(X: Any, y: np.ndarray, values: np.ndarray) -> tuple[list[tuple], n
 
 
 def compared(name: str, values: np.ndarray, repeat: int) -> dict[str, Any]:
-    """One data set: both in turns, and what screening and warm starts bring."""
+    """Run both in turns on one data set, and measure the effect of screening and warm starts."""
     X, y = DATA[name]()
     theirs = sparse.csr_array(X).astype(np.float64)  # the rows as LIBLINEAR keeps them
     seconds: dict[str, list[np.ndarray]] = {"path": [], "finer": [], "fits": []}
@@ -125,7 +125,7 @@ def compared(name: str, values: np.ndarray, repeat: int) -> dict[str, Any]:
 
 
 def _proved(steps: list[Step]) -> list[float]:
-    """Relative gaps, rounding included."""
+    """Compute the relative gaps of a path's points, including rounding."""
     return [(own.gap + own.rounding) / own.primal for own in (step.solved for step in steps)]
 
 
