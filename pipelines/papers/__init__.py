@@ -1,1 +1,1 @@
-"""What the papers' experiments share, their data sets, and one page with all that came out."""
+"""Shared parts of the papers' experiments: data sets, tables, and a page with all results."""

@@ -1,4 +1,4 @@
-"""What the papers' experiments share: a path walked several ways, tables, figures, records."""
+"""Shared parts of the papers' experiments: paths solved in several ways, tables, figures."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from bigscreen.report import report
 from bigscreen.screening.sequential import PathRule, Screened, screen
 
 BEYOND = "beyond warm starts"
-"""Heads the column of: seconds of the warm-started path without a rule over those with it."""
+"""Column heading: seconds of the warm-started path without a rule, over its seconds with it."""
 
 SHORT = 0.8
-"""Part of a printed ratio below which it counts as not reproduced."""
+"""A printed ratio counts as not reproduced if ours is below this part of it."""
 
 
 def question(doc: str | None) -> str:
-    """The question that the docstring of an experiment begins with."""
+    """Return the question with which an experiment's docstring begins."""
     return str(doc).splitlines()[0].removesuffix(".")
 
 
 def arguments(
     description: str, sets: Sequence[str] = (), rows: int | None = None
 ) -> argparse.ArgumentParser:
-    """The options that every experiment of a paper has."""
+    """Make the parser with the options that every experiment of a paper has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, help="folder for the JSON record and the figures")
     most = f" [{rows}]" if rows else ""
@@ -48,7 +48,7 @@ def arguments(
 
 
 class CloseEnds(Walk):
-    """A walk whose first and last point are solved to a gap of their own."""
+    """A walk whose first and last points are solved to another gap than the others."""
 
     def __init__(self, *given: Any, tol: float) -> None:
         super().__init__(*given)
@@ -72,15 +72,16 @@ def walked(
     settings: PathSettings,
     ends: float | None = None,
 ) -> dict[str, Any]:
-    """Walk a path; its points, and where its seconds went.
+    """Solve a path; return its points, and where its seconds went.
 
-    ``ends``: relative gap of the first and the last point, where it is not that of the others.
+    ``ends``: relative gap of the first and the last point, if it differs from the others'.
 
     Returns
     -------
     dict
-        points: records of ``path.Step``; total: seconds of it all; init: of the points solved from
-        nothing; rules: of the rules alone; support: of every point; steps: the ``Step`` objects.
+        points: records of ``path.Step``; total, init, rules: seconds of everything, of the points
+        solved from zero, and of the rules; support: support rows of every point; steps: the
+        ``Step`` objects.
     """
     weights = np.ones(len(y))
     with threadpool_limits(1, "blas"):
@@ -104,17 +105,17 @@ def walked(
 def screened(
     stage: Stage, steps: Sequence[Step], rule: PathRule, k: int, ends: bool = False
 ) -> Screened:
-    """What a rule alone identifies at point k from the one before."""
+    """Screen with one rule at point k from the point before; return what it identifies."""
     dual, value = steps[k].dual, steps[k].record["value"]
     past = [steps[max(k - 1, 0)].past, *([steps[-1].past] if ends else [])]
     return screen(dual, value, [rule], past, stage.products, stage.norms)
 
 
 def rejected(stage: Stage, walk: Mapping[str, Any], rule: Any, ends: bool) -> np.ndarray:
-    """Shares of ALL rows that a rule alone identifies at every point: (points, 2), at lo and hi.
+    """Compute the shares of ALL rows that one rule identifies: (points, 2), at lo and at hi.
 
-    The first point (and the last one of a rule that needs both ends) is solved beforehand; there
-    the rule is handed the solution itself, as in the papers' figures.
+    The first point (and the last, for a rule that needs both ends) is solved beforehand; there the
+    rule receives the solution itself, as in the papers' figures.
     """
     steps = walk["steps"]
     found = np.empty((len(steps), 2))
@@ -125,7 +126,7 @@ def rejected(stage: Stage, walk: Mapping[str, Any], rule: Any, ends: bool) -> np
 
 
 def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, Any]:
-    """Print a table; returns it as the record keeps it."""
+    """Print a table; return it in the form that records keep."""
     shown = Table(title=title, title_justify="left")
     for head in heads:
         shown.add_column(head, justify="left" if head == heads[0] else "right")
@@ -137,12 +138,12 @@ def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) ->
 
 
 def beside(ours: float, printed: float | None) -> str:
-    """A number with the paper's in brackets."""
+    """Format a number, followed by the paper's number in brackets."""
     return f"{ours:.2f}" + ("" if printed is None else f" ({printed:g})")
 
 
 def stacked(ax: Any, values: np.ndarray, shares: np.ndarray, title: str) -> None:
-    """Stacked areas of what a rule identified at the two ends."""
+    """Draw stacked areas of the shares that a rule identified at the two bounds."""
     labels = ["at the lower end", "at the upper end"]
     ax.stackplot(values, shares.T, labels=labels, alpha=0.8, colors=["tab:blue", "tab:red"])
     ax.set_xscale("log")
@@ -152,7 +153,7 @@ def stacked(ax: Any, values: np.ndarray, shares: np.ndarray, title: str) -> None
 
 
 def canvas(rows: int, columns: int) -> Any:
-    """A figure of this many axes: (figure, axes as an array (rows, columns))."""
+    """Make a figure with the given number of axes: (figure, axes as an array (rows, columns))."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4 * columns, 3.2 * rows), layout="constrained")
@@ -160,7 +161,7 @@ def canvas(rows: int, columns: int) -> Any:
 
 
 def keep(out: Path | None, name: str, record: dict[str, Any], figures: Mapping[str, Any]) -> None:
-    """Write NAME.json and the figures; the record names the figures, for the report."""
+    """Write NAME.json and the figures; the record names the figures' files, for the report."""
     if out is None:
         return
     out.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""The data sets of the papers' experiments, as far as they are available; what stands in says so.
+"""The data sets of the papers' experiments, or stand-ins, whose description says so.
 
-Features come back as float64 (n, d). Wang's sets have every column standardised (its mean 0, its
-standard deviation 1; constant columns 0) unless a set says otherwise: the paper does not say how it
-scaled. Yang's are as published, like the one real set that its authors publish.
+Features are float64 (n, d). Wang's sets have standardised columns (mean 0, standard deviation 1;
+constant columns 0) unless a set says otherwise: the paper does not say how it scaled. Yang's sets
+are as published, like the one real set that its authors publish.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from sklearn.datasets import load_svmlight_file
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows, labels -1 and +1 or targets, and what a reader must know of them.
+    """A data set: rows, labels -1 and +1 or targets, and a note on how it differs from the paper's.
 
     Attributes
     ----------
     X : float64 (n, d)
     y : float64 (n,)
     about : str
-        Where it differs from, or what is assumed of, the paper's set; empty: it is the set.
+        How it differs from the paper's set, or what is assumed; empty if it is the paper's set.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Rows:
     about: str = ""
 
     def first(self, rows: int | None) -> Rows:
-        """At most this many rows, drawn at random but always the same."""
+        """Draw at most the given number of rows at random, with a fixed seed."""
         if rows is None or rows >= len(self.y):
             return self
         pick = np.sort(np.random.default_rng(0).permutation(len(self.y))[:rows])
@@ -47,7 +47,7 @@ class Rows:
         return replace(self, X=self.X[pick], y=self.y[pick], about=about)
 
     def split(self, test: float, seed: int) -> tuple[Rows, Rows]:
-        """A training and a test part, at random."""
+        """Split the rows at random into a training and a test part."""
         order = np.random.default_rng(seed).permutation(len(self.y))
         cut = len(self.y) - round(test * len(self.y))
         parts = np.sort(order[:cut]), np.sort(order[cut:])
@@ -55,7 +55,7 @@ class Rows:
 
 
 def folder() -> Path:
-    """The folder of the real data sets; ends the script with a sentence if there is none."""
+    """Return the folder of the real data sets; end the script with a sentence if there is none."""
     default = Path(__file__).resolve().parents[3] / "shared" / "data"
     found = Path(os.environ.get("BIGSCREEN_DATA", default))
     if not found.is_dir():
@@ -64,7 +64,7 @@ def folder() -> Path:
 
 
 def path(name: str) -> Path:
-    """A file of the data folder; ends the script with a sentence if it is missing."""
+    """Return a file of the data folder; end the script with a sentence if it is missing."""
     found = folder() / name
     if not found.exists():
         sys.exit(f"error: {found} is missing; put it there or leave this data set out with --only")
@@ -73,7 +73,7 @@ def path(name: str) -> Path:
 
 # -- wang 2014 -------------------------------------------------------------------------------------
 def toy(mu: float, rows: int = 1000, seed: int = 0) -> Rows:
-    """Two normal classes around +-(mu, mu) of standard deviation .75, not standardised."""
+    """Make two normal classes around +-(mu, mu) of standard deviation .75, not standardised."""
     draw = np.random.default_rng(seed)
     X = 0.75 * draw.standard_normal((2 * rows, 2))
     y = np.repeat([1.0, -1.0], rows)
@@ -81,14 +81,14 @@ def toy(mu: float, rows: int = 1000, seed: int = 0) -> Rows:
 
 
 def ijcnn1() -> Rows:
-    """Training rows as published (scaled by its authors)."""
+    """Load ijcnn1's training rows as published (scaled by its authors)."""
     with bz2.open(path("ijcnn1/ijcnn1.trn.bz2")) as lines:
         X, y = load_svmlight_file(lines, n_features=22)
     return Rows("ijcnn1", X.toarray(), y, "columns as published")
 
 
 def wine() -> Rows:
-    """Red against white; with the quality as a feature there are the paper's 12."""
+    """Load wine, red against white; with the quality as a feature it has the paper's 12."""
     tables = [_table(path(f"winequality/winequality-{c}.csv")) for c in ("red", "white")]
     X = np.concatenate(tables)
     y = np.repeat([1.0, -1.0], [len(table) for table in tables])
@@ -97,7 +97,7 @@ def wine() -> Rows:
 
 
 def covtype_6_7() -> Rows:
-    """Classes 6 and 7 among the first 20,000 rows: 4,320 of the paper's 37,877."""
+    """Load classes 6 and 7 of covtype's first 20,000 rows: 4,320 of the paper's 37,877."""
     table = _table(path("covtype/covtype.20k.data.xz"), ",")
     table = table[np.isin(table[:, -1], (6, 7))]
     y = np.where(table[:, -1] == 6, 1.0, -1.0)
@@ -106,7 +106,7 @@ def covtype_6_7() -> Rows:
 
 
 def magic() -> Rows:
-    """LAD on the class as a number, -1 or +1."""
+    """Load magic with the class as a number, -1 or +1, for LAD."""
     lines = _text(path("magic/magic04.data.xz"))
     cells = [line.split(",") for line in lines if line]
     X = np.array([row[:-1] for row in cells], dtype=np.float64)
@@ -133,7 +133,7 @@ def abalone() -> Rows:
 
 
 def winequality() -> Rows:
-    """White wines of quality 7 or more: 1,060 positive rows, as the paper has."""
+    """Load white wines, quality 7 or more against the rest: the paper's 1,060 positive rows."""
     table = _table(path(FILES["Winequality"]))
     y = np.where(table[:, -1] >= 7, 1.0, -1.0)
     return Rows("Winequality", table[:, :-1], y, "positive: quality 7 or more")
@@ -156,14 +156,14 @@ def pima() -> Rows:
 
 
 def adult() -> Rows:
-    """a9a: Adult with its columns as 123 zeros and ones, kept as they are."""
+    """Load a9a: Adult with its columns as 123 zeros and ones, unscaled."""
     with lzma.open(path(FILES["Adult"])) as lines:
         X, y = load_svmlight_file(lines, n_features=123)
     return Rows("Adult", X.toarray(), y, "a9a: 32,561 rows, 123 binary columns")
 
 
 def mnist_1_against(digit: int) -> tuple[Rows, Rows]:
-    """Digit 1 (+) against another, training and test images, pixels / 255."""
+    """Load digit 1 (+) against another digit: training and test images, pixels / 255."""
     parts = []
     for part in ("train", "t10k"):
         pixels, digits = (
@@ -188,12 +188,12 @@ ARTIFICIAL = {
 
 
 def artificial(name: str) -> Rows:
-    """One of the six toy sets of figure 4, as published."""
+    """Load one of the six toy sets of figure 4, as published."""
     return replace(_mat(f"nusvm/{ARTIFICIAL[name]}.mat"), name=name)
 
 
 def normals(negative: float, rows: int = 1000, seed: int = 0) -> Rows:
-    """Figure 7's normals: mean .5 for the positive class, 20 % as many negatives around another."""
+    """Make figure 7's normals: positives around .5, a fifth as many negatives elsewhere."""
     draw = np.random.default_rng(seed)
     y = np.repeat([1.0, -1.0], [rows, rows // 5])
     X = draw.standard_normal((len(y), 2)) + np.where(y > 0, 0.5, negative)[:, None]
@@ -216,7 +216,7 @@ FILES = {
     "Winequality": "winequality/winequality-white.csv",
     "Adult": "a9a/a9a.xz",
 }
-"""Where the sets of Yang's tables are, as far as something here reads them."""
+"""Files of the sets of Yang's tables that these experiments can read."""
 
 LARGER = (
     *("Banknote", "HCV-Egy", "CMC", "Yeast", "Wifi-localization", "CTG", "Abalone"),
@@ -234,11 +234,11 @@ TABLES = {
     "VII": BENCHMARK,
     "VIII": ("Epiletic", "Nursery", "credit card", "Accelerometer", "Adult"),
 }
-"""The sets of Yang's tables as it prints them."""
+"""The sets of each of Yang's tables, in the paper's order."""
 
 
 def there(table: str) -> str:
-    """How many of a table's sets are in the data folder, and which."""
+    """Say how many of a table's sets are in the data folder, and which."""
     names = TABLES[table]
     found = [name for name in names if name in FILES and (folder() / FILES[name]).exists()]
     which = f": {', '.join(found)}" if found else ""
@@ -261,7 +261,7 @@ def _table(file: Path, delimiter: str | None = None) -> np.ndarray:
 
 
 def _arff(name: str) -> np.ndarray:
-    """The cells of an ARFF file without missing values, as text."""
+    """Read the cells of an ARFF file without missing values, as text."""
     lines = [line.strip() for line in _text(path(name))]
     start = next(i for i, line in enumerate(lines) if line.lower().startswith("@data"))
     rows = [line for line in lines[start + 1 :] if line and not line.startswith("%")]

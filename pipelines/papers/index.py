@@ -1,9 +1,8 @@
-"""Every numbered table and figure of the papers, and what came of it: a word, and why.
+"""An index of the papers' numbered tables and figures, with a verdict and a reason for each.
 
-Words: agrees; differs; substitute data; not reproducible; no number printed (a drawing whose curves
-are repeated: the eye is the judge); not run. An experiment that says a verdict itself
-(``verdicts`` in its record) has the word; of the others it follows from what they list as not
-reproduced.
+Verdicts: agrees; differs; substitute data; not reproducible; no number printed (a drawing whose
+curves are repeated, to be compared by eye); not run. If an experiment's record has ``verdicts``,
+they are used; else the verdict follows from its list of results that are not reproduced.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ import numpy as np
 from pipelines.papers import data_sets
 
 NEAR = 0.05
-"""Difference of a share of rows from the one that a text speaks of up to which they agree."""
+"""A share of rows agrees with a share in the paper's text if they differ by at most this."""
 
 
 class Verdict(NamedTuple):
-    """What is said of a table or figure."""
+    """The verdict on a table or figure, with its reason."""
 
     word: str
     why: str = ""
@@ -31,22 +30,23 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Item:
-    """A numbered table or figure.
+    """A numbered table or figure of a paper.
 
     Attributes
     ----------
     name : str
         As printed, such as "table 2".
     experiment : str
-        The module that repeats it; empty: none does.
+        The module that repeats it; empty if none does.
     why : str
-        What is to be said of it in any case: why nothing repeats it, which data it has.
+        A remark in any case: why nothing repeats it, or which data it has.
     claims : dict
-        Shares of rows that the text says a rule rejects, by data set, where figures have no number.
+        Shares of rows that a rule rejects according to the text, by data set, if figures print no
+        number.
     drawing : bool
-        It prints no number that could be compared.
+        Whether it prints no number that could be compared.
     measured : callable or None
-        Says the verdict itself, where no experiment is needed.
+        Computes the verdict, if no experiment is needed.
     """
 
     name: str
@@ -58,11 +58,11 @@ class Item:
 
 
 DIGITS = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
-"""Training images of every digit as Yang's table IX prints them."""
+"""Numbers of training images of the digits, as Yang's table IX prints them."""
 
 
 def at_hand(name: str) -> Path | None:
-    """A file of the data folder, or None: what ends a script does not end the page."""
+    """Return a file of the data folder, or None if it is missing."""
     try:
         return data_sets.path(name)
     except SystemExit:
@@ -70,7 +70,7 @@ def at_hand(name: str) -> Path | None:
 
 
 def digits() -> Verdict:
-    """Table IX, counted."""
+    """Compare table IX with the counted images."""
     file = at_hand("mnist/train-labels-idx1-ubyte.gz")
     if file is None:
         return Verdict("not run", "mnist is not in the data folder")
@@ -123,7 +123,7 @@ DOCUMENTS: dict[str, tuple[Item, ...]] = {
 
 
 def verdict(item: Item, record: Mapping[str, Any], run: Mapping[str, Any] | None) -> Verdict:
-    """What is said of a table or figure, by the record of its experiment and how that ran."""
+    """Decide the verdict on a table or figure by the record of its experiment and its exit."""
     if item.measured is not None:
         return item.measured()
     if not item.experiment:
@@ -152,7 +152,7 @@ def verdict(item: Item, record: Mapping[str, Any], run: Mapping[str, Any] | None
 
 
 def claimed(claims: Mapping[str, float], record: Mapping[str, Any]) -> Verdict:
-    """Of what a text says that DVI rejects: its share of all rows, the mean over the grid."""
+    """Compare the shares that the text says DVI rejects with our means over the grid."""
     found = {}
     for one in record.get("sets", ()):
         if one["name"] in claims:

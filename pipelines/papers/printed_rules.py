@@ -1,8 +1,9 @@
 """DVI, SSNSV, ESSNSV and SRBO word for word as the papers print them. UNSAFE for inexact input.
 
-Each takes the point before for an exact optimum, as its theorem does; from a solver that stopped
-early it removes support vectors. They exist to be compared with, and to show that the safety tests
-notice: nothing in the package uses them. The safe forms are in ``bigscreen.screening.sequential``.
+Each assumes that the point before is an exact optimum, as its theorem does; after a solver that
+stopped early it removes support vectors. They exist for comparison, and to show that the safety
+tests detect this; the package does not use them. The safe forms are in
+``bigscreen.screening.sequential``.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from bigscreen.screening.sequential import Essnsv, Ssnsv
 
 @dataclass(frozen=True)
 class LiteralDvi:
-    """wang, corollary 8: ``||w* - (C + C0) / (2 C0) w0|| <= (C - C0) / (2 C0) ||w0||``."""
+    """DVI (Wang et al., corollary 8).
+
+    ``||w* - (C + C0) / (2 C0) w0|| <= (C - C0) / (2 C0) ||w0||``.
+    """
 
     name: str = "dvi (literal)"
     safe: bool = False
@@ -47,7 +51,7 @@ class LiteralDvi:
 
 @dataclass(frozen=True)
 class LiteralSsnsv:
-    """wang, equation (25)."""
+    """SSNSV, Wang et al., equation (25)."""
 
     name: str = "ssnsv (literal)"
     safe: bool = False
@@ -61,7 +65,7 @@ class LiteralSsnsv:
 
 @dataclass(frozen=True)
 class LiteralEssnsv:
-    """wang, equation (26)."""
+    """ESSNSV, Wang et al., equation (26)."""
 
     name: str = "essnsv (literal)"
     safe: bool = False
@@ -75,7 +79,7 @@ class LiteralEssnsv:
 
 @dataclass(frozen=True)
 class LiteralSrbo:
-    """yang, theorem 1 and corollary 1, the abs() that hides a negative r^2 included."""
+    """SRBO, Yang et al., theorem 1 and corollary 1, with the abs() that hides a negative r^2."""
 
     name: str = "srbo (literal)"
     safe: bool = False
@@ -100,9 +104,10 @@ class LiteralSrbo:
 
 
 def srbo_decisions(dual: Dual, region: Region, norms: NDArray[np.float64]) -> NDArray[np.int8]:
-    """yang, corollary 3: rho between the bounds of ONE row, that of order ``l - nu l`` by ``Z c``.
+    """Decide rows by Yang et al., corollary 3: rho between ONE row's bounds.
 
-    Where rows have different norms the row of that order at the optimum can be another one.
+    It is the row of order ``l - nu l`` by ``Z c``. If rows have different norms, the row of this
+    order at the optimum can be another one.
     """
     z = dual.sign * region.centre.values
     reach = region.radius * norms

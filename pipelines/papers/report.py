@@ -1,11 +1,11 @@
-"""The papers' experiments, as far as their data are here, and one page with what came out.
+"""Runs the papers' experiments for which there is data, and writes one page with the results.
 
     python -m pipelines.papers.report --out FOLDER [--quick] [--only wang2014.toys ...]
 
-Each runs as a process of its own, one after the other; what it prints is kept in FOLDER. The page,
-FOLDER/papers.html, holds everything there is a record of, figures included. It begins with what of
-the papers is not reproduced and with an index of their numbered tables and figures; an experiment
-that failed is on it with what it said, and the command ends with 1.
+Each experiment runs in a process of its own; its output is kept in FOLDER. The page,
+FOLDER/papers.html, shows all records in the folder, with figures. It begins with the results that
+are not reproduced, and an index of the papers' numbered tables and figures. If an experiment
+failed, the page shows its error, and the command exits with 1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pipelines.papers.index import DOCUMENTS, verdict
 
 @dataclass(frozen=True)
 class Experiment:
-    """A module of the pipelines, and options that make it a matter of seconds."""
+    """An experiment: a module of the pipelines, and the options for a run of some seconds."""
 
     name: str
     quick: str
@@ -89,10 +89,10 @@ def main() -> None:
 
 
 def run(one: Experiment, out: Path, quick: bool) -> dict[str, Any]:
-    """Run an experiment; its command, seconds, exit status and the end of what it complained of."""
+    """Run an experiment; return its command, seconds, exit status and the end of its errors."""
     options = one.quick.split() if quick else []
     print(f"{one.name} {' '.join(options)}", flush=True)
-    # A record of an earlier run must not pass for this one's.
+    # (Remove records of earlier runs.)
     (out / f"{one.name}.json").unlink(missing_ok=True)
     # A core type set from outside can halve the speed of OpenBLAS.
     environment = {name: text for name, text in os.environ.items() if name != "OPENBLAS_CORETYPE"}
@@ -117,7 +117,7 @@ def run(one: Experiment, out: Path, quick: bool) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What times depend on besides the code."""
+    """Describe the machine, on which times depend."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names_of_cpu = [line for line in lines if "model name" in line]
@@ -154,7 +154,7 @@ pre { white-space: pre-wrap; font-size: .8rem; }
 
 
 def written(out: Path, runs: dict[str, dict[str, Any]]) -> str:
-    """The page: self-contained HTML of all records in the folder."""
+    """Make the page: self-contained HTML with all records in the folder."""
     facts = ", ".join(f"{name} {value}" for name, value in machine().items())
     parts = [
         '<!doctype html><html lang="en"><meta charset="utf-8">',
@@ -189,7 +189,7 @@ def written(out: Path, runs: dict[str, dict[str, Any]]) -> str:
 
 
 def _index(out: Path, runs: dict[str, dict[str, Any]]) -> list[str]:
-    """Every numbered table and figure, with its verdict."""
+    """Make the index of all numbered tables and figures with their verdicts."""
     rows = []
     for document, items in DOCUMENTS.items():
         for item in items:

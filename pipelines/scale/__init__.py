@@ -1,1 +1,1 @@
-"""The main job on large data sets, or on stand-ins of their shape."""
+"""Fits on large data sets, or on stand-ins of their shape."""

@@ -1,4 +1,4 @@
-"""What the scripted experiments share: options, where the rows come from, fits, table and JSON."""
+"""Shared parts of the large experiments: options, sources of rows, fits, table and JSON."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from bigscreen.train.run import train
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
-    """The options that every experiment has."""
+    """Make the parser with the options that every experiment has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument(
         "--data", nargs="+", metavar="FILE", help="the real file(s) [a stand-in of the same shape]"
@@ -57,19 +57,19 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 class Experiment:
-    """One run: a store, a fleet, and the record that grows.
+    """A run of an experiment: its store, its fleet, and its record.
 
     Parameters
     ----------
     name : str
     given : Namespace
-        Of `arguments`.
+        The parsed options (see `arguments`).
     standin : callable
-        Makes the rows, ``standin(rows, seed)``, where there is no real file.
+        ``standin(rows, seed)`` makes rows if no real file is given.
     full_rows : int
-        Rows of the real data set.
+        The number of rows of the real data set.
     about : str
-        What the stand-in is.
+        A description of the stand-in.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Experiment:
 
     @contextmanager
     def ready(self, holdout: float, **options: Any) -> Iterator[None]:
-        """Ingest with a hold-out, and start what computes; `options` are those of a real file."""
+        """Ingest with a hold-out, and start the fleet; `options` are for ingesting a real file."""
         given = self.given
         with tempfile.TemporaryDirectory(prefix="bigscreen-") as temporary:
             self.folder = given.work or Path(temporary)
@@ -106,7 +106,7 @@ class Experiment:
     fleet: Fleet
 
     def fit(self, name: str, **options: Any) -> None:
-        """Fit unless that is done, evaluate on the hold-out, keep both in the record."""
+        """Fit unless the model exists, evaluate on the hold-out, and record both."""
         file, work = self.folder / f"{name}.bsm", self.folder / f"work-{name}"
         resume = (work / "problem.json").exists()
         chosen = TrainOptions(seed=self.given.seed, work=work, resume=resume, **options)
@@ -159,7 +159,7 @@ class Experiment:
         return self.made[1]
 
     def _ingest(self, holdout: float, options: dict[str, Any]) -> tuple[Dataset, Dataset | None]:
-        """The rows to train on and those held out: as they are in the folder, if they are."""
+        """Ingest the rows to train on and to hold out, or open the stores in the folder."""
         given = self.given
         scale = options.pop("scale", "none")
         store, rest = self.folder / "data.store", self.folder / "data-holdout.store"
@@ -198,7 +198,7 @@ def physics(
     holdout: float,
     rule: tuple[float, float],
 ) -> None:
-    """Two labels of dense rows, the label first: a Nystrom-kernel machine and a linear one."""
+    """Compare a Nystrom machine with a linear one on dense rows of two labels, label first."""
     parser = arguments(description)
     parser.add_argument("--landmarks", type=int, default=1000, metavar="M", help="[1000]")
     parser.add_argument("--gamma", type=float, default=1 / 32, help="[1/32]")

@@ -1,4 +1,4 @@
-"""HIGGS (11,000,000 x 28, two labels): a Nystrom-kernel machine compared with a linear one.
+"""HIGGS (11,000,000 x 28, two labels): a Nystrom machine and a linear one.
 
     python -m pipelines.scale.higgs [--data HIGGS.csv.gz] [--rows N] [--landmarks M] [--work FOLDER]
                              [--scheduler tcp://HOST:8786 | --workers N] [--pages FOLDER]

@@ -1,4 +1,4 @@
-"""How fast sources are ingested, compared with `pyarrow.csv` alone: MB of the file a second.
+"""Ingest speed by source format, compared with `pyarrow.csv` alone: MB of the file per second.
 
     python -m pipelines.scale.ingest [--rows 300000] [--times 3] [--out FOLDER]
 
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def timed(work: Path, n: int, times: int = 2) -> dict[str, tuple[float, float, float]]:
-    """MB, and least seconds of processors and by the clock, of every way."""
+    """Time every way; return MB, and its least processor and wall seconds."""
     write(work, n)
 
     def sources(name: str, **options: Any) -> dict[str, Callable[[], Any]]:
@@ -95,14 +95,14 @@ def timed(work: Path, n: int, times: int = 2) -> dict[str, tuple[float, float, f
 
 
 def cost(way: Callable[[], Any]) -> tuple[float, float]:
-    """Processor seconds, and seconds by the clock."""
+    """Measure the processor seconds and wall seconds of a call."""
     core, clock = time.process_time(), time.perf_counter()
     way()
     return time.process_time() - core, time.perf_counter() - clock
 
 
 def write(work: Path, n: int) -> None:
-    """Write one set of rows in every format."""
+    """Write the rows in every format."""
     table = np.concatenate([np.column_stack([y, X]) for X, y in susy_like(n)])
     np.savetxt(work / "rows.csv", table, delimiter=",", fmt="%.8e")
     with open(work / "rows.csv", "rb") as text, gzip.open(work / "rows.csv.gz", "wb", 6) as packed:

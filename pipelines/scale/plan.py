@@ -1,4 +1,4 @@
-"""The memory that `bigscreen plan` says next to what twelve fits take.
+"""The memory that `bigscreen plan` predicts, compared with the memory of twelve fits.
 
     python -m pipelines.scale.plan [--only NAME ...] [--scale 1] [--out FOLDER] [--work FOLDER]
 
@@ -24,7 +24,7 @@ MEMORY_WITHIN = 1.25
 
 
 def normal(n: int, d: int, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Standard normal rows, two labels by a sum of squares and noise."""
+    """Make standard normal rows, and two labels by a sum of squares and noise."""
     for k, start in enumerate(range(0, n, 1 << 14)):
         rng = np.random.default_rng([seed, k])
         X = rng.standard_normal((min(1 << 14, n - start), d)).astype(np.float32)
@@ -33,7 +33,7 @@ def normal(n: int, d: int, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarr
 
 
 class Case(NamedTuple):
-    """One fit: what makes its rows, how many, and its options."""
+    """A case: how its rows are made, how many, and the options of its fit."""
 
     rows: Callable[[int], Any]
     n: int
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def one(case: Case, work: Path, number: int, scale: float) -> dict[str, Any]:
-    """Plan and measurement of one case."""
+    """Plan and measure one case."""
     n = max(1000, int(case.n * scale))
     # Cases of the same rows share their store.
     alike = (k for k, other in enumerate(CASES.values()) if (other.rows, other.n) == case[:2])

@@ -1,13 +1,13 @@
-"""What `bigscreen plan` says of each process of a fit on workers, compared with what each takes.
+"""The memory that `bigscreen plan` predicts for each process of a fit on workers, and the peaks.
 
     python -m pipelines.scale.processes
     python -m pipelines.scale.processes --kill 1 --only "1,000,000 rows, m=300, stored, 1200 MiB"
 
 Six fits on two worker processes of this machine, each in the memory that it is allowed, most of
-them in less than their rows or features take. Every row is made up. The plan is made first,
-then the same options are fitted, and the memory (PSS) of every process is looked at five times a
-second. Asked: no process holds more than the plan says, and every fit ends. With ``--kill``
-this many workers are killed, one after the other, once the solve has begun. The case
+them in less than their rows or features take. Every row is made up. The plan is made first, then
+the same options are fitted, and the memory (PSS) of every process is read five times a second.
+Required: no process holds more than the plan says, and every fit ends. With ``--kill N``, N workers
+are killed, one after the other, once the solve has begun. The case
 "5,000,000 rows" needs 20 GB of disk, and runs only where it is named.
 """
 
@@ -33,7 +33,7 @@ LOOK_SECONDS = 0.2
 
 
 class Case(NamedTuple):
-    """One fit: what makes its rows, how many, and its options."""
+    """A case: how its rows are made, how many, and the options of its fit."""
 
     rows: Callable[[int], Any]
     n: int
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def one(case: Case, work: Path, scale: float, kill: int = 0) -> dict[str, Any]:
-    """Plan and peaks of one case."""
+    """Plan one case, and measure its peaks."""
     n = max(1000, int(case.n * scale))
     store, model = work / f"rows-{n}.store", work / "model.bsm"
     if not store.exists():
@@ -112,7 +112,7 @@ def one(case: Case, work: Path, scale: float, kill: int = 0) -> dict[str, Any]:
 
 
 def watched(words: tuple[object, ...], kill: int) -> tuple[list[int], int]:
-    """The peaks of a command's own process and of its largest worker; how many were killed."""
+    """Watch a command: the peaks of its process and its largest worker; how many were killed."""
     code = "from bigscreen.cli import main; main(prog_name='bigscreen')"
     line = [sys.executable, "-c", code, *map(str, words)]
     print("$", "bigscreen", *line[3:], flush=True)
@@ -138,7 +138,7 @@ def watched(words: tuple[object, ...], kill: int) -> tuple[list[int], int]:
 
 
 def workers_of(number: int) -> list[psutil.Process]:
-    """The worker processes of a command."""
+    """Find the worker processes of a command."""
     try:
         found = psutil.Process(number).children(recursive=True)
         return [one for one in found if "spawn_main" in " ".join(one.cmdline())]
@@ -147,13 +147,13 @@ def workers_of(number: int) -> list[psutil.Process]:
 
 
 def note(peaks: list[int], place: int, process: psutil.Process) -> None:
-    """Keep the largest memory of a process."""
+    """Update the largest memory of a process."""
     with contextlib.suppress(psutil.Error):  # it has just ended
         peaks[place] = max(peaks[place], process.memory_full_info().pss)
 
 
 def solving(told: Path) -> bool:
-    """Whether the journal of a fit says that its solve has begun."""
+    """Whether a fit's log says that its solve has begun."""
     try:
         events = [json.loads(line) for line in told.read_text().splitlines()]
     except (OSError, ValueError):

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def beside(folder: Path, C: float) -> dict[str, Any]:
-    """What LinearSVC makes of the rows in a folder: seconds, primal objective, error, memory."""
+    """Fit LinearSVC to the rows in a folder: seconds, primal objective, error, memory."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_fit, (folder, C))
 
@@ -75,13 +75,13 @@ def _fit(folder: Path, C: float) -> dict[str, Any]:
 
 
 def _rows(path: Path) -> tuple[csr_array, Any]:
-    """All rows of a store, and the codes of their labels."""
+    """Load all rows of a store, and the codes of their labels."""
     data = Dataset.open(path.with_suffix(".store"))
     return data.X(0, data.n_rows), data.y(0, data.n_rows)
 
 
 def show(record: dict[str, Any]) -> None:
-    """Our linear machine and LinearSVC, a line each."""
+    """Print a line each for our linear machine and LinearSVC."""
     ours, theirs = record["fits"]["linear"], record["linear_svc"]
     lines = (
         ("ours", ours["primal"], ours["seconds"]["total"], ours["peak_pss_bytes"],

@@ -1,12 +1,11 @@
-"""A round by a fleet's hosts (Dask actors, called directly) compared with a round of Dask futures.
+"""The overhead of a round by a fleet's hosts (Dask actors), compared with Dask futures.
 
     python -m pipelines.scale.rounds [--workers 1 2 4 8] [--rounds 40] [--out FOLDER]
 
-Every worker answers with one small vector, or with a matrix of 1,000 x 1,000, which comes to the
-coordinator from each, or is added up by the hosts among themselves, as they do on more than one
-machine. Futures are pinned to their
-worker, as states that stay there want it. Nothing is computed: what is timed is the way there and
-back. In turns; medians of wall time and the means of the coordinator's processor time.
+Every worker answers with one small vector, or with a matrix of 1,000 x 1,000. The matrices are sent
+to the coordinator, or summed among the hosts, as on more than one machine. Futures are pinned to
+their workers, which hold state. Nothing is computed: only communication is timed. Printed: medians
+of wall time, and means of the coordinator's processor time.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ WIDE = (1000, 1000)
 
 
 class Idle:
-    """Answers a message without a look at it; with a matrix, if it asks for one."""
+    """A shard that computes nothing: it answers a message with a vector, or with a matrix."""
 
     def open(self, shard: int) -> None:
         """No state."""
@@ -47,12 +46,12 @@ class Idle:
 
 
 def idle(w: np.ndarray, wide: bool) -> tuple[np.ndarray, np.ndarray | None]:
-    """Do a round's work as a task."""
+    """Answer a message as a Dask task."""
     return w[:2], np.ones(WIDE, np.int64) if wide else None
 
 
 def timed(one: Callable[[], object], rounds: int) -> dict[str, float]:
-    """Milliseconds of a round: its wall time, and the processor's in this process."""
+    """Measure a round: milliseconds of wall time, and of this process's processor time."""
     one()
     walls, own = [], time.process_time()
     for _ in range(rounds):
@@ -64,7 +63,7 @@ def timed(one: Callable[[], object], rounds: int) -> dict[str, float]:
 
 
 def both(fleet: Cluster, rounds: int) -> dict[str, dict[str, float]]:
-    """All four kinds of rounds."""
+    """Time all four kinds of rounds."""
     w, found = np.ones(1000), {}
     with Client(fleet.address, security=fleet.security, set_as_default=False) as client:
         workers = list(client.nthreads())
@@ -109,7 +108,7 @@ def main() -> None:
 
 
 def measured(work: Path, workers: list[int], rounds: int) -> dict[int, dict[str, dict[str, float]]]:
-    """All of them, by the number of workers."""
+    """Time all rounds for every number of workers."""
     found = {}
     for w in workers:
         with workers_of_their_own(w, work) as fleet:

@@ -1,4 +1,4 @@
-"""What a fit costs on 1, 2, 4 and 8 worker processes, and what saturates first on 64 and 1,000.
+"""Costs of a fit on 1, 2, 4 and 8 worker processes, and a prediction for 64 and 1,000.
 
     python -m pipelines.scale.scaling [--workers 1 2 4 8] [--rows 200000] [--landmarks 1000]
                                       [--out FOLDER]
@@ -49,7 +49,7 @@ from bigscreen.train.run import train
 from pipelines.bench import common
 
 NETWORK = 1.25e9
-"""Bytes a second, of every machine: 10 Gbit/s."""
+"""Bytes per second that a machine sends or receives: 10 Gbit/s."""
 
 FULL_ROWS = 5_000_000
 PREDICTED = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
@@ -60,7 +60,7 @@ WAYS = {"each to the coordinator": 1 << 30, SHARED: 1}
 
 
 def size(answer: Any) -> int:
-    """Bytes of the arrays in an answer."""
+    """Count the bytes of the arrays in an answer."""
     if isinstance(answer, np.ndarray):
         return answer.nbytes
     if isinstance(answer, dict):
@@ -70,7 +70,7 @@ def size(answer: Any) -> int:
 
 @contextmanager
 def workers_of_their_own(n: int, work: Path) -> Iterator[Cluster]:
-    """A scheduler and workers, one thread each, that share no process with the coordinator."""
+    """Start a scheduler and workers of one thread each, in other processes than this one."""
     file = work / f"scheduler-{n}.json"
     start = [sys.executable, "-m"]
     of = ["--scheduler-file", str(file), "--no-dashboard"]
@@ -133,7 +133,7 @@ def counted() -> Iterator[Counter[str]]:
 def fitted(
     fleet: Cluster, store: Dataset, landmarks: int, machines: int
 ) -> tuple[dict[str, Any], bytes]:
-    """What one fit costs, and its machine."""
+    """Run one fit; return its costs and its machine."""
     how = {"kernel": "rbf", "gamma": 1 / 32, "C": 1.25, "tuning": Tuning(features="recomputed")}
     with Client(fleet.address, security=fleet.security, set_as_default=False) as client:
         before, own, began = client.run(time.process_time), time.process_time(), time.perf_counter()
@@ -157,7 +157,7 @@ def fitted(
 
 
 def costs_of(fits: list[dict[str, Any]], names: tuple[str, ...], spent: str) -> dict[str, float]:
-    """Processor seconds by each of these, and the part of all that they leave unexplained."""
+    """Fit processor seconds to counts by least squares; return costs and the unexplained part."""
     units = np.array([[fit[name] for name in names] for fit in fits], dtype=float)
     seconds, scale = np.array([fit[spent] for fit in fits]), units.max(axis=0)
     found, rest = nnls(units / scale, seconds)
@@ -168,7 +168,7 @@ def costs_of(fits: list[dict[str, Any]], names: tuple[str, ...], spent: str) -> 
 def predicted(
     strong: list[dict[str, Any]], costs: dict[str, Any], workers: int, shared: bool
 ) -> dict[str, float]:
-    """Seconds of a fit of `FULL_ROWS`, by who spends them."""
+    """Predict the seconds of a fit of `FULL_ROWS` rows, by who spends them."""
     alone, coordinator, hands = strong[0], costs["coordinator"], costs["workers"]
     large = max(fit["rounds_shared"] for fit in strong)  # rounds with large totals
     adding = min(workers, CLUSTER.max_sharing_hosts) if shared and workers > 2 else 0
@@ -205,7 +205,7 @@ def main() -> None:
 
 
 def measured(work: Path, workers: list[int], rows: int, landmarks: int) -> dict[str, Any]:
-    """All fits, the model, and what it predicts."""
+    """Run all fits; return them, the model of costs, and its predictions."""
     most = max(workers)
     sizes = {"strong": dict.fromkeys(workers, rows), "weak": {w: rows * w // most for w in workers}}
     stores = {
@@ -279,7 +279,7 @@ def shown(record: dict[str, Any]) -> None:
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Predicted seconds by who spends them, for either way."""
+    """Plot the predicted seconds by who spends them, for both ways."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4), layout="constrained")

@@ -1,6 +1,6 @@
-"""Made-up data of the shape of HIGGS and rcv1, in place of files that are too large to come along.
+"""Made-up data of the shape of HIGGS and rcv1, whose files are too large to distribute.
 
-None of this is real data: whatever prints a number measured on it says so.
+None of this is real data: every output of a number measured on it says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HIGGS_RULE = 0.8, 1.6
 
 RCV1_FEATURES = 47_236
 RCV1_NOISE = 0.02
-"""Chance that a label is turned round: the Bayes error of `rcv1_like`."""
+"""Chance that a label is flipped: the Bayes error of `rcv1_like`."""
 
 _HIGGS_LOW_LEVEL = 21
 _HIGGS_PAIRS = ((0, 1), (1, 2), (2, 3), (4, 9), (5, 14), (7, 18), (11, 20))
@@ -34,7 +34,7 @@ _TILT = 0.5
 
 
 def higgs_like(n: int, seed: int = 0) -> Blocks:
-    """Rows of the shape of HIGGS: 28 dense features, labels 0 and 1, Bayes error 27 %.
+    """Make rows of the shape of HIGGS: 28 dense features, labels 0 and 1, Bayes error 27 %.
 
     As `bigscreen.data.synthetic.susy_like`, of 21 normal features and seven radii:
     ``P(y = 1 | x) = sigmoid(0.8 x_0 + 1.6 x_1 x_2)``.
@@ -54,7 +54,7 @@ def higgs_like(n: int, seed: int = 0) -> Blocks:
 
 
 def rcv1_like(n: int, seed: int = 0) -> Blocks:
-    """Rows of the shape of rcv1: 47,236 columns, about 75 non-zeros of unit norm, labels -1 and 1.
+    """Make rows of the shape of rcv1: 47,236 columns, about 75 non-zeros, unit norm, labels +-1.
 
     Words by Zipf's law, weighted by ``(1 + log count) log(1 / chance)``. 1,000 words, picked by
     chance, make a linear rule; a row prefers words of either side of it, and its label is the
@@ -105,7 +105,7 @@ class _Rcv1:
 
 @dataclass(frozen=True)
 class _Language:
-    """What all rows share.
+    """The made-up language from which all rows of `rcv1_like` are drawn.
 
     ``below[t]``: cumulated chances of the words by rank, without the last, for rows of topic t;
     ``column`` of every rank; ``weight`` and ``rule`` of every column.

@@ -1,4 +1,4 @@
-"""SUSY (5,000,000 x 18, two labels): a Nystrom-kernel machine compared with a linear one.
+"""SUSY (5,000,000 x 18, two labels): a Nystrom machine and a linear one.
 
     python -m pipelines.scale.susy [--data SUSY.csv.gz] [--rows N] [--landmarks M] [--work FOLDER]
                              [--scheduler tcp://HOST:8786 | --workers N] [--pages FOLDER]

@@ -1,4 +1,4 @@
-"""One split of one set: features once, and every solver of the tables on them."""
+"""One split of a data set: its features, and every solver of the tables on these features."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pipelines.tanji2023 import published
 from pipelines.tanji2023.sets import Task
 
 ACCURACY = 1e-6
-"""Primal accuracy at which Pegasos and Snacks stop, as printed."""
+"""Primal accuracy at which Pegasos and Snacks stop, as the paper prints it."""
 
 LIBLINEAR_TOL = 0.1
 """LIBLINEAR's own default for the dual hinge."""
@@ -34,12 +34,12 @@ LIBLINEAR_TOL = 0.1
 SGD_EPOCHS = 5
 
 STAGES = {"snacks": 6, "pegasos": 8}
-"""Of Snacks and Pegasos as bigscreen has them, at most: each draws as many rows as all before."""
+"""Most stages of bigscreen's Snacks and Pegasos; a stage draws as many rows as all before it."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Features of the training and the test rows of one fold, and the seconds that they took."""
+    """The features of a fold's training and test rows, and the seconds that they took."""
 
     task: Task
     phi: np.ndarray
@@ -52,16 +52,16 @@ class Split:
 
     @property
     def C(self) -> float:
-        """``1 / (2 n lam)``."""
+        """The C that corresponds to lambda: ``1 / (2 n lam)``."""
         return self.task.C(len(self.y))
 
     def objective(self, w: np.ndarray) -> float:
-        """``mean hinge + lam ||w||^2`` of the training rows."""
+        """Compute the objective ``mean hinge + lam ||w||^2`` over the training rows."""
         hinge = np.maximum(0.0, 1.0 - self.y * scores(self.phi, w))
         return float(hinge.mean() + self.task.lam * (w @ w))
 
     def judged(self, w: np.ndarray, seconds: float) -> dict[str, float]:
-        """What the tables have of a w."""
+        """Compute the columns of the tables for a w."""
         inside, outside = scores(self.phi, w), scores(self.test_phi, w)
         return {
             "seconds": seconds,
@@ -71,13 +71,13 @@ class Split:
 
 
 def scores(phi: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """``phi w``, in float64."""
+    """Compute the scores ``phi w`` in float64."""
     parts = np.array_split(phi, 1 + len(phi) // 4096)
     return np.concatenate([part.astype(np.float64) @ w for part in parts])
 
 
 def errors(inside: np.ndarray, y: np.ndarray, outside: np.ndarray, test_y: np.ndarray) -> Any:
-    """Parts that are wrong of training and test rows, and the test rows' F1 score."""
+    """Compute the errors on training and test rows, and the test rows' F1 score."""
     guess = np.where(outside > 0, 1.0, -1.0)
     return {
         "train": float(np.mean(np.where(inside > 0, 1.0, -1.0) != y)),
@@ -87,7 +87,7 @@ def errors(inside: np.ndarray, y: np.ndarray, outside: np.ndarray, test_y: np.nd
 
 
 def split(task: Task, landmarks: int, fold: int, folds: int, seed: int) -> Split:
-    """The Nystrom features of one fold: uniform landmarks, as in the paper."""
+    """Compute the Nystrom features of one fold, with uniform landmarks as in the paper."""
     inside, outside = task.fold(fold, folds, seed)
     learn = rows(task, inside)
     kernel = Rbf(task.gamma)
@@ -104,7 +104,7 @@ def split(task: Task, landmarks: int, fold: int, folds: int, seed: int) -> Split
 
 
 def rows(task: Task, picked: np.ndarray) -> MemoryDataset:
-    """Some rows of a set, as a data set in memory."""
+    """Copy some rows of a set to a data set in memory."""
     return MemoryDataset(task.X[picked], (task.y[picked] > 0).astype(np.int32), [-1, 1])
 
 
@@ -112,7 +112,7 @@ def rows(task: Task, picked: np.ndarray) -> MemoryDataset:
 def certified(
     solver: str, tol: float = 1e-3, most: int = 1000
 ) -> Callable[[Split, int], dict[str, float]]:
-    """One of bigscreen's solvers, on the features as they are; with its proved gap."""
+    """Run one of bigscreen's solvers on the features, with its proved gap."""
 
     def run(one: Split, seed: int) -> dict[str, float]:
         data = MemoryDataset(one.phi, (one.y > 0).astype(np.int32), [-1, 1])
@@ -139,7 +139,7 @@ def certified(
 
 
 def liblinear(one: Split, seed: int) -> dict[str, float]:
-    """scikit-learn's LinearSVC, the dual hinge."""
+    """Run scikit-learn's LinearSVC with the dual hinge solver."""
     machine = LinearSVC(
         loss="hinge", C=one.C, fit_intercept=False, tol=LIBLINEAR_TOL, max_iter=1000,
         random_state=seed,
@@ -152,7 +152,7 @@ def liblinear(one: Split, seed: int) -> dict[str, float]:
 
 
 def averaged_sgd(one: Split, seed: int) -> dict[str, float]:
-    """scikit-learn's averaged SGD, its step chosen by itself."""
+    """Run scikit-learn's averaged SGD with its default step sizes."""
     machine = SGDClassifier(
         alpha=2.0 * one.task.lam, fit_intercept=False, average=True, max_iter=SGD_EPOCHS, tol=None,
         random_state=seed,
@@ -163,18 +163,18 @@ def averaged_sgd(one: Split, seed: int) -> dict[str, float]:
 
 
 def published_snacks(one: Split, seed: int, bound: float) -> dict[str, float]:
-    """Algorithm 1 with the published defaults."""
+    """Run the paper's algorithm 1 with its published defaults."""
     return stopped(one, published.snacks(one.phi, one.y, one.task.lam, seed), bound)
 
 
 def pegasos(one: Split, seed: int, bound: float, epochs: float) -> dict[str, float]:
-    """Pegasos for this many epochs at most."""
+    """Run Pegasos for at most the given number of epochs."""
     steps = int(epochs * len(one.y))
     return stopped(one, published.pegasos(one.phi, one.y, one.task.lam, steps, seed), bound)
 
 
 def stopped(one: Split, points: Iterator[np.ndarray], bound: float) -> dict[str, float]:
-    """The first point within the accuracy of the bound, or the last; the time of it alone."""
+    """Return the first point within the accuracy of the bound, or the last, and its time."""
     seconds = 0.0
     w = np.zeros(one.phi.shape[1])
     while True:
@@ -189,7 +189,7 @@ def stopped(one: Split, points: Iterator[np.ndarray], bound: float) -> dict[str,
 
 
 def exact(one: Split, seed: int) -> dict[str, float]:
-    """The kernel machine itself, with LIBSVM's offset; its objective is another's."""
+    """Fit the exact kernel machine with LIBSVM's offset (its objective is not comparable)."""
     learn = rows(one.task, one.inside)
     options = TrainOptions(
         exact=True, gamma=one.task.gamma, C=one.C, intercept="true", tol=1e-3, seed=seed
@@ -208,7 +208,7 @@ def exact(one: Split, seed: int) -> dict[str, float]:
 
 
 def warm_up() -> None:
-    """Compile what is timed, on a few rows."""
+    """Compile the timed code on a few rows."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(64, 4)).astype(np.float32)
     y = np.where(X[:, 0] > 0, 1.0, -1.0)

@@ -1,4 +1,4 @@
-"""What the paper's protocol takes of this machine, before it begins: hours, and rows that fit."""
+"""Estimates what the paper's protocol takes on this machine: hours, and rows that fit in memory."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import psutil
 from pipelines.tanji2023 import columns, sets
 
 PROBE_ROWS, PROBE_LANDMARKS = 10_000, 400
-"""What is run of every set to see how quick this machine is."""
+"""Rows and landmarks of the trial run of every set, which measures this machine's speed."""
 
 FEATURE_BYTES = 16
-"""Of a row and a landmark at most: float32 features, LIBLINEAR's float64 copy, and room."""
+"""Bytes per row and landmark at most: float32 features, LIBLINEAR's float64 copy, and spare."""
 
 MEMORY_SHARE = 0.7
-"""Part of the memory that is free now which a set may take."""
+"""Part of the free memory that a set may take."""
 
 EIGEN_SECONDS = 6e-10
-"""Of the landmarks' decomposition, by their number cubed (measured: m = 2,000 to 5,000)."""
+"""Seconds of the landmarks' eigendecomposition per m^3 (measured: m = 2,000 to 5,000)."""
 
 Solve = Callable[[columns.Split], dict[str, dict[str, float]]]
 
 
 class Cost(NamedTuple):
-    """Of one set: rows and landmarks, seconds of a split and bytes."""
+    """The cost of one set: rows and landmarks, seconds of a split, and bytes."""
 
     name: str
     rows: int
@@ -36,13 +36,13 @@ class Cost(NamedTuple):
 
 
 def that_fits(task: sets.Task, landmarks: int) -> sets.Task:
-    """As many of the rows as this machine's free memory has the features of."""
+    """Draw as many rows of a task as have features that fit into the free memory."""
     room = MEMORY_SHARE * psutil.virtual_memory().available
     return task.first(max(PROBE_ROWS, int(room / (FEATURE_BYTES * landmarks))))
 
 
 def cost(task: sets.Task, landmarks: int, exact_rows: int, solve: Solve) -> Cost:
-    """Time a split of a few rows and landmarks, and go on from there.
+    """Time a split of a few rows and landmarks, and extrapolate.
 
     Features and solvers on them take as long as rows times landmarks, the exact machine, which has
     no more than ``exact_rows``, as rows squared. An estimate: solvers that stop by their accuracy
@@ -69,7 +69,7 @@ def cost(task: sets.Task, landmarks: int, exact_rows: int, solve: Solve) -> Cost
 
 
 def sentence(costs: list[Cost], splits: int) -> str:
-    """What is to come, in a sentence."""
+    """Say in a sentence what the protocol will cost."""
     each = "; ".join(
         f"{one.name} {one.rows:,} rows, m = {one.landmarks:,}: {splits} x {one.seconds:,.0f} s, up "
         f"to {one.bytes / 2**30:.1f} GiB"

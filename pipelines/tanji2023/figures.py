@@ -1,13 +1,13 @@
-"""How fast do Snacks and Pegasos learn, and what hangs on m and lambda? (Tanji 2023, figures 1, 2).
+"""How fast do Snacks and Pegasos learn, and do m and lambda matter? (Tanji 2023, figures 1, 2).
 
     python -m pipelines.tanji2023.figures [--rows N] [--landmarks M] [--epochs E] [--points P]
                                           [--solver S] [--out FOLDER]
 
 Figure 1: ijcnn1, the accuracy on test rows after every tenth of four epochs, Pegasos and Snacks as
 published (its ten stages share the epochs), Snacks as bigscreen has it at the end of every stage,
-compared with the certified machine's. Figure 2: a9a, the
-error on test rows for some m and lambda; by a solver of bigscreen's that ends at a proved gap, so
-that what is seen is the problem's own robustness; the paper's is that of its Snacks.
+and the certified machine. Figure 2: a9a, the error on test rows for some m and lambda, by a
+bigscreen solver that ends at a proved gap, so that it shows the problem's own robustness; the
+paper's figure shows the robustness of its Snacks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pipelines.tanji2023 import columns, published, sets
 ROWS = 20_000
 LOOKS = 10
 CLOSE = 0.005
-"""Test errors that are no more than this above the least of the map belong to its flat part."""
+"""Test errors at most this much above the least of the map count as its flat part."""
 
 
 def main() -> None:
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def learned(task: sets.Task, given: argparse.Namespace) -> dict[str, Any]:
-    """Figure 1: accuracies along the steps."""
+    """Compute figure 1: accuracies along the steps."""
     one = columns.split(task, min(task.landmarks, given.landmarks), 0, 5, 0)
     steps = int(given.epochs * len(one.y))
     defaults = replace(published.PUBLISHED, steps=steps, stages=LOOKS)
@@ -110,7 +110,7 @@ def learned(task: sets.Task, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def ours(one: columns.Split, rows: int) -> list[tuple[int, float]]:
-    """Rows that bigscreen's Snacks has drawn, and the accuracy, up to about this many rows."""
+    """Run bigscreen's Snacks; return rows drawn and accuracy by stage, up to about ``rows``."""
     data = MemoryDataset(one.phi, (one.y > 0).astype(np.int32), [-1, 1])
     clock = Clock(lambda point: one.judged(point.w, 0.0), rows=rows)
     with Inline() as fleet, threadpool_limits(1, "blas"):
@@ -119,7 +119,7 @@ def ours(one: columns.Split, rows: int) -> list[tuple[int, float]]:
 
 
 def robust(task: sets.Task, given: argparse.Namespace) -> dict[str, Any]:
-    """Figure 2: test errors for some m and lambda around those of the tables."""
+    """Compute figure 2: test errors for some m and lambda around the tables' values."""
     spread = np.linspace(-2, 2, given.points)
     most = min(task.landmarks, given.landmarks)
     counts = sorted({int(m) for m in np.geomspace(max(10, most // 32), most, given.points)})

@@ -3,10 +3,10 @@
     python -m pipelines.tanji2023.landmarks [--only a9a ...] [--landmarks 100 300 1000] [--seeds 3]
                                             [--rows N] [--out FOLDER]
 
-Every way to choose them, on the same rows: what the kernel's approximation misses (of the trace,
-and of the Frobenius norm), the error of the machine that is
-fitted to them (certified to 1e-3), the seconds that choosing takes (one thread), and the effective
-dimension of the kernel compared with the number of landmarks. The means over the seeds.
+For every way to choose landmarks, on the same rows: the error of the kernel's approximation (of the
+trace, and of the Frobenius norm), the test error of the machine fitted to them (certified to 1e-3),
+the seconds that choosing takes (one thread), and the effective dimension of the kernel next to the
+number of landmarks. All numbers are means over the seeds.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ PARAMETERS = {
 """gamma and lambda of every set."""
 SHOWN = ("a9a", "ijcnn1", "mnist-bin", "SUSY", "kdd99")
 SAMPLE = 2000
-"""Held-out rows between which the approximation is looked at."""
+"""Number of held-out rows between which the approximation is measured."""
 RIDGES = (1e-1, 1e-2, 1e-3, 1e-4)
 DIMENSION_ROWS = 5000
-"""Rows that the effective dimension is estimated on."""
+"""Number of rows from which the effective dimension is estimated."""
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def compared(task: sets.Task, counts: Sequence[int], seeds: int) -> dict[str, Any]:
-    """All ways on one set, for all numbers of landmarks."""
+    """Compare all ways on one set, for all numbers of landmarks."""
     gamma, lam = PARAMETERS[task.name]
     inside, outside = task.fold(0, 5, 0)
     learn, test = (
@@ -144,13 +144,13 @@ def compared(task: sets.Task, counts: Sequence[int], seeds: int) -> dict[str, An
 
 
 def some(rows: MemoryDataset, count: int) -> Operand:
-    """At most this many rows, drawn at random: files have an order."""
+    """Draw at most the given number of rows at random, for files may be sorted."""
     picked = np.random.default_rng(0).permutation(rows.n_rows)[:count]
     return Operand(rows.rows(np.sort(picked)))
 
 
 class Looked(NamedTuple):
-    """Rows that approximations are looked at on: some that landmarks may be of, and new ones."""
+    """Rows on which approximations are measured: some training rows, and some held-out rows."""
 
     seen: Operand
     exact: np.ndarray
@@ -167,7 +167,7 @@ def one(
     parameters: tuple[float, float],
     seed: int,
 ) -> dict[str, float]:
-    """One choice: what it misses, what its machine gets wrong, and how long both took."""
+    """Measure one choice: its approximation error, its machine's error, and both seconds."""
     gamma, lam = parameters
     kernel = Rbf(gamma)
     with threadpool_limits(1, "blas"):  # as in a fit
@@ -196,7 +196,7 @@ def one(
 
 
 def said(found: list[dict[str, Any]]) -> list[str]:
-    """Where a way is better than uniform by more than chance, and where it is not."""
+    """Say which ways are better than uniform landmarks by more than chance."""
     lines = []
     for way in WAYS[1:]:
         better = []
@@ -222,7 +222,7 @@ PANELS = {
 
 
 def figure(found: list[dict[str, Any]]) -> Any:
-    """All of them against m."""
+    """Plot all ways against the number of landmarks."""
     drawn, axes = papers.canvas(len(PANELS), len(found))
     for column, one in zip(axes.T, found, strict=True):
         for ax, (name, title) in zip(column, PANELS.items(), strict=True):

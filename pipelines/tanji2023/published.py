@@ -1,4 +1,4 @@
-"""Snacks and Pegasos as printed, on features in memory: what the paper compares, and its defaults.
+"""Snacks and Pegasos as the paper prints them, on features in memory, with its defaults.
 
 Objective: ``mean_i max(0, 1 - y_i <w, x_i>) + lam ||w||^2``. One row a step, drawn uniformly.
 """
@@ -16,7 +16,7 @@ from bigscreen.numerics.rows import njit
 
 @dataclass(frozen=True)
 class Defaults:
-    """Settings of the authors' code; omega, which the paper does not give, is 2."""
+    """The defaults of the authors' code; omega, which the paper does not give, is 2."""
 
     step: float = 1.5
     radius: float = 1100.0
@@ -37,10 +37,10 @@ def snacks(
     defaults: Defaults = PUBLISHED,
     literal: bool = False,
 ) -> Iterator[np.ndarray]:
-    """Algorithm 1 with the step of eq. (8): yields the w (r,) that every stage ends with.
+    """Run algorithm 1 with the step of eq. (8); yield the w (r,) at the end of every stage.
 
     Kept as printed: the gradient ``lam w`` of a term ``lam ||w||^2`` (it solves twice the C), and
-    line 6, which projects what is averaged and lets the iterate go where it will. Not kept, unless
+    line 6, which projects the average but not the iterate. Not kept, unless
     ``literal``: line 3, which starts the average at w, so that a stage ends at its start PLUS the
     average.
     """
@@ -79,10 +79,10 @@ def _stage(
 def pegasos(
     X: np.ndarray, y: np.ndarray, lam: float, steps: int, seed: int, looks: int = 10
 ) -> Iterator[np.ndarray]:
-    """Shalev-Shwartz et al. 2011: step ``1 / (2 lam t)``, projected; yields w at this many looks.
+    """Run Pegasos (Shalev-Shwartz et al. 2011), projected, with the step ``1 / (2 lam t)``.
 
-    The objective's ``lam`` is half of theirs; the ball that holds the optimum has the radius
-    ``1 / sqrt(2 lam)`` then.
+    Yield w at the given number of checks. The objective's ``lam`` is half of theirs; the ball that
+    holds the optimum then has the radius ``1 / sqrt(2 lam)``.
     """
     rng = np.random.default_rng([seed, 2])
     w, done = np.zeros(X.shape[1]), 0

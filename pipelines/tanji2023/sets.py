@@ -29,7 +29,7 @@ from pipelines.scale.shapes import rcv1_like
 
 @dataclass(frozen=True)
 class Task:
-    """Rows with labels -1 and 1, and what is fitted to them.
+    """A task: rows with labels -1 and 1, and the parameters of the machine fitted to them.
 
     Attributes
     ----------
@@ -38,9 +38,9 @@ class Task:
     gamma, lam : float
         ``exp(-gamma ||x - z||^2)``; the objective is ``mean hinge + lam ||w||^2``.
     landmarks : int
-        Number of landmarks in the paper's table.
+        The number in the paper's table.
     about : str
-        Where it is not the paper's set; empty: it is.
+        How it differs from the paper's set; empty if it is the paper's set.
     """
 
     name: str
@@ -58,15 +58,15 @@ class Task:
 
     @property
     def shown(self) -> str:
-        """Its name in tables."""
+        """The set's name in tables."""
         return f"{self.name} (STAND-IN)" if self.standin else self.name
 
     def C(self, rows: int) -> float:
-        """What C is for this many rows: ``1 / (2 n lam)``."""
+        """Compute C for n rows: ``1 / (2 n lam)``."""
         return 1.0 / (2.0 * rows * self.lam)
 
     def first(self, rows: int | None) -> Task:
-        """At most this many rows, drawn at random but always the same."""
+        """Draw at most the given number of rows at random, with a fixed seed."""
         n = len(self.y)
         if rows is None or rows >= n:
             return self
@@ -75,7 +75,7 @@ class Task:
         return replace(self, X=self.X[pick], y=self.y[pick], about=about)
 
     def fold(self, k: int, folds: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Training and test rows of one of the folds, of one shuffling."""
+        """Split off one of the folds of a shuffling: training and test rows."""
         order = np.random.default_rng([seed, 0x666F6C64]).permutation(len(self.y))
         held = np.zeros(len(self.y), bool)
         held[order[k::folds]] = True
@@ -83,7 +83,7 @@ class Task:
 
 
 def svmlight(file: Path, d: int) -> tuple[Any, np.ndarray]:
-    """Rows of an svmlight file, packed or not: a csr_array of float32, and labels -1 and 1."""
+    """Read an svmlight file, packed or not: a csr_array of float32, and labels -1 and 1."""
     opened = {".xz": lzma.open, ".bz2": bz2.open, ".gz": gzip.open}.get(file.suffix, open)
     with opened(file, "rb") as lines:
         X, y = load_svmlight_file(lines, n_features=d, dtype=np.float32)
@@ -91,7 +91,7 @@ def svmlight(file: Path, d: int) -> tuple[Any, np.ndarray]:
 
 
 def a9a(given: argparse.Namespace) -> Task:
-    """Both files together: the paper's 5e4 rows."""
+    """Load a9a, both files together: the paper's 5e4 rows."""
     parts = [svmlight(path(f"a9a/{name}"), 123) for name in ("a9a.xz", "a9a.t.xz")]
     X = np.concatenate([X.toarray() for X, _ in parts])
     y = np.concatenate([y for _, y in parts])
@@ -104,7 +104,7 @@ def ijcnn1(given: argparse.Namespace) -> Task:
 
 
 def mnist(given: argparse.Namespace) -> Task:
-    """Digit 7 against the rest, pixels / 255: so far the paper's; of its gamma, see ``about``."""
+    """Load mnist, digit 7 against the rest, pixels / 255; for its gamma, see ``about``."""
     pixels, digits = (
         np.frombuffer(gzip.decompress(path(f"mnist/train-{name}").read_bytes()), np.uint8)
         for name in ("images-idx3-ubyte.gz", "labels-idx1-ubyte.gz")
@@ -133,7 +133,7 @@ def rcv1(given: argparse.Namespace) -> Task:
 
 
 def kdd99(given: argparse.Namespace) -> Task:
-    """Not of the paper: a set whose rows repeat each other; of it the first 100,000 at most."""
+    """Load KDD-99, not in the paper: many repeated rows; at most the first 100,000."""
     most = min(given.rows or 100_000, 100_000)
     with tempfile.TemporaryDirectory() as folder:
         store = ingest(
@@ -158,7 +158,7 @@ SETS: dict[str, Callable[[argparse.Namespace], Task]] = {
 
 
 def made(standin: Callable[[int, int], Blocks], rows: int) -> tuple[Any, np.ndarray]:
-    """Made-up rows in memory, labels -1 and 1."""
+    """Make rows in memory, with labels -1 and 1."""
     parts = list(standin(rows, 0))
     dense = isinstance(parts[0][0], np.ndarray)
     X = np.concatenate([X for X, _ in parts]) if dense else sparse.vstack([X for X, _ in parts])
@@ -167,13 +167,13 @@ def made(standin: Callable[[int, int], Blocks], rows: int) -> tuple[Any, np.ndar
 
 
 def files(parser: argparse.ArgumentParser) -> None:
-    """The options that say where the real large sets are."""
+    """Add the options for the files of the real large sets."""
     for name in ("susy", "rcv1"):
         parser.add_argument(f"--{name}", type=Path, metavar="FILE", help="the real file [made up]")
 
 
 def loaded(given: argparse.Namespace, most: int | None = None) -> list[Task]:
-    """The sets asked for, of at most this many rows."""
+    """Load the requested sets, with at most the given number of rows."""
     most = given.rows or most
     given = argparse.Namespace(**{**vars(given), "rows": most})
     makers = {**SETS, "kdd99": kdd99}
@@ -181,5 +181,5 @@ def loaded(given: argparse.Namespace, most: int | None = None) -> list[Task]:
 
 
 def notes(tasks: list[Task]) -> list[str]:
-    """What stands in, and what is left out."""
+    """List the sets that are replaced by stand-ins, and those that are left out."""
     return [f"{task.name}: {task.about}" for task in tasks if task.about]

@@ -6,7 +6,7 @@
 
 The paper's protocol: an RBF kernel, uniform landmarks, five-fold splits, the mean of the runs; the
 seconds of the features apart from those of the solve; errors on training and test rows, for mnist
-the F1 score; next to them what the paper leaves out, the objective and how far it is above the
+the F1 score; and, which the paper leaves out, the objective and how far it is above the
 proved bound. Pegasos and Snacks stop at a primal accuracy of 1e-6, or at their last step. By
 default fewer rows and landmarks, one split, one run; ``--paper`` takes all that is there, its
 landmarks, five splits and ten runs, as far as this machine's memory has the features; it first says
@@ -31,13 +31,13 @@ from pipelines.papers import common as papers
 from pipelines.tanji2023 import columns, cost, sets
 
 ROWS, LANDMARKS, EPOCHS = 20_000, 1000, 5.0
-"""What the default run takes at most, and epochs of Pegasos."""
+"""Most rows and landmarks of the default run, and its epochs of Pegasos."""
 
 EXACT_ROWS = 100_000
-"""The exact machine is not run on more rows, as ThunderSVM's was stopped."""
+"""The exact machine is not run on more rows, as the paper stopped ThunderSVM on them."""
 
 NEAR = 0.005
-"""Difference of two errors, or F1 scores, up to which they agree."""
+"""Two errors or F1 scores agree if they differ by at most this."""
 
 PAPER: dict[str, dict[str, Any]] = {
     "a9a": {"table": "III", "features": 2.2, "optimal": 15.1, "LIBLINEAR": (39.0, 15.8),
@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def manner(given: argparse.Namespace) -> str:
-    """What was run, in a sentence."""
+    """Say in a sentence what was run."""
     rows = "all rows" if given.paper and not given.rows else f"at most {given.rows or ROWS:,} rows"
     most = "the paper's m" if given.paper else f"m at most {given.landmarks or LANDMARKS:,}"
     how = f"{given.folds} of 5 folds, {given.runs} run(s), {given.epochs:g} epochs of Pegasos"
@@ -145,7 +145,7 @@ def manner(given: argparse.Namespace) -> str:
 
 
 def experiment(task: sets.Task, given: argparse.Namespace) -> dict[str, Any]:
-    """All columns of one set: the means of its folds and runs."""
+    """Run all columns of one set: means over its folds and runs."""
     if given.search:
         task = searched(task, given.search)
     m = task.landmarks if given.paper else min(task.landmarks, given.landmarks or LANDMARKS)
@@ -179,14 +179,14 @@ def experiment(task: sets.Task, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def probed(one: columns.Split) -> dict[str, dict[str, float]]:
-    """Every column of a few rows, for what it takes."""
+    """Run every column on a few rows, to measure its cost."""
     return solved(one, 0, EPOCHS)
 
 
 def solved(one: columns.Split, seed: int, epochs: float) -> dict[str, dict[str, float]]:
-    """Every column of one split."""
+    """Run every column on one split."""
     found = {name: run(one, seed) for name, run in columns.OURS.items()}
-    # The best proved lower bound: no solver can be below it.
+    # The lower bound on every objective: the best bound that any solver proves.
     bound = max(run["bound"] for run in found.values())
     ways: dict[str, Callable[[], dict[str, float]]] = {
         "LIBLINEAR": lambda: columns.liblinear(one, seed),
@@ -206,7 +206,7 @@ def solved(one: columns.Split, seed: int, epochs: float) -> dict[str, dict[str, 
 
 
 def searched(task: sets.Task, points: int, rows: int = 3000) -> sets.Task:
-    """Step 1 of the protocol: lambda and sigma of the exact machine, by its held-out error."""
+    """Search lambda and sigma by the exact machine's held-out error (step 1 of the protocol)."""
     some = task.first(rows)
     best, chosen = np.inf, task
     for sigma in np.geomspace(0.01, 20, points):
@@ -224,7 +224,7 @@ def searched(task: sets.Task, points: int, rows: int = 3000) -> sets.Task:
 
 
 def raised(task: sets.Task, most: int) -> int:
-    """Step 3: m doubled until LIBLINEAR gets as little wrong on training rows as the exact one."""
+    """Double m until LIBLINEAR's training error is as small as the exact machine's (step 3)."""
     m = min(100, most)
     goal = None
     while True:
@@ -238,7 +238,7 @@ def raised(task: sets.Task, most: int) -> int:
 
 # -- what is shown ---------------------------------------------------------------------------------
 def sizes(tasks: list[sets.Task]) -> dict[str, Any]:
-    """Table II: as printed, and what it should be."""
+    """Make table II: sizes as printed, and as computed."""
     lines = []
     for task in tasks:
         n, d, data, matrix = SIZES[task.name]
@@ -253,14 +253,14 @@ def sizes(tasks: list[sets.Task]) -> dict[str, Any]:
 
 
 def printed(one: dict[str, Any], name: str) -> tuple[float, float] | None:
-    """Seconds and error (in %, or F1) of a column in the paper."""
+    """Return the paper's seconds and error (in %, or F1) of a column."""
     own = name.removesuffix(" ours").removesuffix(" as published")
     found: tuple[float, float] | None = PAPER[one["name"]].get(own)
     return found
 
 
 def shown(one: dict[str, Any]) -> dict[str, Any]:
-    """One of tables III to VII."""
+    """Make one of tables III to VII."""
     paper, lines = PAPER[one["name"]], []
     scored = one["name"] == "mnist-bin"
     for name, run in one["columns"].items():
@@ -286,12 +286,12 @@ def shown(one: dict[str, Any]) -> dict[str, Any]:
 
 
 def beside(ours: float, theirs: float | None) -> str:
-    """An F1 score, with the paper's in brackets."""
+    """Format an F1 score, with the paper's in brackets."""
     return f"{ours:.4f}" + ("" if theirs is None else f" ({theirs:g})")
 
 
 def differences(one: dict[str, Any]) -> dict[str, float]:
-    """By column that the paper has: our error (or F1) less the paper's."""
+    """Compute our error (or F1) minus the paper's, for each of the paper's columns."""
     scored, found = one["name"] == "mnist-bin", {}
     for name, run in one["columns"].items():
         theirs = printed(one, name)
@@ -301,7 +301,7 @@ def differences(one: dict[str, Any]) -> dict[str, float]:
 
 
 def missed(found: list[dict[str, Any]]) -> list[str]:
-    """Sentences on what differs, of real data."""
+    """Make sentences on results that differ, for real data."""
     lines = []
     for one in found:
         apart = {k: v for k, v in differences(one).items() if abs(v) > NEAR}
@@ -313,7 +313,7 @@ def missed(found: list[dict[str, Any]]) -> list[str]:
 
 
 def verdicts(found: list[dict[str, Any]], trial: bool) -> dict[str, list[str]]:
-    """What is said of every table in the index: a word, and why."""
+    """Make the verdicts on the tables for the index: a word, and why."""
     said: dict[str, list[str]] = {
         "table II": [
             "differs",

@@ -1,14 +1,14 @@
-"""What the three experiments of Wang et al. 2014 share: 100 values of C, and ways to walk them.
+"""Shared parts of the experiments of Wang et al. 2014: 100 values of C, and ways to solve them.
 
-Rejection is the share of ALL rows that a rule identifies, both ends together. Init is the time of
-the points solved from nothing (the smallest C; for SSNSV and ESSNSV the largest, too) and part of
-the total; speedup is the time of all cold solves, nothing screened, by the same solver, over that
-total, and "beyond warm starts" that of the same warm-started path without a rule over it: what
-screening itself brings. Every solve is to a relative gap of 1e-6, proved over all rows; the two
-that SSNSV and ESSNSV have solved beforehand are to 1e-9. Those two rules rest on the gaps of the
-points on either side of a value, and the safe forms pay for what the gaps leave open: the last
-column is what each identifies where EVERY point is solved to 1e-9, as close as the paper takes its
-own for exact.
+Rejection is the share of ALL rows that a rule identifies, at both bounds together. Init is the time
+of the points solved from zero (the smallest C, for SSNSV and ESSNSV also the largest); it is part
+of the total. Speedup is the time of cold solves of all points without screening, by the same
+solver, divided by the total. "Beyond warm starts" is the time of the warm-started path without a
+rule, divided by the total: the effect of screening alone. Every solve reaches a relative gap of
+1e-6, proved over all rows; the two points that SSNSV and ESSNSV need beforehand reach 1e-9. These
+two rules use the gaps of the points on either side of a value, and their safe forms identify less
+the larger these gaps are: the last column is what each rule identifies if EVERY point reaches 1e-9,
+close to the exact solutions that the paper assumes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RULES = {"SSNSV": Ssnsv(), "ESSNSV": Essnsv(), "DVI": Dvi()}
 
 
 def experiment(rows: Rows, problem: Problem, y: np.ndarray, rules: list[str]) -> dict[str, Any]:
-    """All ways to walk the path of one data set, and what each rule alone identifies."""
+    """Solve one data set's path in all ways, and measure what each rule alone identifies."""
     X = rows.X.astype(np.float32)
     ColumnsStage(X[:64]).solve(
         PointTask(  # compiles, so that no walk pays for it
@@ -71,12 +71,12 @@ def experiment(rows: Rows, problem: Problem, y: np.ndarray, rules: list[str]) ->
 
 
 def rejection(found: dict[str, Any], rule: str, gaps: str = "rejection") -> float:
-    """Mean over the grid of what a rule identified; gaps "closer": with every point at CLOSE."""
+    """Average what a rule identified over the grid; gaps "closer": every point solved to CLOSE."""
     return float(np.mean(np.sum(found[gaps][rule], axis=1)))
 
 
 def times(title: str, sets: list[dict[str, Any]], paper: dict[str, dict[str, float]]) -> Any:
-    """The tables of seconds: ours, and the paper's speedups in brackets."""
+    """Make the tables of seconds: ours, with the paper's speedups in brackets."""
     lines = []
     for found in sets:
         for way, run in found["ways"].items():
@@ -104,7 +104,7 @@ def times(title: str, sets: list[dict[str, Any]], paper: dict[str, dict[str, flo
 
 
 def missed(sets: list[dict[str, Any]], paper: dict[str, dict[str, float]]) -> list[str]:
-    """A sentence on the speedups that are not reproduced, if there are any."""
+    """Make a sentence on the speedups that are not reproduced, if there are any."""
     lines = [
         f"{found['name']} {rule} {found['ways'][rule]['speedup']:.3g} ({printed:g})"
         for found in sets
@@ -116,7 +116,7 @@ def missed(sets: list[dict[str, Any]], paper: dict[str, dict[str, float]]) -> li
 
 
 def notes(sets: list[dict[str, Any]]) -> list[str]:
-    """What stands in, or is assumed; what the closeness of the solves decides."""
+    """Make the notes: stand-ins, assumptions, and the effect of the solves' gaps."""
     lines = [f"{found['name']}: {found['about']}" for found in sets if found["about"]]
     if any(rule in found["closer"] for found in sets for rule in ("SSNSV", "ESSNSV")):
         lines.append(

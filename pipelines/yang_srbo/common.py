@@ -1,4 +1,4 @@
-"""What the experiments of Yang et al. (SRBO-nu-SVM) share: grids, stages, paths of nu, test scores.
+"""Shared parts of the experiments of Yang et al. (SRBO-nu-SVM): grids, paths of nu, test scores.
 
 A nu-SVM here is the paper's bounded one: a 1 is appended to every phi, and sum alpha >= nu. Time is
 the mean over the grid of nu (and of sigma) of what one value costs; the kernel matrix, which all
@@ -46,7 +46,7 @@ optimum is 0 where the classes overlap, and nothing is a small part of it."""
 STEP = 0.001
 SIGMAS = 2.0 ** np.arange(-3, 9)
 COSTS = 2.0 ** np.arange(-3, 9)
-"""C of the C-SVM column: the paper does not say which; the same powers of 2 as for sigma."""
+"""Values of C of the C-SVM column: the powers of 2 that the paper has for sigma."""
 
 WAYS = {
     "nu-SVM": PathSettings(TOL, (), False, False),
@@ -57,12 +57,12 @@ WAYS = {
 
 
 PARTS = 10
-"""On the paper's own grid cold solves are of one value in this many."""
+"""On the paper's own grid, one value in this many is solved cold."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What an experiment walks: rows of the set (None: all), step of nu, powers of 2 for sigma."""
+    """The grid of an experiment: rows of the set (None: all), step of nu, powers of 2 for sigma."""
 
     rows: int | None
     step: float
@@ -74,11 +74,11 @@ class Grid:
 
     @property
     def papers(self) -> bool:
-        """Whether the nus are the paper's own, of all its rows."""
+        """Whether it has the paper's values of nu, and all rows."""
         return self.rows is None and self.step == STEP
 
     def described(self, kernel: str) -> str:
-        """The grid as a table says it."""
+        """Describe the grid for a table."""
         if self.papers and (kernel == "linear" or self.powers == PAPERS.powers):
             return "the paper's"
         count = len(self.powers)
@@ -88,11 +88,11 @@ class Grid:
 
 PAPERS = Grid(None, STEP, tuple(range(-3, 9)))
 FEWER = Grid(None, STEP, (0, 4, 8))
-"""The paper's rows and values of nu, for some of its sigmas."""
+"""The paper's rows and values of nu, for three of its sigmas."""
 
 
 def arguments(description: str, sets: list[str], coarse: Grid) -> argparse.ArgumentParser:
-    """The options of an experiment with grids; ``coarse``: of the sets that take long."""
+    """Make the parser of an experiment with grids; ``coarse``: the grid of slow sets."""
     parser = papers.arguments(description, sets)
     powers = " ".join(map(str, coarse.powers))
     quick = "the paper's where that takes less than a minute, else"
@@ -105,7 +105,7 @@ def arguments(description: str, sets: list[str], coarse: Grid) -> argparse.Argum
 
 
 def grid(given: argparse.Namespace, default: Grid) -> Grid:
-    """A default, but for what was given."""
+    """Return a default grid, changed by the given options."""
     return Grid(
         default.rows if given.rows is None else given.rows,
         default.step if given.step is None else given.step,
@@ -114,12 +114,12 @@ def grid(given: argparse.Namespace, default: Grid) -> Grid:
 
 
 def nus(rows: int, step: float = STEP) -> np.ndarray:
-    """The grid of the paper, .01 : .001 : 1 - 1/l, or a coarser one."""
+    """Return the paper's values of nu, .01 : .001 : 1 - 1/l, or coarser ones."""
     return np.arange(0.01, 1.0 - 1.0 / rows, step)
 
 
 def usual_sigma(rows: Rows) -> float:
-    """The power of 2 next to the median distance between rows, within the paper's range."""
+    """Return the power of 2 next to the median distance of rows, within the paper's range."""
     X = rows.first(500).X
     squares = np.sum(X**2, axis=1)
     distances = np.sqrt(np.maximum(squares[:, None] + squares - 2 * X @ X.T, 0.0))
@@ -154,7 +154,7 @@ class Bench:
         self.entries = self.against(self.test.X)
 
     def against(self, X: np.ndarray) -> np.ndarray:
-        """Products of phi between these rows and the training rows: (rows, training rows)."""
+        """Compute the products of phi between rows and the training rows: (rows, training rows)."""
         side = Operand(X.astype(np.float32))
         entries = self.kernel.block(side, Operand(self.X), dtype=np.float64)
         return entries + float(not self.one_class)
@@ -165,7 +165,7 @@ class Bench:
         return OneClass(0.5, mass) if self.one_class else NuSvc(0.5, 1, mass, (), "constant")
 
     def solved(self, nu: float, tol: float = TOL) -> PathPoint:
-        """One value from nothing."""
+        """Solve one value from zero."""
         n = len(self.codes)
         dual = self.problem.at(nu).dual(self.codes, np.ones(n))
         free = np.full(n, FREE)
@@ -173,11 +173,11 @@ class Bench:
 
     @property
     def least(self) -> float:
-        """The least objective that gaps are taken as parts of."""
+        """Return the smallest objective to which gaps are relative."""
         return self.stage.floor / TOL
 
     def walked(self, values: np.ndarray, manner: PathSettings) -> dict[str, Any]:
-        """A path of nu: mean seconds a value, share screened, and the best score on test rows."""
+        """Solve a path of nu: mean seconds per value, share screened, best score on test rows."""
         run = papers.walked(self.stage, self.problem, self.codes, values, manner)
         points = run["points"]
         rows = len(self.codes)
@@ -197,23 +197,23 @@ class Bench:
         return found
 
     def scored(self, step: Step) -> bool:
-        """Whether the optimum is more than what the gap leaves open."""
+        """Whether the optimum is larger than the gap, so that the machine is worth scoring."""
         return abs(step.solved.dual) > 10 * self.stage.floor
 
     def score(self, dual: Dual, alpha: np.ndarray) -> float:
-        """Accuracy on the test rows, or AUC of a one-class machine."""
+        """Compute the accuracy on the test rows, or the AUC of a one-class machine."""
         scores = self.entries @ (dual.sign * alpha)
         if self.one_class:
             return float(roc_auc_score(self.test.y > 0, scores))
         return float(np.mean((scores > 0) == (self.test.y > 0)))
 
     def accuracy(self, step: Step) -> float:
-        """The share of test rows on the right side of a machine's own threshold."""
+        """Compute the share of test rows on the right side of a machine's own threshold."""
         scores = self.entries @ (step.dual.sign * step.solved.alpha) + step.offset
         return float(np.mean((scores >= 0) == (self.test.y > 0)))
 
     def c_svm(self) -> dict[str, Any]:
-        """The C-SVM column: every C from nothing."""
+        """Solve the C-SVM column: every C from zero."""
         problem, n = CSvc(1.0, 1, (), "constant"), len(self.codes)
         began, best = time.perf_counter(), 0.0
         for C in COSTS:
@@ -240,10 +240,10 @@ def compared(
     c_svm: bool = True,
     stride: int = 1,
 ) -> dict[str, Any]:
-    """Every way along the grid of nu for every sigma: seconds and shares averaged, best scores.
+    """Solve the grid of nu in every way for every sigma: mean seconds and shares, best scores.
 
-    Of a cold walk every ``stride``-th value; its score is that of the warm one then, which has the
-    same optima. A C-SVM stands next to them if asked for, and the machine has two classes.
+    Cold solves are of every ``stride``-th value; their score is then the warm path's, which has the
+    same optima. A C-SVM is added if requested, and if the machine has two classes.
     """
     compiled()
     found: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
@@ -265,7 +265,7 @@ def compared(
         out[way] = {**means, **best}
     if stride > 1:
         out["nu-SVM"] |= {key: out["nu-SVM, warm"][key] for key in SCORES & set(out["nu-SVM"])}
-    # With and without the rule every point must be worth the same.
+    # With and without the rule every point must have the same objective.
     out["objectives_apart"] = max(
         abs(a - b) / max(abs(a), run["least"])
         for first in ways[:2]
@@ -283,7 +283,7 @@ def compared(
 
 
 def missed(found: list[dict[str, Any]], printed: dict[tuple[str, str], tuple]) -> list[str]:
-    """Sentences on screening ratios and speedups that are not reproduced on the paper's own grid.
+    """Make sentences on ratios and speedups that are not reproduced on the paper's own grid.
 
     ``found``: records with set, kernel and grid; ``printed``: rows of the paper's tables, the
     last two numbers of which are ratio and speedup.
@@ -306,13 +306,13 @@ def missed(found: list[dict[str, Any]], printed: dict[tuple[str, str], tuple]) -
 
 
 def beside(ours: float, printed: float | None) -> str:
-    """A number to four digits with the paper's in brackets."""
+    """Format a number to four digits, with the paper's in brackets."""
     return f"{ours:.4g}" + ("" if printed is None else f" ({printed:.4g})")
 
 
 @cache
 def compiled() -> None:
-    """Every way once on a few rows, so that no time has a compiler in it."""
+    """Run every way once on a few rows, so that no timed run compiles."""
     rows = toy(0.75, 20)
     for one_class in (False, True):
         for manner in WAYS.values():
@@ -320,14 +320,14 @@ def compiled() -> None:
 
 
 def win_draw_loss(rows: list[dict[str, Any]], of: Any) -> str:
-    """How often the first of two numbers is above, equal to or below the second."""
+    """Count how often the first of two numbers is above, equal to or below the second."""
     pairs = [of(row) for row in rows]
     signs = [int(np.sign(round(a - b, 12))) for a, b in pairs]
     return "/".join(str(signs.count(sign)) for sign in (1, 0, -1))
 
 
 def grid_notes(values: np.ndarray, sigmas: list[float | None]) -> list[str]:
-    """What of the paper's grid was walked, of a coarser one of all sets."""
+    """Say which part of the paper's grid was solved, and for which sets a coarser one."""
     full = len(nus(1000))
     notes = [f"{len(values)} values of nu, {values[0]:g} to {values[-1]:.3g} (the paper: {full})"]
     if sigmas != [None]:

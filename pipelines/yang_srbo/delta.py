@@ -24,7 +24,7 @@ CHOICES = ("greedy", "small", "full")
 RULES = {"SRBO": "srbo", "cut": "srbo-cut"}
 THREE = ["BreastCancer569", "Pima", "Abalone"]
 ACCURACY = 1e-4
-"""Relative gap of the QPs: any delta is safe, the best one screens most."""
+"""Relative gap of the QPs (any delta is safe; the optimal one screens most)."""
 
 
 def main() -> None:
@@ -72,10 +72,10 @@ def main() -> None:
 
 
 def compared(rows: data_sets.Rows, sigma: float | None, values: np.ndarray) -> dict[str, Any]:
-    """Paths with every choice of delta, and one without a rule."""
+    """Solve paths with every choice of delta, and one without a rule."""
     bench, other = (common.Bench(rows, rows, sigma) for _ in range(2))
 
-    # The QPs have a stage of their own: a stage goes on from the scores of its last solve.
+    # (The QPs need a stage of their own: a stage continues from the scores of its last solve.)
     def solve(dual: Dual, alpha: np.ndarray) -> np.ndarray:
         free = np.full(len(alpha), FREE)
         return other.stage.solve(PointTask(dual, alpha, free, ACCURACY, None, False)).alpha

@@ -35,7 +35,7 @@ PAPER = {
     ("RBF", 8): (100.0, 13.6489, 100.0, 6.3948, 36.27, 2.1343),
     ("RBF", 9): (100.0, 16.4684, 100.0, 12.9486, 14.35, 1.2718),
 }
-"""Accuracy and seconds of nu-SVM and SRBO with DCDM, screening ratio, speedup, as printed."""
+"""The paper's accuracy and seconds of nu-SVM and SRBO with DCDM, screening ratio, speedup."""
 
 DIGITS = [0, 2, 3, 4, 5, 6, 7, 8, 9]
 WAYS = ["nu-SVM", "nu-SVM, warm", "SRBO", "SRBO + cut"]

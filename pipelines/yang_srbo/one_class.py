@@ -3,7 +3,7 @@
     python -m pipelines.yang_srbo.one_class [--only Sonar ...] [--rows N] [--step .01] [--powers 8]
 
 Trained on the positive rows of 4/5 of a set, measured on all rows of the other fifth, linear and
-RBF, and a kernel density (KDE). The numbers that the paper calls AUC are whole numbers of right
+RBF, and by a kernel density (KDE). The numbers that the paper calls AUC are whole numbers of right
 test rows (Sonar's 52.38 % is 22 of 42): an accuracy, which stands here in a column of its own.
 """
 
@@ -32,10 +32,10 @@ PAPER = {
     ("Abalone", "RBF"): (71.38, 18.7118, 83.47, 3.2294, 83.47, 1.2252, 47.31, 2.6357),
     ("Winequality", "RBF"): (77.24, 22.4314, 72.35, 3.9918, 72.35, 0.4204, 30.85, 9.4940),
 }
-"""AUC and seconds of KDE, OC-SVM and SRBO-OC-SVM, screening ratio, speedup, as printed."""
+"""The paper's AUC and seconds of KDE, OC-SVM and SRBO-OC-SVM, screening ratio, speedup."""
 
 GRIDS = {"linear": common.PAPERS, "RBF": common.FEWER}
-"""All sigmas take more than a minute of a processor a set."""
+"""Grids by kernel: with all sigmas, a set would take more than a minute of a processor."""
 
 WAYS = ["nu-SVM", "nu-SVM, warm", "SRBO", "SRBO + cut"]
 BANDWIDTH = "scott"
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def density(train: data_sets.Rows, test: data_sets.Rows, values: np.ndarray) -> dict[str, Any]:
-    """The kernel density of the positive rows: AUC, best accuracy, seconds."""
+    """Fit the kernel density of the positive rows: AUC, best accuracy, seconds."""
     own = train.X[train.y > 0]
     shift, spread = own.mean(axis=0), own.std(axis=0)
     spread = np.where(spread > 0, spread, 1.0)
@@ -111,7 +111,7 @@ HEADS = (
 
 
 def _lines(name: str, kernel: str, one: dict[str, Any]) -> list[list[str]]:
-    """Ours, and below it the paper's, whose "AUC" is an accuracy."""
+    """Make a line of our numbers, and a line of the paper's, whose "AUC" is an accuracy."""
     ways = [one[way] for way in ("KDE", "nu-SVM", "SRBO")]
     ours = [n for way in ways for n in (100 * way["score"], 100 * way["accuracy"], way["seconds"])]
     ours.insert(6, one["nu-SVM, warm"]["seconds"])

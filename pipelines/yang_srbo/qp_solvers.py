@@ -12,17 +12,17 @@ from bigscreen.numerics.rows import njit
 
 ITERATIONS = 100
 STEP = 0.995
-"""Part of the way to the nearest bound that an iteration goes."""
+"""An iteration goes this part of the way to the nearest bound."""
 
 
 LEAST = 1e-4
-"""Part of the tolerance below which complementarity leaves nothing to be gained."""
+"""Stop if complementarity is below this part of the tolerance: nothing is left to gain."""
 
 
 def interior_point(
     Q: np.ndarray, f: np.ndarray, upper: np.ndarray, total: float, tol: float = 1e-8
 ) -> tuple[np.ndarray, int]:
-    """A primal-dual interior point method (Mehrotra's predictor and corrector).
+    """Minimise the QP by a primal-dual interior point method (Mehrotra's predictor-corrector).
 
     It stands in for MATLAB's quadprog ("interior-point-convex"), whose tolerance is 1e-8, too: a
     factor of a matrix (n, n) in every iteration.
@@ -34,8 +34,8 @@ def interior_point(
     total : float
         Less than ``sum upper``.
     tol : float
-        Of mean complementarity and residuals where the box and Q are of size 1; the gradient's is
-        taken as a part of the largest there was.
+        Tolerance of mean complementarity and of residuals, for a box and Q of size 1; the
+        gradient's residual is relative to its largest value so far.
 
     Returns
     -------
@@ -75,7 +75,7 @@ def interior_point(
 
 
 def _factor(H: np.ndarray) -> tuple[np.ndarray, bool]:
-    """The Cholesky factor, with as little added to the diagonal as rounding makes necessary."""
+    """Compute the Cholesky factor, with as small a diagonal shift as rounding requires."""
     size, ridge = float(np.max(np.diagonal(H))), 0.0
     while True:
         try:
@@ -96,7 +96,7 @@ def _transposed(v: np.ndarray) -> np.ndarray:
 
 
 def _newton(now: tuple, product: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The step after which the linearised s z falls by ``product``."""
+    """Compute the step after which the linearised s z falls by ``product``."""
     factor, dual, primal, s, z = now
     right = _transposed((-product - z * primal) / s) - dual
     dx = cho_solve(factor, right, check_finite=False)
@@ -105,23 +105,23 @@ def _newton(now: tuple, product: np.ndarray) -> tuple[np.ndarray, np.ndarray, np
 
 
 def _longest(v: np.ndarray, dv: np.ndarray) -> float:
-    """How much of a step keeps all of v positive, at most 1."""
+    """Return the largest fraction of a step, at most 1, that keeps all of v positive."""
     falls = dv < 0
     return float(min(1.0, np.min(-v[falls] / dv[falls], initial=1.0)))
 
 
 @njit(cache=True)
 def dcdm(Q, upper, nu, eps, sweeps):  # type: ignore[no-untyped-def]
-    """Algorithm 2 as printed: coordinates in turn, each kept above what the others leave of nu.
+    """Run DCDM, algorithm 2 as printed: coordinates in turn, each kept above what nu requires.
 
-    The step, which the paper does not define, is the exact one, ``1 / Q_ii``; the start, any
-    feasible point there, is the uniform one.
+    The step, which the paper does not define, is the exact one, ``1 / Q_ii``; the start, which may
+    be any feasible point, is the uniform one.
 
     Returns
     -------
     a : float64 (n,)
     sweeps : int
-        Until none moved, or all that were allowed.
+        Sweeps until no coordinate moved, or the most allowed.
     """
     n = len(Q)
     a = np.full(n, nu / n)

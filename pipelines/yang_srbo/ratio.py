@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def against_steps(bench: common.Bench, steps: list[float], finest: float) -> dict[str, list[float]]:
-    """Mean share of rows that each rule decides, for every step of nu."""
+    """Compute the mean share of rows that each rule decides, for every step of nu."""
     values = common.nus(len(bench.codes), finest)
     run = papers.walked(
         bench.stage, bench.problem, bench.codes, values, common.WAYS["nu-SVM, warm"]
@@ -105,7 +105,7 @@ def against_steps(bench: common.Bench, steps: list[float], finest: float) -> dic
 
 
 def classes(d: int, rows: int, seed: int = 0) -> data_sets.Rows:
-    """Two normal classes whose means are 2 apart."""
+    """Make two normal classes whose means are 2 apart."""
     y = np.where(np.arange(rows) % 2 == 0, 1.0, -1.0)
     X = np.random.default_rng(seed).standard_normal((rows, d)) + y[:, None] / np.sqrt(d)
     return data_sets.Rows(f"d = {d}", X, y, "generated")

@@ -23,13 +23,13 @@ from pipelines.yang_srbo import common
 FOUR = ["BreastCancer569", "Pima", "Abalone", "Winequality"]
 COARSE = common.Grid(1000, 0.005, ())
 GRIDS = dict.fromkeys(("BreastCancer569", "Pima", "Abalone"), common.PAPERS)
-"""As far as they take less than a minute of a processor; the others are COARSE."""
+"""Sets with the paper's own grid: those that take less than a minute of a processor."""
 
 EDGE = 1e-9
-"""Part of the box within which alpha counts as at a bound."""
+"""Alpha counts as at a bound if it is within this part of the box."""
 
 TOL = 1e-8
-"""Solves are close, so that alpha is where the optimum is."""
+"""Relative gap of the solves, small enough for alpha to show which rows are active."""
 
 
 def main() -> None:
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def shares(bench: common.Bench, values: np.ndarray) -> dict[str, Any]:
-    """Shares of rows at every nu: active ones, and those that the rules leave."""
+    """Compute the shares of rows at every nu: active ones, and those that the rules leave."""
     manner = PathSettings(TOL, (Srbo(),), False, True, False)
     run = papers.walked(bench.stage, bench.problem, bench.codes, values, manner)
     steps, n = run["steps"], len(bench.codes)
@@ -75,7 +75,7 @@ def shares(bench: common.Bench, values: np.ndarray) -> dict[str, Any]:
         alpha = step.solved.alpha
         active = (alpha > room) & (alpha < step.dual.hi - room)
         found = [papers.screened(bench.stage, steps, rule, k) for rule in RULES]
-        # The first value is solved from nothing, with nothing left out.
+        # (The first value is solved from zero, with no row left out.)
         free = [one.decided == FREE if k else np.ones(n, np.bool_) for one in found]
         out["active"].append(float(np.mean(active)))
         out["left"].append(float(np.mean(free[0])))

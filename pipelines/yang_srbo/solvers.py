@@ -31,7 +31,7 @@ SETS = {
     "Abalone": data_sets.abalone,
 }
 PAPER = {("Adult", "linear"): 92.75, ("Adult", "RBF"): 76.92}
-"""Accuracy of DCDM, the same with SRBO; the paper's other sets are not available."""
+"""The paper's accuracy of DCDM, which is equal with SRBO, for the sets that we have."""
 
 EPS = 1e-8
 """The threshold of DCDM as printed, whose value the paper does not give."""
@@ -100,7 +100,7 @@ STALLS = ("", "objective / optimum", "s", "sweeps", "accuracy %")
 
 
 def compared(bench: common.Bench, step: float, sweeps: int) -> dict[str, Any]:
-    """The ways at the best nu, and the printed algorithm."""
+    """Compare the solvers at the best nu, and the printed algorithm."""
     nu = best_nu(bench)
     n = len(bench.codes)
     values = np.array([nu - step, nu])
@@ -142,7 +142,7 @@ def compared(bench: common.Bench, step: float, sweeps: int) -> dict[str, Any]:
 
 
 def best_nu(bench: common.Bench) -> float:
-    """The nu of a coarse grid with the best accuracy on the test rows."""
+    """Find the nu of a coarse grid with the best accuracy on the test rows."""
     values = common.nus(len(bench.codes), 0.05)[1:]
     run = papers.walked(
         bench.stage, bench.problem, bench.codes, values, common.WAYS["nu-SVM, warm"]
@@ -155,7 +155,7 @@ def best_nu(bench: common.Bench) -> float:
 
 
 def timed(bench: common.Bench, nu: float, decided: np.ndarray, step: Step | None) -> dict[str, Any]:
-    """The interior point method on the rows that are not decided."""
+    """Time the interior point method on the undecided rows."""
     n = len(bench.codes)
     dual = bench.problem.at(nu).dual(bench.codes, np.ones(n))
     live = np.flatnonzero(decided == FREE)

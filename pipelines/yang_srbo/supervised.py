@@ -22,7 +22,7 @@ PAPER = {
     ("Abalone", "RBF"): (83.47, 7.8309, 84.07, 8.6019, 84.07, 6.7924, 0.79, 1.2664),
     ("Winequality", "RBF"): (79.18, 11.8288, 78.37, 10.1373, 78.37, 3.8114, 14.13, 2.6957),
 }
-"""Accuracy and seconds of C-SVM, nu-SVM and SRBO-nu-SVM, screening ratio, speedup, as printed."""
+"""The paper's accuracy and seconds of C-SVM, nu-SVM, SRBO-nu-SVM; screening ratio, speedup."""
 
 COARSE = common.Grid(1000, 0.01, (0, 4, 8))
 GRIDS = {
@@ -32,10 +32,10 @@ GRIDS = {
     ("BreastCancer569", "RBF"): common.FEWER,
     ("Pima", "RBF"): common.FEWER,
 }
-"""As far as they take a minute of a processor at most, or so; the others are COARSE."""
+"""Sets and kernels with the paper's own grid: those that take about a minute at most."""
 
 LONG = ("Winequality", "linear")
-"""Of all its rows, whose columns are of very different sizes, C-SVMs take minutes: left out."""
+"""Left out: C-SVMs take minutes on all its rows, whose columns differ much in size."""
 
 NAN = float("nan")
 WAYS = ["nu-SVM", "nu-SVM, warm", "SRBO", "SRBO + cut"]

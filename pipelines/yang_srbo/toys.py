@@ -23,12 +23,12 @@ from pipelines.papers import data_sets
 from pipelines.yang_srbo import common
 
 GRIDS = {"linear": common.PAPERS, "RBF": common.Grid(None, 0.01, (-1, 0, 1, 2, 3))}
-"""With an RBF kernel the paper's takes more than a minute of a processor a set."""
+"""Grids by kernel: with RBF, the paper's grid takes more than a minute of a processor a set."""
 
 MANNER = common.WAYS["SRBO"]
 MESH = 80
 NORMALS = {"normal 1": 0.2, "normal 2": -0.2, "normal 5": -1.0}
-"""Figure 7 has the negative mean of its normals elsewhere: .2, -.2, -1."""
+"""The means of the negative class of figure 7's normals: .2, -.2, -1."""
 
 
 def main() -> None:
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def toy(name: str, one_class: bool) -> data_sets.Rows:
-    """The rows of a panel; for a one-class machine with a fifth of the negative ones."""
+    """Load the rows of a panel; for a one-class machine, a fifth of the negative rows."""
     if not one_class:
         return data_sets.artificial(name)
     if name in NORMALS:
@@ -99,7 +99,7 @@ def toy(name: str, one_class: bool) -> data_sets.Rows:
 def walked(
     rows: data_sets.Rows, sigma: float | None, values: np.ndarray, one_class: bool
 ) -> dict[str, Any]:
-    """A path of nu; its best point: score, decisions of SRBO there, machine."""
+    """Solve a path of nu; return its best point: score, SRBO's decisions, machine."""
     bench = common.Bench(rows, rows, sigma, one_class)
     run = papers.walked(bench.stage, bench.problem, bench.codes, values, MANNER)
     steps, n = run["steps"], len(bench.codes)
@@ -111,7 +111,7 @@ def walked(
         return float(np.mean((decision > 0) == (rows.y > 0)))
 
     scores = [score(step) if bench.scored(step) else 0.0 for step in steps]
-    # The first point has none before it to screen from.
+    # (There is no point before the first one to screen from.)
     k = 1 + int(np.argmax(scores[1:]))
     cuts = papers.rejected(bench.stage, run, SrboCut(), False)
     cuts[0] = 0.0
@@ -131,7 +131,7 @@ def walked(
 
 
 def border(bench: common.Bench, X: np.ndarray, step: Step) -> dict[str, Any]:
-    """The decision function on a mesh around the rows, and its levels to be drawn."""
+    """Compute the decision function on a mesh around the rows, and the levels to draw."""
     low, high = X.min(axis=0) - 0.5, X.max(axis=0) + 0.5
     axes = [np.linspace(a, b, MESH) for a, b in zip(low, high, strict=True)]
     mesh = np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, 2)

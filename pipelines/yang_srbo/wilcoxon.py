@@ -1,4 +1,4 @@
-"""Is SRBO faster than no screening, over the experiments available? (Yang, table XII).
+"""Is SRBO faster than no screening, over all our experiments? (Yang, table XII).
 
     python -m pipelines.yang_srbo.wilcoxon --out FOLDER
 
@@ -34,7 +34,7 @@ PAPER = (
     ("MNIST, DCDM, linear", 9, 0, 0.0020),
     ("MNIST, DCDM, RBF", 9, 1, 0.0039),
 )
-"""Number of sets, W and p as printed."""
+"""The paper's number of sets, W and p."""
 
 RECORDS = {
     "yang_srbo.supervised": "nu-SVM, sets at hand",
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def samples(folder: Path, missing: list[str]) -> list[tuple[str, list, list, list]]:
-    """Seconds of all pairs of runs: (label, cold, warm, SRBO)."""
+    """Collect the seconds of all runs: (label, cold, warm, SRBO)."""
     out = []
     for name, label in RECORDS.items():
         file = folder / f"{name}.json"
@@ -116,7 +116,7 @@ def samples(folder: Path, missing: list[str]) -> list[tuple[str, list, list, lis
 
 
 def tested(plain: np.ndarray, ruled: np.ndarray) -> dict[str, Any]:
-    """The test over pairs of seconds."""
+    """Run the test over pairs of seconds."""
     plus = wilcoxon(plain, ruled, alternative="greater")
     n = len(plain)
     return {
@@ -129,7 +129,7 @@ def tested(plain: np.ndarray, ruled: np.ndarray) -> dict[str, Any]:
 
 
 def exact(n: int, w: int) -> tuple[float, float]:
-    """One- and two-sided p of a smaller rank sum w of n without ties: over all 2^n signs."""
+    """Compute the exact one- and two-sided p of a rank sum w of n untied pairs."""
     ways = np.zeros(n * (n + 1) // 2 + 1)
     ways[0] = 1.0
     for rank in range(1, n + 1):

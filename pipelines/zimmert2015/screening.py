@@ -7,8 +7,8 @@ Table 1 (MNIST digits 0 and 7): the duality gap at which a rule has removed a ha
 stopping rule holds over all rows; figure 1 (digits 3 and 5): the gap against kernel evaluations.
 C = 1, sigma = 6 (gamma = 1/72), no offset, working sets of size one; the paper does not say how
 pixels are scaled: pixels / 255 is assumed, nor how often its rules look: after every step here.
-The paper's numbers stand next to ours. Its headline, that f-safe shrinking spares evaluations, is
-not reproduced: bringing rows back at the end costs what leaving them out has saved.
+The paper's numbers are shown next to ours. Its headline, that f-safe shrinking spares evaluations,
+is not reproduced: bringing rows back at the end costs what leaving them out has saved.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from bigscreen.solvers.smo.solver import Pairs
 from pipelines.papers import common as papers
 
 EVERY = 1
-"""Steps between looks of a rule."""
+"""A rule checks for removable rows once in this many steps."""
 
 SPARED = 0.8
-"""Part of the evaluations without a rule, and with Joachims's, that would be a saving."""
+"""f-safe counts as a saving if it takes at most this part of the others' evaluations."""
 
 REMOVED = (0.5, 0.75, 0.875, 0.938)
 
@@ -63,7 +63,7 @@ PAPER: dict[str, tuple[Any, ...]] = {
     "f = .01": (1100, 430, 230, 60, 37, 4.4e6),
     "Joachims": (160, 72, 27, 9.3, 270, 9.4e6),
 }
-"""Table 1 as printed: gap at 50, 75, 87.5 and 93.8 % removal, re-shrinkings, evaluations."""
+"""The paper's table 1: gap at 50, 75, 87.5 and 93.8 % removal, re-shrinkings, evaluations."""
 
 
 def main() -> None:
@@ -102,7 +102,7 @@ def main() -> None:
 
 
 def digit_pair(folder: Path, one: int, other: int, rows: int | None) -> MemoryDataset:
-    """The training images of two digits, pixels / 255; the first digit is class +1."""
+    """Load the training images of two digits, pixels / 255; the first digit is class +1."""
     files = [folder / "mnist" / f"train-{part}-ubyte.gz" for part in ("images-idx3", "labels-idx1")]
     for file in files:
         if not file.exists():
@@ -116,8 +116,8 @@ def digit_pair(folder: Path, one: int, other: int, rows: int | None) -> MemoryDa
 
 
 def one(data: MemoryDataset, rule: Rule | None, eps: float) -> dict[str, Any]:
-    """One solve by LIBSVM's rule; its history, and what the rule did."""
-    # No matrix of the rows alive at once: evaluations are counted, those that steps ask for.
+    """Solve to LIBSVM's stopping rule; return the history, and what the screening rule did."""
+    # (Evaluations that steps request are counted, so there is no matrix of all open rows.)
     solver = Pairs("second", 1, cache=4 * data.n_rows**2, whole=0, eps=eps, every=EVERY)
     limits = Limits(0.0, 10**6, restarts=10**6)
     began = time.monotonic()
@@ -128,8 +128,8 @@ def one(data: MemoryDataset, rule: Rule | None, eps: float) -> dict[str, Any]:
     history = found.history
     alive = [(event["rows_alive"], event["primal"] - event["dual"]) for event in history]
     most = [data.n_rows * (1 - part) for part in REMOVED]
-    # Until rows come back for the first time: the end brings all of them up to date anyway.
-    pairs = itertools.pairwise(history)
+    # (Only until rows come back for the first time: the end updates all of them anyway.)
+    pairs = zip(history, history[1:], strict=False)
     back = (a for a, b in pairs if b["rows_alive"] > a["rows_alive"])
     before = next(back, history[-1])["kernel_entries"]
     return {
@@ -153,7 +153,7 @@ HEADS = (
 
 
 def show(title: str, runs: dict[str, dict[str, Any]], paper: dict[str, tuple[Any, ...]]) -> Any:
-    """Ours, the paper's in brackets."""
+    """Print our numbers, with the paper's in brackets."""
     lines = []
     for name, run in runs.items():
         ours = [*run["gap_at_removal"], run["reshrinkings"], run["kernel_entries"]]
@@ -173,7 +173,7 @@ def show(title: str, runs: dict[str, dict[str, Any]], paper: dict[str, tuple[Any
 
 
 def missed(title: str, runs: dict[str, dict[str, Any]]) -> list[str]:
-    """The paper's headline and what these runs took, if no f-safe rule takes much less."""
+    """Compare the paper's headline with these runs, if f-safe does not take much less."""
     plain, joachims = (runs[rule]["kernel_entries"] for rule in ("unscreened", "Joachims"))
     safe = {rule: run["kernel_entries"] for rule, run in runs.items() if rule.startswith("f = ")}
     if min(safe.values()) < SPARED * min(plain, joachims):
@@ -188,7 +188,7 @@ def missed(title: str, runs: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def figure(runs: dict[str, dict[str, Any]]) -> Any:
-    """The duality gap against kernel evaluations."""
+    """Plot the duality gap against kernel evaluations."""
     drawn, ((axes,),) = papers.canvas(1, 1)
     for name, run in runs.items():
         entries, gaps = zip(*((e, gap) for e, gap in run["curve"] if gap > 0), strict=True)

@@ -4,7 +4,7 @@
 
 On made-up rows of the shape of SUSY (no real data), every selection (by the gain in the dual, or
 the worst violation) with every working set (one variable, two), without an offset and with
-LIBSVM's; all stop by LIBSVM's rule, so scikit-learn's SVC stands next to the last.
+LIBSVM's; all stop by LIBSVM's rule, so scikit-learn's SVC is comparable with the last.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def main() -> None:
 def one(
     data: MemoryDataset, given: argparse.Namespace, offset: str, selection: str, size: int
 ) -> dict[str, Any]:
-    """One solve, certified over all rows."""
+    """Solve once, certified over all rows."""
     design, problem = Design(data, Rbf(given.gamma)), CSvc(given.C, 1, (), offset)
     # Entries are counted: those that steps ask for, not the matrix at once.
     solver = Pairs(selection, size, whole=0, eps=given.eps)
     with Inline(1) as fleet:
-        # No gap is requested: LIBSVM's rule ends it.
+        # (No target gap: LIBSVM's rule ends the solve.)
         found = fit(Run(design, problem, fleet), solver, Limits(0.0, 1_000_000))
     last = found.history[-1]
     return {
@@ -99,7 +99,7 @@ def one(
 
 
 def libsvm(X: np.ndarray, y: np.ndarray, given: argparse.Namespace) -> dict[str, Any]:
-    """scikit-learn's SVC on the same rows."""
+    """Fit scikit-learn's SVC to the rows."""
     machine = SVC(C=given.C, gamma=given.gamma, tol=given.eps, shrinking=False)
     began = time.monotonic()
     machine.fit(X, y)
