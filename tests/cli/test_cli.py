@@ -80,7 +80,7 @@ def test_ingest_holdout_and_info(world: World, tmp_path: Path) -> None:
 
 
 def test_mistakes_name_options_as_they_are_typed(tmp_path: Path) -> None:
-    """The sentences are those of `bigscreen.ingest`, which has them as Python's."""
+    """Errors of `bigscreen.ingest` name its Python arguments; the command names its options."""
     table, out = tmp_path / "t.csv", tmp_path / "t.store"
     for cell, python, typed in (
         ("1,5", "(`decimal=','`)", "(--decimal ,)"),
@@ -131,7 +131,7 @@ def test_help_waits_for_nothing_that_is_slow_to_import() -> None:
 
 
 def test_a_fit_and_its_workers_import_nothing_for_what_seldom_happens() -> None:
-    """scikit-learn, for its warning alone, took longer than all other imports."""
+    """scikit-learn, imported only for its warning class, took longer than all other imports."""
     slow = "{'sklearn', 'scipy.stats', 'scipy.optimize'}"
     made = "bigscreen.train.run, bigscreen.path.run, bigscreen.intake.ingest, bigscreen.fleet.local"
     code = f"import sys, {made}; print(*{slow} & set(sys.modules))"
@@ -140,7 +140,7 @@ def test_a_fit_and_its_workers_import_nothing_for_what_seldom_happens() -> None:
 
 
 def test_processes_give_the_same_model(world: World, tmp_path: Path) -> None:
-    """A real process, with plain progress on stderr, and worker processes beside it."""
+    """A fit in a real process shows plain progress on stderr, and so does one on workers."""
     fit = process("fit", world.store, tmp_path / "m.bsm", *FIT[:4], "--workers", "1")
     out, err = fit.communicate(timeout=120)
     assert fit.returncode == 0, err
@@ -151,7 +151,7 @@ def test_processes_give_the_same_model(world: World, tmp_path: Path) -> None:
 
 
 def interrupt(command: subprocess.Popen[str]) -> str:
-    """Ctrl-C, and what is said then."""
+    """Press Ctrl-C; return the output."""
     # As a terminal does it: the whole group of processes hears it.
     os.killpg(command.pid, signal.SIGINT)
     _, said = command.communicate(timeout=60)

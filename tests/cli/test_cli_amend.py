@@ -1,4 +1,4 @@
-"""`bigscreen amend`: rows leave, enter and change on the command line."""
+"""`bigscreen amend` removes, adds and changes rows from the command line."""
 
 import json
 import signal
@@ -14,7 +14,7 @@ from bigscreen.model.model import Model
 
 
 def ran(*args, code=0):
-    """What a command says, which must end with this code."""
+    """Run a command that must end with this code; return its output."""
     result = bigscreen(*args)
     assert result.exit_code == code, result.output
     return " ".join(result.output.split())
@@ -22,7 +22,7 @@ def ran(*args, code=0):
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
-    """A store, a model of it, and its rows by status."""
+    """Make a store, a model of it, and its rows by status."""
     folder = tmp_path_factory.mktemp("amend")
     write_csv(folder / "rows.csv", n=500)
     ran("ingest", folder / "rows.csv", folder / "s", "--label", "inside", "--scale", "standard")
@@ -74,7 +74,7 @@ def test_every_edit_at_once_and_one_after_the_other(fitted, tmp_path):
     assert before["primal"] - before["gap"] - 1e-6 * P <= P <= before["primal"]
     store = Dataset.open(tmp_path / "n.store")
     assert store.has_weights and set(range(500, 506)) <= set(store.row_ids(0, 504).tolist())
-    # The same rows fitted from nothing, by the same landmarks or not, are no better than theirs.
+    # A cold fit of the edited rows, with equal or with new landmarks, is no better.
     again = tmp_path / "again.bsm"
     ran("amend", new, store.path, again, "--remove", fitted / "out.csv")
     said = ran("info", again, "--history")
@@ -102,7 +102,7 @@ def test_what_it_cannot_do_it_says(fitted, tmp_path):
 
 
 def dying(where, how, *args):
-    """Run a command that comes to an end of some kind where it first calls a function."""
+    """Run a command in a process that is ended when it first calls a function."""
     module, name = where.rsplit(".", 1)
     code = f"""
 import errno, importlib, os, signal, sys
@@ -196,7 +196,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(fitted, tmp_path, comman
 
 
 def test_rows_like_a_store_that_was_edited_keep_what_the_source_had(fitted, tmp_path):
-    """Where columns count from, and whether numbers are rounded, is known after an edit, too."""
+    """An edited store still knows the first column's number, and whether numbers are rounded."""
     rng = np.random.default_rng(0)
 
     def svmlight(name, X):

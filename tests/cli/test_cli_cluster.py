@@ -1,4 +1,4 @@
-"""Commands on a cluster, and on one that goes away: one sentence, and nothing is lost."""
+"""Commands on a cluster; if the cluster is lost, one sentence says so, and no work is lost."""
 
 import json
 import signal
@@ -66,7 +66,7 @@ def test_a_lost_cluster(
 
 
 def test_predict_and_evaluate_on_workers_and_a_cluster(world: World, tmp_path: Path) -> None:
-    """The same file and the same figures, whoever scores; one sentence where nobody can."""
+    """Workers and clusters write the same file and figures as threads."""
 
     def answers(name: str, *where: object) -> tuple[bytes, dict[str, object]]:
         out, judged = tmp_path / f"{name}.npy", tmp_path / f"{name}.json"

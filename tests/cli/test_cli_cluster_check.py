@@ -1,4 +1,4 @@
-"""`bigscreen cluster-check`: what is in the way of a fit, on real workers."""
+"""`bigscreen cluster-check` finds what would stop a fit, on real workers."""
 
 import json
 import time
@@ -11,7 +11,7 @@ __all__ = ["world"]  # a fixture
 
 
 def checked(address, folder, *more):
-    """Output, exit code, and the workers of the record."""
+    """Run the command; return output, exit code, and the workers of the record."""
     out = folder / "check.json"
     result = bigscreen("cluster-check", *more, "--scheduler", address, "--json", out)
     workers = json.loads(out.read_text())["workers"] if out.exists() else None

@@ -17,7 +17,7 @@ EXACT = ["--exact", "--gamma", "1", "--threads", "1"]
 
 
 def rows_of(store: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Features and labels of a store in the source's order."""
+    """Load the features and labels of a store in the source's order."""
     data = Dataset.open(store)
     order = np.argsort(data.row_ids(0, data.n_rows))
     return data.X(0, data.n_rows)[order].astype(np.float64), data.y(0, data.n_rows)[order]

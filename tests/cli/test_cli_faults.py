@@ -1,4 +1,4 @@
-"""Commands that are stopped, or run out of time or disk: one sentence, and then --resume."""
+"""Commands that are stopped, or run out of time or disk, say one sentence, and can be resumed."""
 
 import os
 import shlex
@@ -21,7 +21,7 @@ OPTIONS = ["--landmarks", "100", "--gamma", "1", "--solver", "newton", "--featur
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of several feature chunks, whose fit takes some seconds."""
+    """Make a store of several feature chunks, whose fit takes some seconds."""
     folder = tmp_path_factory.mktemp("large")
     write_csv(folder / "rows.csv", n=100_000)
     succeed("ingest", folder / "rows.csv", folder / "rows.store", "--label", "inside")
@@ -200,7 +200,7 @@ def test_a_budget_bounds_the_waiting_for_workers(world: World, tmp_path: Path) -
 def test_a_system_that_starts_no_more_threads(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where `ulimit -v` leaves no address space for another stack."""
+    """The system has no address space for another thread's stack, as under `ulimit -v`."""
 
     def refused(*given: object, **more: object) -> None:
         raise RuntimeError("can't start new thread")

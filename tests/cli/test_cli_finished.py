@@ -1,4 +1,4 @@
-"""`--resume` where the output is finished: it is shown, if it is the one that is asked for."""
+"""`--resume` of a finished command shows the output, if it has the requested options."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Help shows the options of a fit under headings."""
+"""The help of commands that fit shows options under headings."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Names and files that somebody has made to confuse: one sentence, or as if they were harmless."""
+"""Confusing names and failing files give one sentence, or work like harmless ones."""
 
 import errno
 import gzip

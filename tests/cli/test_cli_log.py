@@ -1,4 +1,4 @@
-"""`--log`: of a fit that runs, is killed, goes on, ends."""
+"""The log of a fit that runs, is killed, is resumed, and ends."""
 
 import json
 import signal
@@ -20,7 +20,7 @@ OPTIONS = [
     "--max-iter",
     "4000",
 ]
-"""Of a fit that goes on for longer than anyone watches."""
+"""Options of a fit that takes very long."""
 
 
 @pytest.fixture(scope="module")

@@ -151,12 +151,12 @@ BEYOND = ["--C", ".1:10:6", "--landmarks", "60", "--gamma", "1", "--folds", "3",
 
 
 def scant(workers=0):
-    """Memory of which so many workers leave a path nothing for features."""
+    """Compute a memory limit that leaves a path on this many workers nothing for features."""
     return ["--memory", 400 * 2**20 + workers * 250 * 2**20]
 
 
 def equal(one, other):
-    """Whether two files hold the same path, bit for bit."""
+    """Whether two files hold equal paths, bit for bit."""
     one, other = SolvedPath.load(one), SolvedPath.load(other)
     assert one.record["scores"] == other.record["scores"]
     for k in range(len(one)):

@@ -1,4 +1,4 @@
-"""The other problems from the command line."""
+"""Regressions, nu and one-class problems on the command line."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ __all__ = ["world"]  # a fixture
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of rows with targets."""
+    """Make a store of rows with targets."""
     folder = tmp_path_factory.mktemp("numbers")
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 3))

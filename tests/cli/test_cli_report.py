@@ -1,4 +1,4 @@
-"""Pages of models and paths: whole, self-contained, true, and safe with hostile names."""
+"""Pages of models and paths are complete, self-contained, true, and safe with hostile names."""
 
 import html
 import json
@@ -13,14 +13,14 @@ from bigscreen.model.model import Model
 
 
 def ran(*args, code=0):
-    """What a command says, which must end with this code."""
+    """Run a command that must end with this code; return its output."""
     result = bigscreen(*args)
     assert result.exit_code == code, result.output
     return " ".join(result.output.split())
 
 
 class Tags(HTMLParser):
-    """Tags that are opened and closed, and what they point at."""
+    """Collects the tags of a page, and the addresses that they point at."""
 
     void = ("meta", "img", "link", "br", "input")
 
@@ -39,7 +39,7 @@ class Tags(HTMLParser):
 
 
 def checked(path):
-    """The text of a page, which must be whole and need nothing else."""
+    """Return the text of a page, after checking that it is complete and self-contained."""
     text = path.read_text(encoding="utf-8")
     tags = Tags()
     tags.feed(text)
@@ -54,7 +54,7 @@ EVIL = "<img src=x onerror=alert(1)>"
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """Stores of two labels, one of them hostile, and of a regression, with models."""
+    """Make stores of two labels, one of them hostile, and of a regression, with models."""
     folder = tmp_path_factory.mktemp("pages")
     rng = np.random.default_rng(0)
     X = rng.normal(size=(600, 3))

@@ -1,4 +1,4 @@
-"""`bigscreen resample`: the intervals and p-values are those of fits that are made one by one."""
+"""`bigscreen resample` gives the intervals and p-values of fits that are made one by one."""
 
 import json
 
@@ -50,7 +50,7 @@ def test_permutations(world, held, tmp_path):
 
 
 def test_workers_come_to_the_same(world, held):
-    """Of a worker process rows are read by path, and features stored in a folder of their own."""
+    """Worker processes read rows by path and store features in a folder, with equal results."""
     record = [
         json.loads(succeed("resample", world.store, held, *how, "--fits", 3, "--json", "-"))
         for how in (FIT, [*FIT[:4], "--workers", "1"])

@@ -1,4 +1,4 @@
-"""`bigscreen rows`: which rows a model provably does without."""
+"""`bigscreen rows` lists the rows that a model provably does not need."""
 
 import json
 
@@ -10,7 +10,7 @@ from bigscreen.model.model import Model
 
 
 def ran(*args, code=0):
-    """What a command says, which must end with this code."""
+    """Run a command that must end with this code; return its output."""
     result = bigscreen(*args)
     assert result.exit_code == code, result.output
     return " ".join(result.output.split())
@@ -24,7 +24,7 @@ def rough(n, d):
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
-    """A store of four fifths of a table, a model of it, and the table."""
+    """Make a store of four fifths of a table, a model of it, and the table."""
     folder = tmp_path_factory.mktemp("ledger")
     X, y = rough(1000, 3)
     lines = [",".join(map(repr, [*row, label])) for row, label in zip(X.tolist(), y, strict=True)]

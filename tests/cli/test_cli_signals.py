@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while Python still imports: one line, and the code that says which it was."""
+"""Ctrl-C and SIGTERM end a command with one line and their own exit code, even during imports."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""After `bigscreen warmup` nothing is left to compile for the machines that most people fit."""
+"""After `bigscreen warmup`, the usual fits compile nothing."""
 
 import gc
 import json
@@ -13,7 +13,7 @@ from tests.support.cli_world import succeed
 
 
 def compiled() -> dict[str, int]:
-    """How many versions of every compiled function there are in this process."""
+    """Count the compiled versions of every function in this process."""
     found = [each for each in gc.get_objects() if type(each).__name__ == "CPUDispatcher"]
     own = [each for each in found if each.__module__.startswith("bigscreen.")]
     return {f"{each.__module__}.{each.__qualname__}": len(each.overloads) for each in own}

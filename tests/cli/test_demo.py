@@ -1,4 +1,4 @@
-"""`bigscreen demo`, small, in a process of its own and in this one."""
+"""`bigscreen demo` on few rows, in a process of its own and in this process."""
 
 import json
 import os

@@ -50,7 +50,7 @@ def test_commands_and_options_exist(page: str) -> None:
 
 @pytest.mark.parametrize("page", DOCS)
 def test_named_files_exist(page: str) -> None:
-    """Links, paths, modules that are to be run, and tests, by their own names or by their ends."""
+    """Named links, paths, modules and tests exist, by their full names or by their ends."""
     text = (ROOT / page).read_text()
     links = re.findall(r"\]\((?!http)([^)#]+)", text)
     named = re.findall(r"\b((?:bigscreen|pipelines|cluster|tests|docs)/[\w./-]*\w)", text)
@@ -70,7 +70,7 @@ def test_named_files_exist(page: str) -> None:
 
 
 def test_the_formulas_that_code_cites_are_there() -> None:
-    """Sections of docs/maths.md by their numbers, papers by their first author and year."""
+    """Cited sections of docs/maths.md exist, and papers by their first author and year."""
     text = (ROOT / "docs" / "maths.md").read_text()
     sections = set(re.findall(r"^##+ (\d(?:\.\d)?)\.? ", text, flags=re.MULTILINE))
     formulas, _, listed = text.partition("## 6. References")
@@ -86,7 +86,7 @@ def test_the_formulas_that_code_cites_are_there() -> None:
 
 
 def test_the_main_job_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command of the README's main job, in order, on a small table."""
+    """All commands of the README's main job run, in order, on a small table."""
     text = (ROOT / "README.md").read_text().partition("## The main job")[2]
     commands = text.split("```")[1].strip().splitlines()
     monkeypatch.chdir(tmp_path)
@@ -123,7 +123,7 @@ def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_loss_of_ones_own_as_documented() -> None:
-    """The README's call, of the hinge written out."""
+    """The README's example of a user's own loss, the hinge, works."""
     (call,) = re.findall(r"`(bigscreen\.solve\(.*?\))`", (ROOT / "README.md").read_text())
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 3))
@@ -135,7 +135,7 @@ def test_a_loss_of_ones_own_as_documented() -> None:
 
 
 def test_info_prints_the_number_of_shards(world: World) -> None:
-    """The cluster's README sends people to `bigscreen info` for it."""
+    """The cluster's README refers to `bigscreen info` for it."""
     assert re.search(r"shards +\d", succeed("info", world.store))
 
 
@@ -147,7 +147,7 @@ def test_help_examples_name_what_ingest_makes() -> None:
 
 
 def definitions(path: Path) -> set[str]:
-    """Names of a file's functions, classes and constants, and ``Class.method``."""
+    """Collect the names of a file's functions, classes and constants, and ``Class.method``."""
     found = set()
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -159,7 +159,7 @@ def definitions(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", [*DOCS, "CONTRIBUTING.md"])
 def test_named_functions_exist(page: str) -> None:
-    """Pages write them as ``bigscreen/package/file.py::Class.method``."""
+    """Pages name functions as ``bigscreen/package/file.py::Class.method``."""
     text = (ROOT / page).read_text()
     for path, name in re.findall(r"\b(bigscreen/[\w/]+\.py)::([\w.]*\w)", text):
         assert name in definitions(ROOT / path), f"{page}: {path} has no {name}"

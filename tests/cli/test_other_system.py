@@ -64,7 +64,7 @@ Path("found.json").write_text(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder that the program has run in, behind a link as macOS's temporary ones, and output."""
+    """Run the program in a folder behind a link, as on macOS; return the folder and output."""
     real = tmp_path_factory.mktemp("elsewhere")
     (real / "site").mkdir()
     # Worker processes pretend, too.

@@ -1,4 +1,4 @@
-"""Terminals that are not UTF-8: names from tables are spelled out, and the work is not lost."""
+"""On terminals that are not UTF-8, names are escaped, and no work is lost."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ ENVIRONMENTS = {
 
 
 def run(environment, *args):
-    """Run the command line in a process; its exit code, and its output as Latin-1."""
+    """Run the command line in a process; return its exit code, and its output as Latin-1."""
     env = {**os.environ, **environment}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *map(str, args)], capture_output=True, env=env

@@ -1,4 +1,4 @@
-"""The tour of docs/tour.md, block by block, as somebody new would run it."""
+"""The tour of docs/tour.md runs, block by block, as a new user would run it."""
 
 import re
 import subprocess

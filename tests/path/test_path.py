@@ -1,4 +1,4 @@
-"""The walk along a grid: the same objectives whatever is screened, and records that add up."""
+"""Walks along a grid: screening does not change the objectives, and records add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stage of explicit features: the optimum of the oracle, and what it says of its points."""
+"""The stage for explicit features reaches the oracle's optimum, and its certificates are true."""
 
 import time
 from dataclasses import replace
@@ -23,7 +23,7 @@ ENGINES = ("newton", "descent")
 
 
 def world(seed, name, constant, n=60, d=4, C=0.7):
-    """Rows, a problem's dual at any C, and the oracle's view of it."""
+    """Make rows, and a function that makes a problem's dual at a multiple of C."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, d)).astype(np.float32)
     X[rng.random((n, d)) < 0.3] = 0
@@ -77,7 +77,7 @@ def close(values, expected, tol):
 
 
 def assert_true(stage, q, dual, solved):
-    """Everything that a point says of itself, by the oracle's plain formulas."""
+    """Check all that a point states by the oracle's plain formulas."""
     alpha, scores = solved.alpha, solved.scores
     assert (alpha >= dual.lo).all() and (alpha <= dual.hi).all()
     w = reference.w_of(q, alpha)
@@ -137,7 +137,7 @@ def test_any_shape_is_proved_to_its_gap(seed, name, constant, dynamic, engine, n
     stage = stage_of(engine, X, constant, csr=bool(seed % 2))
     solved = cold(stage, dual, 1e-6, dynamic=dynamic)
     assert_true(stage, oracle(X, constant, dual), dual, solved)
-    # If P is 0, or nearly, the gap cannot be told from rounding.
+    # If P is 0, or nearly, the gap is not larger than rounding.
     near = solved.gap <= max(1e-6 * abs(solved.primal), 1e-12 * (1 + np.sum(dual.hi)))
     # With few columns even a small C may take all epochs: then the stated gap is still true.
     late = engine == "descent" and solved.counts["steps"] > EXPLICIT.max_epochs
@@ -196,7 +196,7 @@ def test_a_multiple_of_the_last_alpha_is_not_scored_again(name, monkeypatch):
     assert len(counted) == warm.counts["certificates"] == 1
     assert_true(stage, oracle(X, True, dual), dual, warm)
     assert warm.relative_gap <= 1e-8
-    # With one row elsewhere it is another alpha, and is taken for what it is.
+    # If one row differs, the alpha is no multiple, and is summed again.
     other = dual.feasible(1.1 * warm.alpha)
     other[0] = 0.5 * (dual.lo[0] + dual.hi[0])
     counted.clear()
@@ -307,7 +307,7 @@ def test_couplings_are_refused_in_a_sentence():
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 10**6))
-def test_the_moment_of_a_zone_that_changes(seed):
+def test_the_moment_is_right_as_the_band_changes(seed):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(300, 6)).astype(np.float32)
     columns, box = ExplicitRows(X, True), rng.uniform(0.5, 2.0, 300)

@@ -1,4 +1,4 @@
-"""The stage on a whole kernel matrix: every problem, against the oracle and against LIBSVM."""
+"""The stage on a whole kernel matrix agrees with the oracle and with LIBSVM on every problem."""
 
 import time
 from dataclasses import replace
@@ -31,7 +31,7 @@ KINDS = (
 
 
 def rows(seed, n=60, d=3, duplicates=False):
-    """Features, codes, targets, and weights with zeros among them."""
+    """Make features, codes, targets, and weights some of which are zero."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d)).astype(np.float32)
     if duplicates:
@@ -44,7 +44,7 @@ def rows(seed, n=60, d=3, duplicates=False):
 
 
 def recipe(kind, codes, weights, intercept="true", size=1.0):
-    """A problem and what its ``dual`` is told of the rows; ``size`` in (0, 1.5]."""
+    """Make a problem of a kind; ``size``, in (0, 1.5], scales its parameter."""
     mass = float(weights.sum())
     rest = np.linspace(-1, 1, len(codes))
     either = min(weights[codes == 1].sum(), weights[codes == 0].sum()) / mass
@@ -79,14 +79,14 @@ def cold(one, dual, tol=1e-10, **how):
 
 
 def oracle(one, dual):
-    """The problem on features of this very matrix."""
+    """State the problem for the oracle, on features of the stage's own matrix."""
     phi = reference.features(one.gram.K.astype(float))
     arrays = (dual.sign, dual.lin, dual.lo, dual.hi, dual.coupling)
     return reference.Problem(phi, *arrays, dual.total, dual.group, dual.tube)
 
 
 def is_true(one, dual, solved, decided=None):
-    """The point is what the definitions say: feasible, its scores, objectives and gap."""
+    """Check a point by the definitions: feasible, and its scores, objectives and gap are right."""
     q, alpha, (scores, slack) = oracle(one, dual), solved.alpha, solved.scores
     assert np.all(alpha >= dual.lo) and np.all(alpha <= dual.hi)
     for own, total in reference.couplings(q):
@@ -141,7 +141,7 @@ def test_the_oracles_optimum(seed, kind, kernel, intercept, size, tol, dynamic, 
     seed=st.integers(0, 10**6), kind=st.sampled_from(KINDS), sizes=st.permutations([0.3, 0.6, 1.0])
 )
 def test_a_path_ends_where_cold_solves_do(seed, kind, sizes):
-    """Starts at the last point, scaled as the box is; decided rows stay where they are."""
+    """Each point starts at the last one, scaled with the box; decided rows keep their alpha."""
     X, codes, f, weights = rows(seed, 50)
     y, one = labels(kind, codes, f), stage(X)
     last, before = None, None
@@ -200,7 +200,7 @@ def test_the_objectives_of_libsvm():
 
 
 def test_scores_follow_scaling_and_small_moves():
-    """A thousand points on: what drift is said to be at most is what it is at most."""
+    """After a thousand points the errors of the scores are within the stated drift."""
     X, codes, _f, _weights = rows(0, 80)
     one, ones = stage(X), np.ones(80)
     problem = CSvc(1.0, 1, (), "true")
@@ -323,7 +323,7 @@ def test_time_that_is_up():
 
 
 def test_nothing_to_solve():
-    """All rows decided, or held out."""
+    """All rows are decided, or held out."""
     X, codes, _, _ = rows(7)
     one, problem = stage(X), CSvc(1.0, 1)
     dual = problem.dual(codes, np.ones(60))
@@ -356,7 +356,7 @@ def test_a_nu_svc_without_a_w_is_left():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_newton_steps_never_lose(kind):
-    """From where pair steps have ended: feasible still, and D no smaller."""
+    """After pair steps, Newton steps keep alpha feasible, and D does not fall."""
     X, codes, f, weights = rows(9, 40)
     one = stage(X)
     dual = recipe(kind, codes, weights).dual(labels(kind, codes, f), weights)
@@ -422,7 +422,7 @@ def test_sums_of_entries_that_are_rounded_once_stay_within_their_slack(kernel):
     assert 0.3 < worst < 1  # a bound, and one that says something
 
 
-def test_rows_that_nobody_scaled_come_to_an_end():
+def test_a_path_of_unscaled_rows_reaches_its_gap():
     """Pair steps alone leave the last point at a gap of .06 after 24 s."""
     X, codes = load_breast_cancer(return_X_y=True)
     one = stage(X, "linear")

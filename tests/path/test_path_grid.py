@@ -1,4 +1,4 @@
-"""Grids and folds: what is refused, and what a fold is."""
+"""Checks of grids and folds, and how folds are dealt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stage of kernel columns: every problem's optimum, scores of all rows, and their bits."""
+"""The stage for kernel columns reaches every problem's optimum, bit for bit however it runs."""
 
 import sys
 from dataclasses import replace
@@ -37,7 +37,7 @@ def fleet():
 
 @pytest.fixture(params=["one block", "blocks"], autouse=True)
 def largest(request, monkeypatch):
-    """All rows that are open in one block, or, as with many rows, not before few are."""
+    """Allow blocks of all open rows, or, as with many rows, only of a few."""
     if request.param == "blocks":
         small = BlockTuning(max_growing_block=20, rows_per_round=7)
         monkeypatch.setattr(sys.modules[__name__], "tuning", small)
@@ -49,7 +49,7 @@ def stage_of(w, fleet, options=SMALL):
 
 
 def law(w, dual, found, tol):
-    """alpha is feasible, the certificate that of its w, the scores those of all rows."""
+    """Check that alpha is feasible, and that certificate and scores are those of its w."""
     q = reference.Problem(
         w.oracle.phi, dual.sign, dual.lin, dual.lo, dual.hi, dual.coupling, dual.total, dual.group,
         dual.tube,
@@ -83,7 +83,7 @@ def free(dual):
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("name", ["c", *RECIPES])
 def test_every_problem_along_a_grid(name, sparse_rows, fleet):
-    """From each point to the next, back to the first, and on to a fold."""
+    """Solve each point after the other, the first again, and then a fold."""
     if name == "c":
         data = problem_rows("nu", n=130, sparse_rows=sparse_rows, **GRID)
         problem = CSvc(2.0, 1, (1.0, 2.0), "true")
@@ -137,7 +137,7 @@ def test_any_sequence_of_problems(seed, name, Cs, columns, dynamic):
 
 
 def sides(dual, best):
-    """Where the oracle's alpha is at a bound (or at 0 within a tube), and surely so."""
+    """Find the rows whose oracle's alpha is clearly at a bound (or at 0 within a tube)."""
     room = 1e-7 * (dual.hi - dual.lo)
     decided = free(dual)
     decided[best.alpha >= dual.hi - room] = AT_HI
@@ -167,7 +167,7 @@ def test_decided_rows_stay_and_are_certified_too(name, part, fleet):
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 def test_a_multiple_costs_no_column(intercept, fleet):
-    """All at the bound: what scales is the solution, and nothing has to be computed for it."""
+    """If all rows are at their bound, the scaled alpha is the optimum, and costs no column."""
     data = problem_rows("nu", n=120, **GRID)
     w = AnyWorld(Design(data, make_kernel("rbf", 1e-4)), CSvc(1e-4, 1, (), intercept))
     stage = stage_of(w, fleet)
@@ -231,7 +231,7 @@ def test_where_float32_cannot_prove_the_gap(intercept, fleet):
 
 
 def walked(w, fleet, resumed=False, options=SMALL):
-    """Three points; with ``resumed`` each on a stage that recalls what the one before knew."""
+    """Solve three points; with ``resumed``, each on a new stage that recalls the one before."""
     ends, alpha, kept = [], cold(w.dual), None
     n = w.data.n_rows
     stage = stage_of(w, fleet, options)
@@ -284,7 +284,7 @@ def test_a_grid_of_nu_does_not_spread_over_all_rows(fleet):
 
 
 def test_a_machine_that_is_0_comes_to_an_end(fleet):
-    """Where the classes overlap w* is 0, and no relative gap has a meaning."""
+    """If the classes overlap, w* is 0, and a relative gap has no meaning."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(200, 2)).astype(np.float32), rng.integers(0, 2, 200, np.int32)
     data = MemoryDataset(X, y, [0, 1])

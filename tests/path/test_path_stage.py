@@ -1,4 +1,4 @@
-"""Which stage walks a path of an exact kernel: the whole matrix of few rows, else its columns."""
+"""The choice of the stage for an exact kernel: the whole matrix for few rows, else columns."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def path(X, y, values, tuning, folds=None, **fit):
 
 
 def stage(n, room=GIB, matrix_rows=0, kernel="rbf", **options):
-    """The stage of so many rows, and what it is called."""
+    """Make the stage of n rows; return it and its name."""
     X = np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32)
     data = MemoryDataset(X, np.arange(n, dtype=np.int32) % 2, [0, 1])
     design = Design(data, make_kernel(kernel, 0.1))
@@ -39,7 +39,7 @@ def stage(n, room=GIB, matrix_rows=0, kernel="rbf", **options):
         return exact_stage(design, False, room, made, fleet, lambda *_: None, False, matrix_rows)
 
 
-def test_rows_and_memory_choose():
+def test_rows_and_memory_choose_the_stage():
     assert stage(200, matrix_rows=200)[1] == "gram" and stage(201, matrix_rows=200)[1] == "block"
     assert isinstance(stage(201, matrix_rows=np.inf)[0], GramStage)
     assert isinstance(stage(200, 4.0 * 200 * 100, 200)[0], KernelStage)  # it does not fit
@@ -57,7 +57,7 @@ def test_columns_that_are_quickly_computed_again_are_not_all_kept():
         assert made._solve.options.cache == size
 
 
-def test_the_fewest_columns_are_asked_for_by_a_sentence(monkeypatch):
+def test_memory_for_too_few_columns_is_refused(monkeypatch):
     monkeypatch.setattr(exact, "PLAN", replace(PLAN, cheap_cache_bytes=1))
     n = 100
     enough = 4 * n * PLAN.min_columns / PATH.kernel_fraction

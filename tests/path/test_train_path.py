@@ -1,4 +1,4 @@
-"""Whole paths of arrays and data sets: models, folds, files, interruptions, bad input."""
+"""Paths of arrays and data sets from start to end: models, folds, files, interruptions, errors."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_arrays_are_read_only_when_they_are_wanted(tmp_path):
 SIDE_BY_SIDE = PathTuning(side_by_side=1)
 
 SCANT = 2**20 * 400 + 300 * 400 + 500_000
-"""Memory that the kernel matrix of 300 rows does not fit into: its columns are kept, or made."""
+"""Memory too small for the kernel matrix of 300 rows, so that columns are cached."""
 
 
 @pytest.mark.parametrize("name", ["c-svc", "nu-svc", "one-class", "svr"])
@@ -229,7 +229,7 @@ def options(work, resume=False, kind="linear", **own):
 
 
 def same(one, other):
-    """Bit for bit, but for the times."""
+    """Check that two paths are equal bit for bit, except for times."""
 
     def timeless(parts):
         # A kernel matrix is computed anew, and counted.
@@ -273,7 +273,7 @@ def test_an_interrupted_path_goes_on_bit_for_bit(kind, labels, after, tmp_path):
 
 
 def before(record):
-    """A point's record as paths of before have it: the gap's rounding alone."""
+    """Make a point's record as older versions wrote it: with the gap's rounding only."""
     return {name: part for name, part in record.items() if name not in ROUNDING_FIELDS}
 
 

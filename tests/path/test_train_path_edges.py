@@ -1,4 +1,4 @@
-"""Whole paths at their edges: rows without weight, given folds, time that runs out, odd kernels."""
+"""Paths at their edges: rows without weight, given folds, time that runs out, odd kernels."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_a_kernel_that_is_not_positive_is_screened_by_no_rule():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_labels_that_take_turns_on_one_stage(kind):
-    """At small C every alpha is at its bound, for every label against the rest: equal alphas."""
+    """At small C all alpha are at their bound: equal for every label against the rest."""
     X, y = rows(labels=3)
     path = svm_path(X, y, np.geomspace(1e-3, 1.0, 8), folds=2, **KINDS[kind])
     assert path.missed is None

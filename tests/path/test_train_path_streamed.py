@@ -1,4 +1,4 @@
-"""Paths whose features, or rows, do not fit in memory: the same machines, resumed bit for bit."""
+"""Paths whose features or rows do not fit in memory give equal machines, and resume bit for bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bigscreen.train.many import ManyJob, ManyTuning
 pytestmark = pytest.mark.filterwarnings("error::sklearn.exceptions.ConvergenceWarning")
 
 SCANT = 400 * 2**20
-"""Memory of which a path leaves nothing for features."""
+"""Memory so small that nothing is left for features."""
 
 NYSTROM = {"kernel": "rbf", "gamma": 0.5, "landmarks": 40}
 
@@ -60,7 +60,7 @@ def targets(n=400, far=0.0):
         (classes, {**NYSTROM, "problem": "one-class"}),
         (classes, {"kernel": "linear"}),
         (targets, {**NYSTROM, "problem": "quantile", "tau": 0.3}),
-        # These are solved where an origin is taken off, and published where they are.
+        # (These rows are shifted for the solve, but published unshifted.)
         (lambda: targets(far=100.0), {"kernel": "linear", "problem": "svr", "intercept": "true"}),
     ],
 )
@@ -83,7 +83,7 @@ def test_the_points_are_those_of_a_path_in_memory(make, fit):
 
 
 def test_what_is_published_is_what_was_judged():
-    """Each fold's score is that of a model fitted to its rows, also where rows are moved."""
+    """Each fold's score is the score of a model fitted to its rows, also if rows are shifted."""
     data = targets(far=100.0)
     fit = {"kernel": "linear", "problem": "svr", "intercept": "true", "tol": 1e-6}
     every = np.arange(data.n_rows)
@@ -103,7 +103,7 @@ def test_scores_of_a_value_at_a_time_are_the_same():
 
 @pytest.fixture
 def on_disk(monkeypatch):
-    """Features of few rows on disk, too, and few problems over a product."""
+    """Put features on disk though there are few rows, and solve few problems at a time."""
 
     def outlined(*given, **how):
         return replace(real(*given, **how), features_in_memory=False, resident=0.0)

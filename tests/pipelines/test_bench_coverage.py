@@ -1,4 +1,4 @@
-"""Label sets hold the label as often as they promise, whatever the machine is like."""
+"""Label sets contain the true label as often as promised, for good and bad machines."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The exact machine's race: its judge against the oracle, its loaders and tables on tiny data."""
+"""The exact machine's race: its gaps agree with the oracle; loaders and tables on tiny data."""
 
 import bz2
 import gzip
@@ -28,7 +28,7 @@ def ring(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder of the real one's formats: few rows, made up."""
+    """Make a data folder in the formats of the real one, with few made-up rows."""
     folder = tmp_path_factory.mktemp("data")
     rng = np.random.default_rng(0)
     (folder / "mnist").mkdir()

@@ -1,4 +1,4 @@
-"""The bench of hard linear machines, its own way."""
+"""The benchmark of hard machines runs as documented."""
 
 from scripts import script
 

@@ -1,4 +1,4 @@
-"""The one-class benchmark, its own way, on a table of the real one's format."""
+"""The one-class benchmark runs as documented, on a table in the real one's format."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""The benchmark of linear paths on a tiny data folder: what it records is true."""
+"""The records of the benchmark of linear paths are true, on a tiny data folder."""
 
 import bz2
 import json

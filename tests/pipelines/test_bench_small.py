@@ -1,4 +1,4 @@
-"""The bench of small fits, its own way."""
+"""The benchmark of small fits runs as documented."""
 
 import numpy as np
 from scripts import script

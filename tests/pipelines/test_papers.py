@@ -23,7 +23,7 @@ with_data = pytest.mark.skipif(
 
 
 def record(monkeypatch: pytest.MonkeyPatch, out: Path, name: str, args: str) -> dict[str, Any]:
-    """What a script leaves behind, run in this process."""
+    """Run a script in this process; return the record that it writes."""
     monkeypatch.setattr(sys, "argv", [name, "--out", str(out), *args.split()])
     importlib.import_module(f"pipelines.{name}").main()
     found: dict[str, Any] = json.loads((out / f"{name}.json").read_text())
@@ -139,7 +139,7 @@ def test_any_delta_is_safe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 def overlapping(rows: int, seed: int) -> tuple[np.ndarray, Dual]:
-    """Q of a nu-SVM between two classes that overlap, and its dual."""
+    """Make Q of a nu-SVM of two overlapping classes, and its dual."""
     draw = np.random.default_rng(seed)
     y = np.where(np.arange(rows) % 2 == 0, 1.0, -1.0)
     X = draw.standard_normal((rows, 4)) + 0.7 * y[:, None]
@@ -183,7 +183,7 @@ def test_rank_sums_as_scipy_has_them(n: int) -> None:
 
 
 def test_one_page_for_all(tmp_path: Path) -> None:
-    """What fails is on the page, and ends the command with 1."""
+    """A failed experiment is on the page, and the command ends with 1."""
     only = ("wang2014.toys", "yang_srbo.mnist", "yang_srbo.wilcoxon")
     args = ("--quick", "--out", tmp_path, "--only", *only)
     done = script("papers.report", *args, BIGSCREEN_DATA=tmp_path / "nowhere")

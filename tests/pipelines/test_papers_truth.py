@@ -1,4 +1,4 @@
-"""What the papers' pages say of themselves: counts, columns, grids, and what is not reproduced."""
+"""The pages of the papers are true: counts, columns, grids, and what is not reproduced."""
 
 import argparse
 import re
@@ -47,7 +47,7 @@ def test_what_screening_brings_beyond_warm_starts_has_a_column(walked: dict[str,
 
 
 def test_ssnsv_and_essnsv_rest_on_close_ends(walked: dict[str, Any]) -> None:
-    """The closer the points, the more they identify; the tables show both."""
+    """The smaller the points' gaps, the more these rules identify; the tables show both."""
     for rule in ("SSNSV", "ESSNSV"):
         loose, close = (wang.rejection(walked, rule, gaps) for gaps in ("rejection", "closer"))
         assert 0 <= loose <= close <= 1
@@ -86,7 +86,7 @@ def test_tables_count_the_sets_that_are_there(
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside this checkout")
 def test_tables_are_the_papers() -> None:
-    """Row by row: every name of a table stands between its caption and the one before."""
+    """Every name of a table stands between its caption and the caption before, row by row."""
     text = PAPER.read_text(errors="replace")
     captions = {table: text.index(f"\nTABLE {table}: Compar") for table in ("IV", "V", "VI", "VII")}
     captions["VIII"] = text.index("\nTABLE VIII: Accuracy")

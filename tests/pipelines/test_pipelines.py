@@ -1,4 +1,4 @@
-"""The scripted experiments and benchmarks, small, as processes of their own."""
+"""The experiments and benchmarks run on few rows, in processes of their own."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def test_susy_standin_says_so(tmp_path: Path) -> None:
 
 
 def test_susy_reads_the_real_shape(tmp_path: Path) -> None:
-    """A file like SUSY.csv: no header, label first."""
+    """A file like SUSY.csv, without a header and with the label first, is read."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(500, 18))
     table = np.column_stack([(X[:, 0] > 0).astype(float), X])
@@ -52,7 +52,7 @@ def test_rcv1_standin_is_sparse_and_linear(tmp_path: Path) -> None:
     fit = record["fits"]["linear"]
     assert fit["solver"] == "cd" and fit["relative_gap"] <= 1e-3
     assert fit["evaluation"]["error"] < 0.4
-    # Nobody is below what was proved; at its own tolerance LinearSVC is near it.
+    # No objective is below the proved bound; at its own tolerance LinearSVC is near it.
     assert fit["dual"] <= record["linear_svc"]["primal"] < 1.02 * fit["primal"]
 
 
@@ -91,7 +91,7 @@ def test_benchmarks_say_what_is_missing(name: str, tmp_path: Path) -> None:
 
 
 def test_benchmarks_unset_the_core_type() -> None:
-    """Their package does, which is imported before any of them, and loads no OpenBLAS itself."""
+    """The benchmarks' package unsets it: it is imported first, and does not load OpenBLAS."""
     code = """
 import os, sys, pipelines.bench
 print("OPENBLAS_CORETYPE" in os.environ, pipelines.bench.OPENBLAS_CORETYPE, "numpy" in sys.modules)
@@ -109,7 +109,7 @@ print("OPENBLAS_CORETYPE" in os.environ, pipelines.bench.OPENBLAS_CORETYPE, "num
 
 
 def test_susy_million_small(tmp_path: Path) -> None:
-    """The benchmark's own way: rows resampled from a table, fits through the command line."""
+    """The benchmark runs as documented: resampled rows, fits through the command line."""
     (tmp_path / "susy").mkdir()
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 18))

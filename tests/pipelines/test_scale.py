@@ -1,4 +1,4 @@
-"""The scripts of scale run, at sizes that are nothing."""
+"""The scripts of `pipelines.scale` run at tiny sizes."""
 
 import pytest
 

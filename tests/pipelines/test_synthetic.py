@@ -1,4 +1,4 @@
-"""The stand-ins have the shapes and the errors that they promise."""
+"""The stand-ins have the shapes and the Bayes errors that they state."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from pipelines.scale.shapes import HIGGS_RULE, higgs_like, rcv1_like
 
 
 def data_set(blocks: Blocks, take: slice) -> MemoryDataset:
-    """Some blocks in memory."""
+    """Gather blocks in memory."""
     parts = [blocks.block(k) for k in range(len(blocks))[take]]
     sparse = not isinstance(parts[0][0], np.ndarray)
     X = (vstack if sparse else np.concatenate)([X for X, _ in parts])
@@ -35,8 +35,8 @@ def fitted(data: MemoryDataset, **options: object) -> Model:
 def straight_error() -> float:
     """Integrate the error of ``sign(x_0)``, the best straight classifier of `susy_like`.
 
-    x_1 x_2 has either sign with the same chance whatever x_0 and all radii are, and turning x_1
-    and x_2 both round changes nothing else: a convex loss gives them no weight.
+    (For any x_0 and radii, x_1 x_2 has either sign with equal chance, and flipping both x_1 and
+    x_2 changes nothing else: a convex loss gives them no weight.)
     """
     x, weight = standins._half_normal()
     linear, product = standins.Radii.rule
@@ -48,7 +48,7 @@ def straight_error() -> float:
 
 @pytest.mark.parametrize("make", [susy_like, higgs_like, rcv1_like])
 def test_any_block_can_be_made_alone(make) -> None:
-    """A block depends on the seed and its number alone, its first rows not on how many follow."""
+    """A block depends only on the seed and its number; its first rows not on its length."""
     size = make(1).block_rows
     long, short = make(size + 100), make(size + 40)
     assert len(long) == 2 and [X.shape[0] for X, _ in long] == [size, 100]

@@ -24,7 +24,7 @@ with_data = pytest.mark.skipif(
 
 
 def record(monkeypatch: pytest.MonkeyPatch, out: Path, name: str, args: str) -> dict[str, Any]:
-    """What a script leaves behind, run in this process."""
+    """Run a script in this process; return the record that it writes."""
     monkeypatch.setattr(sys, "argv", [name, "--out", str(out), *args.split()])
     with threadpool_limits(1, "blas"):
         importlib.import_module(f"pipelines.{name}").main()
@@ -48,7 +48,7 @@ def task(rows: int = 400, lam: float = 1e-3) -> sets.Task:
 
 # -- the baselines ---------------------------------------------------------------------------------
 def test_pegasos_and_snacks_come_near_the_optimum() -> None:
-    """Both end above the proved bound, Pegasos near it; Snacks as printed at another problem's."""
+    """Both end above the proved bound, Pegasos near it; printed Snacks solves another problem."""
     one = columns.split(task(), 40, 0, 5, 0)
     best = columns.certified("newton", 1e-5)(one, 0)
     assert best["gap"] <= 1e-5 and 0 <= best["objective"] - best["bound"] <= 1e-5
@@ -115,7 +115,7 @@ def test_tables_of_a_few_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 @with_data
 def test_the_protocol_of_the_paper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its parts, on a few rows: the search, m raised, folds and runs, named in the record."""
+    """Its parts run on a few rows: the search, raising m, folds and runs; the record names them."""
     args = (
         "--only a9a --rows 150 --landmarks 20 --epochs 1 --search 2 --raise-landmarks "
         "--folds 2 --runs 2"

@@ -1,4 +1,4 @@
-"""Where the output is no terminal, a line says now and then that the work goes on."""
+"""If the output is no terminal, a line shows from time to time that the work goes on."""
 
 import io
 import time
@@ -15,7 +15,7 @@ BEAT = 0.05
 
 
 def until(text, said, seconds=20):
-    """Whether some text is printed before long."""
+    """Wait for a text to be printed; return whether it was."""
     end = time.monotonic() + seconds
     while said not in text.getvalue() and time.monotonic() < end:
         time.sleep(0.01)

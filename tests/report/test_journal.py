@@ -1,4 +1,4 @@
-"""The log of a run: lines of JSON, one for each event."""
+"""The log of a run has one line of JSON for each event."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def lines(path):
 
 
 def tell(journal, events, error):
-    """What a command does with its journal."""
+    """Send events to a journal, as a command does."""
     with journal:
         for event in events:
             journal(event)
@@ -30,7 +30,7 @@ def tell(journal, events, error):
 
 
 def run(log, events=EVENTS, error=None):
-    """A run with these events, and what was shown of them."""
+    """Run a journal with these events; return the events that it passed on."""
     shown = []
     journal = Journal(shown.append, "fit", "m.bsm", None if log is None else str(log))
     with nullcontext() if error is None else pytest.raises(type(error)):

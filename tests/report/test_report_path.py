@@ -1,4 +1,4 @@
-"""What a person sees of a path: the bar, the table, the plots."""
+"""The output for paths: the bar, the table, the plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schemas of what commands write with --json."""
+"""The schemas of the JSON that commands write."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Good inputs for every command, made once, and how tests run commands."""
+"""Valid inputs for every command, made once, and functions that run commands."""
 
 import subprocess
 import sys
@@ -45,7 +45,7 @@ def process(*args: object, **kwargs: object) -> subprocess.Popen[str]:
 
 
 def write_csv(path: Path, n: int = N, columns: int = 3, seed: int = 0) -> Path:
-    """Rows whose label, yes or no, is whether they lie inside a ring."""
+    """Write rows whose label, yes or no, says whether they lie inside a ring."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, columns))
     inside = (X[:, :2] ** 2).sum(axis=1) + 0.2 * rng.normal(size=n) < 1.3
@@ -59,7 +59,7 @@ def write_csv(path: Path, n: int = N, columns: int = 3, seed: int = 0) -> Path:
 
 @dataclass(frozen=True)
 class World:
-    """Good inputs for everything, made once."""
+    """Valid inputs for every command, made once."""
 
     csv: Path
     store: Path
@@ -93,7 +93,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, hidden ones too."""
+    """List every file below a folder, including hidden ones."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"folder"
         for path in folder.rglob("*")

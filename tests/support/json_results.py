@@ -1,4 +1,4 @@
-"""What commands write with --json, held against `bigscreen/report/schemas.json`."""
+"""Checks of the JSON that commands write against `bigscreen/report/schemas.json`."""
 
 import json
 from importlib.resources import files
@@ -11,12 +11,12 @@ SCHEMAS: dict[str, Any] = json.loads((files("bigscreen.report") / "schemas.json"
 
 
 def described(command: str) -> dict[str, Any]:
-    """The schema of one command, which stands for itself."""
+    """Return the self-contained schema of one command."""
     return {**SCHEMAS["$defs"][command], "$defs": SCHEMAS["$defs"]}
 
 
 def check_result(path: Path) -> None:
-    """Fail unless the file is what its command is said to write, with no field left unsaid."""
+    """Fail unless the file matches its command's schema, which must describe every field."""
     record = json.loads(path.read_text())
     name, command, version = record["schema"].split("/")
     assert (name, version) == ("bigscreen", "1")

@@ -1,8 +1,8 @@
-"""Makes a process on Linux look like one on an Apple computer, as far as this package can see.
+"""Makes a process on Linux look like one on an Apple computer to this package.
 
-`pretend` takes away what macOS does not have (calls of Linux, /proc, the proportional set size, a
-long double of its own) and answers what `platform` and `sys.platform` are asked. It cannot show
-another processor's arithmetic, another file system, another loader.
+`pretend` removes what macOS lacks (Linux's system calls, /proc, the proportional set size, a long
+double) and changes the answers of `platform` and `sys.platform`. It cannot simulate another
+processor's arithmetic, file system or loader.
 """
 
 import importlib
@@ -31,7 +31,7 @@ PACKAGE = os.path.join(ROOT, "bigscreen") + os.sep
 
 
 def pretend() -> None:
-    """From here on; before anything of the package is imported."""
+    """Pretend from now on; call this before anything of the package is imported."""
     for name in LIBRARIES:
         importlib.import_module(name)
     import tempfile
@@ -56,7 +56,7 @@ def pretend() -> None:
 
 
 def _no_proc(event: str, arguments: tuple[Any, ...]) -> None:
-    """/proc is not there for the package; psutil, on the Linux that this is, needs it."""
+    """Hide /proc from the package, but not from psutil, which needs it on the real Linux."""
     if event != "open" or not str(arguments[0]).startswith(("/proc", "/sys")):
         return
     frame = sys._getframe(1)

@@ -1,6 +1,6 @@
-"""A stage on explicit matrices: the oracle's optimum, moved away from it until the gap is as asked.
+"""A stage for tests that solves by the oracle, and returns points as inaccurate as the gap allows.
 
-It shares no code with the real stages, and its points are as inaccurate as they may be.
+It shares no code with the real stages.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NaiveStage:
             part *= 0.5
 
     def _reduced(self, dual, fixed, live):
-        """What is left to the live rows once the others are fixed."""
+        """Reduce the problem to the live rows, with the others fixed."""
         scores = self.phi @ (self.phi.T @ (dual.sign * fixed))
         own, total = dual[live], dual.total
         if dual.coupling is not None and dual.group is None:
@@ -82,14 +82,14 @@ class NaiveStage:
 
 
 def blobs(n=60, d=3, seed=0, apart=1.0):
-    """Two clouds: features (n, d) and codes."""
+    """Make two clouds: features (n, d) and codes."""
     rng = np.random.default_rng(seed)
     codes = (np.arange(n) % 2).astype(np.int32)
     return rng.normal(size=(n, d)) + apart * (2 * codes[:, None] - 1), codes
 
 
 def line(n=30, d=3, seed=0):
-    """Features (n, d) and targets near a linear function of them."""
+    """Make features (n, d), and targets near a linear function of them."""
     rng = np.random.default_rng(seed)
     phi = rng.normal(size=(n, d))
     return phi, phi @ rng.normal(size=d) + 0.3 * rng.standard_t(2, size=n)

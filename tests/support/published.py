@@ -1,8 +1,8 @@
-"""The judge of `certificate_cases`: what a published model is worth on the user's own numbers.
+"""An independent check of published models on the user's own numbers, for `certificate_cases`.
 
-All of it is naive: whole matrices of entries, in numpy's long double, from formulas that are
-written down here and nowhere else; of the package only what its estimators publish is looked at.
-Every number comes with a bound of the judge's own error, and only what lies outside counts.
+All of it is naive: whole kernel matrices in numpy's long double, by formulas written here only;
+of the package it uses only what estimators publish. Every number has a bound of the check's own
+error, and only differences beyond it count as faults.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import reference
 LONG = np.longdouble
 EPS = float(np.finfo(LONG).eps)
 ROUNDED = 2.0**-52
-"""A last digit of float64."""
+"""Spacing of float64 numbers at 1."""
 
 RESCALED = 2.0**-50
 """Of coefficients that were published in another scale, and of their sum, by which it is found."""
 
 SCORE, SUMMED = 2.0**-10, 1e-11
-"""Part of a row's largest score that any of its scores may be off by, beside that of the sizes of
-what is summed up."""
+"""Allowed errors of a score: a part of the row's largest score, and of the sum of the summands'
+sizes."""
 
 LEAST = 1e-300
-"""An entry that no float64 holds to its last digit."""
+"""Kernel entries below this have no full float64 precision."""
 
 SOLVED = 60
-"""Rows up to which the optimum of a machine on features is looked for."""
+"""Compute the optimum of machines on features for at most this many rows."""
 
 PROVED = ("primal", "dual", "gap", "relative_gap", "rounding_bound")
 
 
 def entries(kind: str, A, B, gamma, degree, coef0) -> tuple[np.ndarray, np.ndarray]:
-    """Kernel entries, and how far each may be from the exact one."""
+    """Compute kernel entries, and bounds on their distance from the exact ones."""
     d = A.shape[1]
     with np.errstate(under="ignore"):
         if kind in ("rbf", "laplacian"):
@@ -54,7 +54,7 @@ def entries(kind: str, A, B, gamma, degree, coef0) -> tuple[np.ndarray, np.ndarr
 
 
 def bound_of(certificate: dict[str, Any], name: str) -> float:
-    """The rounding that is stated for P, D or the gap; one number may be said of all three."""
+    """Return the stated rounding of P, D or the gap; older records have one number for all."""
     own = [k for k in certificate if k.startswith(name) and k != name]
     own = [k for k in own if "round" in k or "bound" in k or "error" in k]
     return float(certificate[own[0]] if own else certificate["rounding_bound"])
@@ -80,14 +80,14 @@ class Machine:
 
 @dataclass
 class Value:
-    """A number, and how far it may be from the exact one."""
+    """A number, and a bound on its distance from the exact one."""
 
     value: Any
     error: Any
 
 
 class Published:
-    """A fitted estimator, and the rows it was fitted to."""
+    """A fitted estimator with the rows that it was fitted to, and naive formulas for its claims."""
 
     def __init__(self, spec: Any, rows: Any, fitted: Any) -> None:
         self.spec, self.given, self.fitted = spec, rows, fitted
@@ -117,7 +117,7 @@ class Published:
 
     @cached_property
     def columns(self) -> tuple[np.ndarray, np.ndarray]:
-        """What scores are sums of, (n, m), and its error."""
+        """Compute the columns that scores are sums of, (n, m), and their error."""
         if self.exact:
             support = self.fitted.support_
             if self.spec.kernel == "precomputed":
@@ -209,7 +209,7 @@ class Published:
         )
 
     def _coefficients(self, k: int, order: tuple[int, ...]) -> tuple[np.ndarray, Any]:
-        """Of machine k, above 0 for its class +1."""
+        """Return the coefficients of machine k, whose scores are above 0 for its class +1."""
         fitted = self.fitted
         if not self.exact:
             turned = -1 if len(order) == 2 else 1
@@ -228,7 +228,7 @@ class Published:
 
     # -- P, D and scores ---------------------------------------------------------------------------
     def scores(self, m: Machine, coef=None, b=None) -> Value:
-        """``f`` of all rows, in the scale of the problem."""
+        """Compute ``f`` of all rows, in the scale of the problem."""
         K, error = self.columns
         coef, b = (m.coef, m.b) if coef is None else (coef, b)
         size = np.abs(K) @ np.abs(coef)
@@ -238,7 +238,7 @@ class Published:
         return Value(K @ coef + b, off)
 
     def square(self, m: Machine, coef=None) -> Value:
-        """``||w||^2``."""
+        """Compute ``||w||^2``."""
         G, error = self.gram
         coef = m.coef if coef is None else coef
         off = np.abs(coef) @ (error + EPS * (2 * len(coef) + 4) * np.abs(G)) @ np.abs(coef)
@@ -247,7 +247,7 @@ class Published:
         return Value(coef @ G @ coef, off)
 
     def primal(self, m: Machine, coef=None, b=None) -> Value:
-        """P of the machine as it is published, or of other coefficients."""
+        """Compute P of the published machine, or of other coefficients."""
         b = m.b if coef is None else b
         f, w_sq = self.scores(m, coef, b), self.square(m, coef)
         u, off, spec = f.value[m.rows], f.error[m.rows], self.spec
@@ -286,7 +286,7 @@ class Published:
         return Value(total + constant + np.sum(losses), error)
 
     def _margin(self, m: Machine, margins, rho) -> tuple[np.ndarray, Any]:
-        """Losses and ``-nu rho``; rho None: at the best one, which is one of the margins."""
+        """Compute losses and ``-nu rho``; rho None: the best one, which is one of the margins."""
         nu = LONG(self.spec.nu)
         if rho is not None:
             return m.box * np.maximum(0, rho - margins), -nu * rho
@@ -297,7 +297,7 @@ class Published:
         return m.box * np.maximum(0, x[k] - margins), -nu * x[k]
 
     def _tube(self, m: Machine, size) -> tuple[np.ndarray, Any]:
-        """Losses and ``nu epsilon sum box`` at the best epsilon: 0, or one of the errors."""
+        """Compute losses and ``nu epsilon sum box`` at the best epsilon: 0 or one of the errors."""
         total = LONG(self.spec.nu) * np.sum(m.box)
         order = np.argsort(-size)
         x, h = size[order], m.box[order]
@@ -306,7 +306,7 @@ class Published:
         return m.box * np.maximum(0, size - at), total * at
 
     def dual(self, m: Machine) -> tuple[Value, str]:
-        """D of the published alpha, and what is wrong with alpha."""
+        """Compute D of the published alpha, and list what is wrong with alpha."""
         support, c = self.fitted.support_, m.coef
         place = np.full(self.spec.n, -1)
         place[m.rows] = np.arange(len(m.rows))
@@ -369,7 +369,7 @@ class Published:
         return Value(np.sum(linear) - 0.5 * size, error), ""
 
     def optimum(self, m: Machine) -> Value | None:
-        """P of the best machine on the same features, or of one near it: never below P*."""
+        """Compute P of the best machine on the features, or of one near it: never below P*."""
         if self.exact or len(m.rows) > SOLVED:
             return None
         K = self.columns[0][m.rows].astype(np.float64)
@@ -437,12 +437,12 @@ class Published:
 
     # -- the verdict -------------------------------------------------------------------------------
     def faults(self, decided: np.ndarray, predicted: np.ndarray, done: bool) -> dict[str, str]:
-        """Kinds of failure, and what of it. ``done``: no warning said that the gap was missed."""
+        """List all faults by kind. ``done``: no warning said that the gap was missed."""
         with np.errstate(all="ignore"):
             return self._gamma() | self.proofs(done) | self._outputs(decided, predicted)
 
     def proofs(self, done: bool) -> dict[str, str]:
-        """Kinds of failure of the certificates, and what of it."""
+        """List the faults of the certificates by kind."""
         found: dict[str, str] = {}
         with np.errstate(all="ignore"):
             for m in self.machines:
@@ -509,7 +509,7 @@ class Published:
         return found
 
     def _outputs(self, decided: np.ndarray, predicted: np.ndarray) -> dict[str, str]:
-        """Scores and predictions against the published machines."""
+        """Compare scores and predictions with the published machines."""
         found: dict[str, str] = {}
         decided = decided.reshape(len(decided), -1)
         told = []
@@ -535,7 +535,7 @@ class Published:
         return found
 
     def _labels(self, told: list) -> tuple[np.ndarray, np.ndarray] | None:
-        """Labels of rows whose scores are all clear; None for a regression."""
+        """Compute the labels of rows whose scores are all clear; None for a regression."""
         (value, sure), fitted = told[0], self.fitted
         if self.problem == "one-class":
             return sure, np.where(value >= 0, 1, -1)
@@ -557,7 +557,7 @@ class Published:
 
 
 def _apart(name: str, stated: float, true: Value, bound: float) -> dict[str, str]:
-    """Whether a number lies outside of what is stated; a last digit of the sum is nobody's."""
+    """Whether a number lies outside of the stated bounds, beyond the last digit of their sum."""
     room = bound + true.error + ROUNDED * abs(true.value)
     off = stated - true.value
     if abs(off) <= room:

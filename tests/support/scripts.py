@@ -1,4 +1,4 @@
-"""Modules of the pipelines, run as their users run them: processes of their own, from the root."""
+"""Runs modules of the pipelines as users do: in processes of their own, from the root."""
 
 import os
 import subprocess

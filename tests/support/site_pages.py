@@ -10,13 +10,13 @@ SPHINX_PAGES = {"genindex", "modindex", "py-modindex", "search"}
 
 
 def sources(docs):
-    """Files of pages, each of which becomes a page of its own name."""
+    """List the source files of pages; each becomes a page of its own name."""
     found = [*docs.rglob("*.md"), *docs.rglob("*.rst")]
     return sorted(path for path in found if "_made" not in path.relative_to(docs).parts)
 
 
 def title(source):
-    """The first heading of a page's source, as text; None of a page that includes another file."""
+    """Return a page's first heading as text; None for a page that includes another file."""
     lines = source.read_text().splitlines()
     marked = [line for line in lines if line.startswith("# ")]
     heading = lines[0] if source.suffix == ".rst" else next(iter(marked), None)
@@ -24,7 +24,7 @@ def title(source):
 
 
 def faults(docs, site):
-    """What is wrong with a built site: a sentence for each lost page and each dead link."""
+    """List the faults of a built site: a sentence for each lost page and each dead link."""
     found = []
     for source in sources(docs):
         page = site / source.relative_to(docs).with_suffix(".html")

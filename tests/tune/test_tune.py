@@ -1,4 +1,4 @@
-"""The search: what it chooses, what it drops and why, how it goes on, and bad input."""
+"""The search: its choice, what it drops and why, resuming, and bad input."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_an_exact_search_without_room_for_the_matrix_comes_to_the_same(tmp_path)
     for one, other in pairs:
         assert one["gap"] <= 1e-5 and other["gap"] <= 1e-5
         assert one["mean"] == pytest.approx(other["mean"], abs=0.01)
-    # What a fold before has left behind changes nothing: a search goes on without those solved.
+    # A resumed search does not solve finished folds again, and comes to the same result.
     stop = iter(range(2))
 
     def stopped(event):

@@ -1,4 +1,4 @@
-"""The search of a regression: judged by R2, as scikit-learn judges the same machines."""
+"""The search of a regression scores by R2, as scikit-learn scores the same machines."""
 
 import json
 
@@ -105,7 +105,7 @@ def test_targets_are_searched_from_the_command_line(tmp_path):
 
 
 def test_scores_that_are_no_numbers_make_nothing_the_best():
-    """Squares of such targets are beyond float64: R2 would be nan, and argmax its place."""
+    """The squares of these targets overflow float64: R2 would be nan, and argmax would pick it."""
     X, y = rows(60)
     with pytest.raises(InputError, match="squares are beyond float64, so that R2 does not judge"):
         searched(X, 1e160 * y)
