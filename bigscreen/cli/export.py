@@ -127,9 +127,9 @@ def import_(
 ) -> None:
     """Read FILE, a model file of LIBSVM, and write it as MODEL.
 
-    Such a model predicts and is evaluated as others are, on stores of the same columns that were
-    ingested as its rows were. Without --certify nothing is proved of it. With it MODEL has a
-    certificate as a fit has (its offset is the best one for FILE's coefficients).
+    MODEL predicts and is evaluated as others are, on stores of the same columns that were ingested
+    as its rows were. Without --certify nothing is proved of it. With it MODEL has a certificate as
+    a fit has (its offset is the best one for FILE's coefficients).
 
     \b
     Examples:

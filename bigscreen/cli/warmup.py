@@ -14,10 +14,10 @@ from bigscreen.cli.common import check_json, json_option, threads_option
 def warmup(threads: int | None, json_file: str | None) -> None:
     """Compile what ingest, fit and predict need, so that the first of them need not.
 
-    Loops are compiled for this processor when they are first used, and kept beside the package (or
-    where the environment variable NUMBA_CACHE_DIR says). Run it where an image of a container is
-    built, or a cluster's workers are installed: it fits small machines of every kind to made-up
-    rows, dense and sparse, and leaves nothing else behind.
+    Loops are compiled for this processor when they are first used, and kept next to the package (or
+    in the folder that the environment variable NUMBA_CACHE_DIR names). Run it where an image of a
+    container is built, or a cluster's workers are installed: it fits small machines of every kind
+    to made-up rows, dense and sparse, and leaves nothing else behind.
 
     \b
     Example:

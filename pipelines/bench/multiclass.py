@@ -4,8 +4,8 @@
 
 mnist: `NystroemSVC`, 1,000 landmarks, one class (7) against the rest, all ten classes over one pass
 a round, and the ten one after the other. letter: rows of letter's shape (26 classes, 15,000 x 16),
-made up by scikit-learn's `make_classification`; `SVC`, one against one, and scikit-learn's, with
-scikit-learn-intelex where that is installed. news20: 20 classes of sparse text, 15,935 x 62,061,
+made up by scikit-learn's `make_classification`; `SVC`, one against one, against scikit-learn's
+(with scikit-learn-intelex if it is installed). news20: 20 classes of sparse text, 15,935 x 62,061,
 rows of length 1; linear, and 1,000 landmarks. In turns, in one process, after a first fit that is
 not counted; the least of the repeats of wall and processor seconds. The processor's, which a busy
 machine changes less, do not count what one of two threads waits for the other. The largest relative

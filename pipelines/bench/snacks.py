@@ -6,7 +6,7 @@ On the same stored features scikit-learn's `SGDClassifier(average=True)` runs 1,
 at its own step sizes and at the best of three constant ones, in turns with ours; each line says
 what it reached and when ours had come as low. Nothing of ours is tuned. P* is the certified
 Newton's. `susy` is the streaming job: kernel entries of the rows drawn alone, one pass over the
-rows of an ingested store, held-out error compared with that of every point that Newton comes to.
+rows of an ingested store, and the held-out error compared with every point of Newton.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def test_mistakes_name_options_as_they_are_typed(tmp_path: Path) -> None:
         assert result.exit_code == 2 and typed in result.stderr and "`" not in result.stderr
 
 
-def test_plan(world: World, tmp_path: Path) -> None:
+def test_plan_shows_rows_memory_and_refusals(world: World, tmp_path: Path) -> None:
     shown = succeed(
         "plan", world.store, "--memory", "4GiB", "--json", tmp_path / "p.json", *FIT[:4]
     )
@@ -199,19 +199,19 @@ def test_an_interrupted_ingest_goes_on(tmp_path: Path) -> None:
     ("text", "expected"),
     [("4GiB", 4 << 30), ("500MB", 500_000_000), ("1.5 k", 1536), ("7", 7), ("2tb", 2 * 10**12)],
 )
-def test_sizes(text: str, expected: int) -> None:
+def test_sizes_are_read_with_their_units(text: str, expected: int) -> None:
     assert Bytes().convert(text, None, None) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "expected"), [("90s", 90.0), ("10m", 600.0), ("2h", 7200.0), ("1.5 min", 90.0)]
 )
-def test_times(text: str, expected: float) -> None:
+def test_times_are_read_with_their_units(text: str, expected: float) -> None:
     assert Seconds().convert(text, None, None) == expected
 
 
 @pytest.mark.parametrize("text", ["", "GiB", "-1", "1e9x", "0", "nan", "4 GiB each"])
-def test_bad_sizes_and_times(text: str) -> None:
+def test_bad_sizes_and_times_are_refused(text: str) -> None:
     for kind in (Bytes(), Seconds()):
         with pytest.raises(click.UsageError):
             kind.convert(text, None, None)

@@ -50,7 +50,7 @@ def test_the_machine_is_scikit_learns(world: World, tmp_path: Path) -> None:
     ]
 
 
-def test_info(world: World, tmp_path: Path) -> None:
+def test_info_says_that_a_model_is_exact(world: World, tmp_path: Path) -> None:
     model = tmp_path / "m.bsm"
     succeed("fit", world.store, model, *EXACT)
     shown = succeed("info", model, "--json", tmp_path / "i.json")
@@ -72,7 +72,9 @@ def test_info(world: World, tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_every_option(options: list[str], world: World, tmp_path: Path) -> None:
+def test_every_option_of_an_exact_fit_is_taken(
+    options: list[str], world: World, tmp_path: Path
+) -> None:
     model, record = tmp_path / "m.bsm", tmp_path / "fit.json"
     succeed("fit", world.store, model, *EXACT, *options, "--json", record)
     assert json.loads(record.read_text())["relative_gap"] <= 1e-3
@@ -82,7 +84,7 @@ def test_every_option(options: list[str], world: World, tmp_path: Path) -> None:
         assert str(found) == value or (name, found) == ("--cache", 100_000)
 
 
-def test_early(world: World, tmp_path: Path) -> None:
+def test_early_fits_have_no_certificate(world: World, tmp_path: Path) -> None:
     model, record = tmp_path / "m.bsm", tmp_path / "fit.json"
     result = bigscreen(
         "fit", world.store, model, *EXACT, "--early", "--parts", "3", "--json", record
@@ -96,7 +98,7 @@ def test_early(world: World, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "e.json").read_text())["error"] < 0.2
 
 
-def test_one_against_one(tmp_path: Path) -> None:
+def test_one_against_one_has_a_machine_for_each_pair(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     names = np.array(["ant", "bee", "cat"])[np.digitize(X[:, 0], [-0.5, 0.5])]
@@ -116,7 +118,7 @@ def test_one_against_one(tmp_path: Path) -> None:
     assert "one for each pair of labels" in succeed("plan", store, *EXACT, "--strategy", "one")
 
 
-def test_plan(world: World, tmp_path: Path) -> None:
+def test_plan_of_an_exact_fit_says_the_columns_kept(world: World, tmp_path: Path) -> None:
     record = tmp_path / "p.json"
     shown = succeed("plan", world.store, *EXACT, "--memory", "4GiB", "--json", record)
     assert "kernel columns kept" in shown and "landmarks" not in shown
@@ -152,7 +154,9 @@ def test_plan(world: World, tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_contradictions(options: list[str], message: str, world: World, tmp_path: Path) -> None:
+def test_contradicting_options_are_refused(
+    options: list[str], message: str, world: World, tmp_path: Path
+) -> None:
     result = bigscreen("fit", world.store, tmp_path / "m.bsm", *options)
     assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1
     assert message in result.stderr

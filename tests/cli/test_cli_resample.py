@@ -20,7 +20,7 @@ def held(world, tmp_path_factory):
     return folder / "held.store"
 
 
-def test_bootstraps(world, held, tmp_path):
+def test_bootstraps_give_the_interval_of_single_fits(world, held, tmp_path):
     out = tmp_path / "out.json"
     text = succeed("resample", world.store, held, *FIT, "--fits", 12, "--json", out)
     record = json.loads(out.read_text())
@@ -40,7 +40,7 @@ def test_bootstraps(world, held, tmp_path):
     assert json.loads(said.read_text())["errors"] != record["errors"]
 
 
-def test_permutations(world, held, tmp_path):
+def test_permutations_give_the_p_value_of_single_fits(world, held, tmp_path):
     out = tmp_path / "out.json"
     how = ("--way", "permutation", "--fits", 9, "--json", out)
     text = succeed("resample", world.store, held, *FIT, *how)

@@ -115,7 +115,9 @@ def is_true(one, dual, solved, decided=None):
     duplicates=st.booleans(),
     inside=st.booleans(),
 )
-def test_the_oracles_optimum(seed, kind, kernel, intercept, size, tol, dynamic, duplicates, inside):
+def test_every_problem_reaches_the_oracles_optimum(
+    seed, kind, kernel, intercept, size, tol, dynamic, duplicates, inside
+):
     X, codes, f, weights = rows(seed, 40, duplicates=duplicates)
     problem = recipe(kind, codes, weights, intercept, size)
     dual = problem.dual(labels(kind, codes, f), weights)
@@ -282,7 +284,7 @@ def test_quick_stages_take_newton_steps_once_they_cost_no_more():
     assert few.counts["newton"] == 0 and few.relative_gap <= 1e-2
 
 
-def test_products_and_machines():
+def test_products_and_machines_are_sums_of_kernel_rows():
     X, codes, _, weights = rows(4)
     one = stage(X, "rbf", True)
     coef = np.random.default_rng(0).standard_normal(60)
@@ -303,7 +305,7 @@ def test_products_and_machines():
     assert np.all(coef != 0) and np.all(np.diff(machine["support"]) > 0)
 
 
-def test_a_precomputed_kernel():
+def test_a_precomputed_kernel_gives_the_same_points():
     X, codes, _, weights = rows(5)
     K = stage(X).gram.K
     data = MemoryDataset(K.astype(np.float32), codes, [0, 1])
@@ -313,7 +315,7 @@ def test_a_precomputed_kernel():
     np.testing.assert_allclose(cold(given_, dual).dual, cold(stage(X), dual).dual, rtol=1e-6)
 
 
-def test_time_that_is_up():
+def test_a_deadline_that_has_passed_returns_the_start_certified():
     X, codes, _, weights = rows(6)
     dual = CSvc(5.0, 1, (), "true").dual(codes, weights)
     one = stage(X)
@@ -322,7 +324,7 @@ def test_time_that_is_up():
     assert solved.counts["steps"] == 0 and solved.relative_gap > 1e-3
 
 
-def test_nothing_to_solve():
+def test_a_point_without_free_rows_is_certified():
     """All rows are decided, or held out."""
     X, codes, _, _ = rows(7)
     one, problem = stage(X), CSvc(1.0, 1)
@@ -334,7 +336,7 @@ def test_nothing_to_solve():
     assert solved.gap == solved.primal == 0.0 and not solved.alpha.any()
 
 
-def test_screening_during_a_solve():
+def test_screening_during_a_solve_keeps_the_optimum():
     X, codes, _, _ = rows(8, 600, 2)
     dual = CSvc(10.0, 1, (), "true").dual(codes, np.ones(600))
     ends = [cold(stage(X), dual, 1e-9, dynamic=dynamic) for dynamic in (True, False)]
@@ -386,7 +388,7 @@ def test_newton_steps_never_lose(kind):
     ("how", "words"),
     [({"budget": 100}, "allow more memory"), ({"landmarks": True}, "Nystrom")],
 )
-def test_what_does_not_fit(how, words):
+def test_a_matrix_that_does_not_fit_is_refused(how, words):
     X, *_ = rows(0)
     if how.pop("landmarks", False):
         data = MemoryDataset(X, np.zeros(60, np.int32), [0, 1])

@@ -88,7 +88,7 @@ def test_folds_that_are_refused():
 
 @given(seed=st.integers(0, 999))
 @settings(deadline=None, max_examples=20)
-def test_judged_as_scikit_learn_judges(seed):
+def test_scores_of_held_out_rows_are_scikit_learns(seed):
     rng = np.random.default_rng(seed)
     scores, weights = rng.normal(size=30).round(1), rng.integers(0, 4, 30) + 0.5
     codes = rng.integers(0, 2, 30)

@@ -82,7 +82,7 @@ def free(dual):
 
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("name", ["c", *RECIPES])
-def test_every_problem_along_a_grid(name, sparse_rows, fleet):
+def test_every_problem_reaches_its_optimum_along_a_grid(name, sparse_rows, fleet):
     """Solve each point after the other, the first again, and then a fold."""
     if name == "c":
         data = problem_rows("nu", n=130, sparse_rows=sparse_rows, **GRID)
@@ -121,7 +121,7 @@ def test_every_problem_along_a_grid(name, sparse_rows, fleet):
     columns=st.sampled_from([0, 3, 10**6]),
     dynamic=st.booleans(),
 )
-def test_any_sequence_of_problems(seed, name, Cs, columns, dynamic):
+def test_any_sequence_of_problems_is_certified(seed, name, Cs, columns, dynamic):
     data = problem_rows("nu" if name == "c" else name, seed=seed, n=60, **GRID)
     problem = CSvc(1.0, 1, (), "true") if name == "c" else block_world.recipe(name, data)
     w = AnyWorld(Design(data, make_kernel("rbf", 0.3)), problem)
@@ -197,7 +197,7 @@ def test_columns_are_kept_from_point_to_point(fleet):
 
 
 @pytest.mark.parametrize("constant", [False, True])
-def test_products_of_any_coefficients(constant, fleet):
+def test_products_of_any_coefficients_are_right(constant, fleet):
     w = any_world("svr-constant" if constant else "svr", n=150, **GRID)
     stage = stage_of(w, fleet)
     found = stage.solve(PointTask(w.dual, cold(w.dual), free(w.dual), 1e-6))
@@ -294,7 +294,7 @@ def test_a_machine_that_is_0_comes_to_an_end(fleet):
     assert abs(found.dual) < 1e-9 and found.counts["rounds"] < 1000
 
 
-def test_designs_it_is_not_made_for(fleet):
+def test_designs_with_columns_are_refused(fleet):
     data = MemoryDataset(np.ones((4, 2), np.float32), [0, 1, 0, 1], [0, 1])
     with pytest.raises(InputError, match="exact kernel"):
         KernelStage(Design(data), fleet)

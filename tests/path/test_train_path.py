@@ -77,7 +77,7 @@ def test_every_model_is_the_one_that_was_proved(kind, intercept):
 
 @pytest.mark.parametrize("problem", ["lad", "svr", "quantile"])
 @pytest.mark.parametrize("intercept", ["penalized", True])
-def test_regressions(problem, intercept):
+def test_regressions_are_proved_and_scored(problem, intercept):
     X, _ = rows()
     y = number(X)
     path = svm_path(X, y, GRID, problem=problem, fit_intercept=intercept, folds=3, tau=0.7)
@@ -91,7 +91,7 @@ def test_regressions(problem, intercept):
 
 
 @pytest.mark.parametrize("intercept", [False, True])
-def test_nu_paths(intercept):
+def test_nu_paths_are_proved_and_scored(intercept):
     X, y = rows()
     path = nu_path(X, y, NUS, fit_intercept=intercept, kernel="rbf", gamma=0.5, folds=3)
     for part, nu in zip(path.points, NUS, strict=True):
@@ -114,7 +114,7 @@ def test_one_class_is_judged_by_rows_that_it_is_not_fitted_to():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_three_labels(kind):
+def test_three_labels_have_three_machines_a_point(kind):
     X, y = rows(labels=3)
     path = svm_path(X, y, GRID, folds=3, **KINDS[kind])
     model = path.model()
@@ -155,7 +155,7 @@ def test_rows_that_support_many_points_are_stored_once(tmp_path):
     assert len(path.array("landmarks")) == len(set.union(*supports)) < sum(map(len, supports))
 
 
-def test_files_that_are_no_path(tmp_path):
+def test_files_that_are_no_path_are_refused(tmp_path):
     X, y = rows()
     path = svm_path(X, y, GRID, folds=2)
     file, model = tmp_path / "all.bsp", tmp_path / "one.bsm"
@@ -404,7 +404,7 @@ def test_a_fold_that_makes_nu_infeasible_is_found_before_any_work():
     [SVCPathCV(3, cv=2), SVCPathCV(3, cv=2, kernel="rbf", n_components=20, fit_intercept=False)],
     expected_failed_checks=lambda estimator: EXPECTED_FAILURES,
 )
-def test_scikit_learn(estimator, check):
+def test_the_estimator_follows_scikit_learns_rules(estimator, check):
     check(estimator)
 
 

@@ -101,7 +101,7 @@ def test_bad_folds_and_grids_are_one_sentence():
         assert "\n" not in str(error.value)
 
 
-def test_folds_of_a_generator(tmp_path):
+def test_folds_may_come_from_a_generator(tmp_path):
     X, y = rows()
     splits = KFold(3, shuffle=True, random_state=0)
     one = svm_path(X, y, GRID, folds=splits.split(X), work=tmp_path)
@@ -192,7 +192,7 @@ def test_labels_that_take_turns_on_one_stage(kind):
 
 
 @pytest.mark.parametrize("intercept", ["penalized", True])
-def test_targets_that_are_all_the_same(intercept):
+def test_equal_targets_have_a_path(intercept):
     X, _ = rows(60)
     path = svm_path(X, np.ones(60), [0.1, 1.0, 10.0], problem="lad", fit_intercept=intercept)
     assert path.missed is None

@@ -8,7 +8,7 @@ import numpy as np
 from scripts import script
 
 
-def test_one_class_small(tmp_path: Path) -> None:
+def test_a_small_run_states_the_share_outside(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(600, 5))
     X[:12] += 6

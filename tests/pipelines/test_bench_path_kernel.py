@@ -10,7 +10,7 @@ from scripts import script
 from pipelines.bench.path import kernel
 
 
-def test_race(tmp_path: Path) -> None:
+def test_a_race_records_every_way(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     (tmp_path / "a9a").mkdir()
     for name, n in (("a9a.xz", 150), ("a9a.t.xz", 20)):

@@ -23,7 +23,7 @@ def folder_of_tiny_data(folder: Path) -> None:
         np.savetxt(lines, table, fmt="%.3f", delimiter=",")
 
 
-def test_quick_run(tmp_path: Path) -> None:
+def test_a_quick_run_records_true_gaps(tmp_path: Path) -> None:
     folder_of_tiny_data(tmp_path)
     args = ("--quick", "--out", tmp_path / "out")
     done = script("bench.path.linear", *args, BIGSCREEN_DATA=tmp_path)

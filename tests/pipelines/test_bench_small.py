@@ -6,14 +6,14 @@ from scripts import script
 from pipelines.bench import small
 
 
-def test_quick() -> None:
+def test_a_quick_run_prints_every_line() -> None:
     done = script("bench.small", "--quick", "--repeat", 1)
     assert done.returncode == 0, done.stderr
     _head, line = done.stdout.splitlines()
     assert line.startswith("200 rows") and float(line.split()[-1]) <= 1e-3
 
 
-def test_pairs() -> None:
+def test_pairs_prints_every_line() -> None:
     done = script("bench.small", "--pairs", "--quick", "--repeat", 1)
     assert done.returncode == 0, done.stderr
     _head, line = done.stdout.splitlines()
