@@ -10,8 +10,16 @@ import psutil
 
 from pipelines.tanji2023 import columns, sets
 
-PROBE_ROWS, PROBE_LANDMARKS = 10_000, 400
-"""Rows and landmarks of the trial run of every set, which measures this machine's speed."""
+
+class Probe(NamedTuple):
+    """The trial run of every set, which measures this machine's speed."""
+
+    rows: int = 10_000
+    landmarks: int = 400
+
+
+PROBE = Probe()
+
 
 FEATURE_BYTES = 16
 """Bytes per row and landmark at most: float32 features, LIBLINEAR's float64 copy, and spare."""
@@ -35,13 +43,25 @@ class Cost(NamedTuple):
     bytes: float
 
 
-def that_fits(task: sets.Task, landmarks: int) -> sets.Task:
-    """Draw as many rows of a task as have features that fit into the free memory."""
-    room = MEMORY_SHARE * psutil.virtual_memory().available
-    return task.first(max(PROBE_ROWS, int(room / (FEATURE_BYTES * landmarks))))
+def that_fits(
+    task: sets.Task, landmarks: int, free_bytes: float | None = None, least: int = PROBE.rows
+) -> sets.Task:
+    """Draw as many rows of a task as have features that fit into the free memory.
+
+    ``free_bytes``: default, of this machine; ``least``: draw at least this many rows.
+    """
+    free = psutil.virtual_memory().available if free_bytes is None else free_bytes
+    return task.first(max(least, int(MEMORY_SHARE * free / (FEATURE_BYTES * landmarks))))
 
 
-def cost(task: sets.Task, landmarks: int, exact_rows: int, solve: Solve) -> Cost:
+def cost(
+    task: sets.Task,
+    landmarks: int,
+    exact_rows: int,
+    solve: Solve,
+    probe: Probe = PROBE,
+    split: Callable[..., Any] = columns.split,
+) -> Cost:
     """Time a split of a few rows and landmarks, and extrapolate.
 
     Features and solvers on them take as long as rows times landmarks, the exact machine, which has
@@ -49,9 +69,9 @@ def cost(task: sets.Task, landmarks: int, exact_rows: int, solve: Solve) -> Cost
     may go on for longer on more rows.
     """
     n = len(task.y)
-    few, m = task.first(PROBE_ROWS), min(PROBE_LANDMARKS, landmarks)
+    few, m = task.first(probe.rows), min(probe.landmarks, landmarks)
     began = time.perf_counter()
-    one = columns.split(few, m, 0, 5, 0)
+    one = split(few, m, 0, 5, 0)
     made = time.perf_counter() - began
     found = solve(one)
     rows, width = n / len(few.y), landmarks / m
@@ -77,6 +97,6 @@ def sentence(costs: list[Cost], splits: int) -> str:
     )
     hours = splits * sum(one.seconds for one in costs) / 3600
     return (
-        f"about {hours:.1f} hours of this machine, by a split of {PROBE_ROWS:,} rows of each "
+        f"about {hours:.1f} hours of this machine, by a split of {PROBE.rows:,} rows of each "
         f"(a factor of 3 either way): {each}"
     )

@@ -1,6 +1,5 @@
 """The stage for kernel columns reaches every problem's optimum, bit for bit however it runs."""
 
-import sys
 from dataclasses import replace
 
 import block_world
@@ -26,7 +25,8 @@ from bigscreen.solvers.block.solver import Block
 from bigscreen.solvers.block.tuning import BlockTuning
 
 SMALL = Block(size=16)
-tuning = BlockTuning()
+tuned = []
+"""The tuned values of the test that runs; see `largest`."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,16 +36,17 @@ def fleet():
 
 
 @pytest.fixture(params=["one block", "blocks"], autouse=True)
-def largest(request, monkeypatch):
+def largest(request):
     """Allow blocks of all open rows, or, as with many rows, only of a few."""
-    if request.param == "blocks":
-        small = BlockTuning(max_growing_block=20, rows_per_round=7)
-        monkeypatch.setattr(sys.modules[__name__], "tuning", small)
+    small = {"max_growing_block": 20, "rows_per_round": 7} if request.param == "blocks" else {}
+    tuned.append(BlockTuning(**small))
+    yield
+    tuned.pop()
 
 
 def stage_of(w, fleet, options=SMALL):
-    tuned = replace(options, tuning=tuning)
-    return KernelStage(w.design, fleet, w.problem.intercept == "constant", tuned)
+    options = replace(options, tuning=tuned[-1])
+    return KernelStage(w.design, fleet, w.problem.intercept == "constant", options)
 
 
 def law(w, dual, found, tol):

@@ -139,22 +139,20 @@ def test_the_protocol_says_what_it_costs(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_cost_grows_with_rows_and_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cost_grows_with_rows_and_landmarks() -> None:
     def solve(one: columns.Split) -> dict[str, dict[str, float]]:
         return {"any": {"seconds": 1.0}, "exact (ThunderSVM)": {"seconds": 1.0, "certify": 1.0}}
 
-    monkeypatch.setattr(cost, "PROBE_ROWS", 100)
-    monkeypatch.setattr(cost, "PROBE_LANDMARKS", 10)
-    monkeypatch.setattr(columns, "split", lambda *all: None)
-    # Of features nothing; four times the rows at twice the landmarks, and sixteen times the pairs.
-    both = cost.cost(task(400), 20, 400, solve)
+    probe = cost.Probe(100, 10), lambda *all: None
+    # Features cost nothing; rows times 4 and landmarks times 2, and pairs of rows times 16.
+    both = cost.cost(task(400), 20, 400, solve, *probe)
     assert both.seconds == pytest.approx(8 + 32, rel=0.01)
-    assert cost.cost(task(400), 20, 300, solve).seconds == pytest.approx(8, rel=0.01)
+    assert cost.cost(task(400), 20, 300, solve, *probe).seconds == pytest.approx(8, rel=0.01)
     assert both.bytes > 400 * 20 * 12
-    free = type("Memory", (), {"available": 200 * cost.FEATURE_BYTES * 20 / cost.MEMORY_SHARE})
-    monkeypatch.setattr(cost.psutil, "virtual_memory", lambda: free)
-    assert len(cost.that_fits(task(400), 20).y) in (199, 200)
-    assert "200 of 400 rows" in cost.that_fits(task(400), 20).about.replace("199", "200")
+    free = 200 * cost.FEATURE_BYTES * 20 / cost.MEMORY_SHARE
+    drawn = cost.that_fits(task(400), 20, free, 100)
+    assert len(drawn.y) in (199, 200)
+    assert "200 of 400 rows" in drawn.about.replace("199", "200")
 
 
 @with_data

@@ -288,7 +288,7 @@ def test_any_number_of_threads_and_sparse_rows_give_the_same():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_time_that_runs_out_leaves_the_best_so_far(monkeypatch):
+def test_time_that_runs_out_leaves_the_best_so_far():
     X, y = rows(300)
     with pytest.raises(TimeOver, match="before any candidate"):
         searched(X, y, landmarks=[20], intercept="penalized", time_budget=1e-6)
@@ -300,11 +300,10 @@ def test_time_that_runs_out_leaves_the_best_so_far(monkeypatch):
             time.sleep(3.0)  # longer than all the time there is
 
     # Memory for one gamma at a time: the first is judged before the second begins.
-    single = "bigscreen.tune.rung.RungSolver._batches"
-    monkeypatch.setattr(single, lambda self, task, pairs: [[pair] for pair in pairs])
+    room = small_room(len(y), 3 * (4 * len(y) * 20 + 24 * 20**2))
     record = searched(
         X, y, landmarks=[20], intercept="penalized", time_budget=2.5, report=slow,
-        gammas=np.geomspace(0.01, 100, 60), values=[1.0],
+        gammas=np.geomspace(0.01, 100, 60), values=[1.0], **room,
     ).provenance["search"]  # fmt: skip
     assert events and record["late"]
     assert 0 < sum("mean" in p for p in record["candidates"]) < 60
