@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bigscreen.cli.common import (
-    being_made,
     check_fleet,
     check_json,
     check_output,
     json_option,
+    lock_output,
     open_fleet,
     overwrite_option,
 )
@@ -125,7 +125,7 @@ def amend(
         check_output(folder, overwrite=True, folder=True)
         if Path(folder).resolve() == Path(store).resolve():
             raise InputError(f"{store} stays as it is: choose another --store for the edited rows")
-        context.with_resource(being_made(out))
+        context.with_resource(lock_output(out))
     fitted, dataset = Model.load(model), Dataset.open(store)
     with _edits(values, dataset) as edits:
         if only_bound:
@@ -210,7 +210,7 @@ def compress(
     if Path(out).resolve() == Path(store).resolve():
         raise InputError(f"{store} stays as it is: choose another name for the smaller store")
     check_json(json_file, out, model)
-    context.with_resource(being_made(out))
+    context.with_resource(lock_output(out))
     fitted, dataset = Model.load(model), Dataset.open(store)
     with open_fleet({**values, "memory": None}) as fleet:
         made, record = write(fitted, dataset, out, fleet, overwrite)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
-from bigscreen.cli.signals import INTERRUPTED, closing, exit_code, held_back, orderly
+from bigscreen.cli.signals import INTERRUPTED, exit_code, held_back, note_ending, orderly
 from bigscreen.errors import InputError, TimeOver, reason_of
 from bigscreen.files.output import (
     is_written_in_place,
@@ -384,7 +384,7 @@ def check_own(path: str, other: str) -> None:
     click.echo(f"{path} is finished: there is nothing left to do", err=True)
 
 
-def being_made(path: str) -> AbstractContextManager[None]:
+def lock_output(path: str) -> AbstractContextManager[None]:
     """Lock an output that takes long to make; a second process that wants to make it is refused."""
     busy = f"another process is making {path}: wait for it, or choose another name"
     return lock_path(path, busy)
@@ -423,7 +423,7 @@ def begin_grid(context: click.Context, out: str, values: dict[str, Any]) -> Grid
         check_output(plots, overwrite=True, folder=True)
         check_matplotlib()
     work, owns_work = values["work"] or f"{out}.work", values["work"] is None
-    context.with_resource(being_made(out))
+    context.with_resource(lock_output(out))
     if not before:
         check_work(work, owns_work, resume, overwrite)
     return GridRun(before, work, owns_work, deadline)
@@ -523,7 +523,7 @@ def open_fleet(values: dict[str, Any], deadline: float | None = None) -> Iterato
         try:
             yield fleet
         except BaseException:
-            closing()
+            note_ending()
             raise
 
 

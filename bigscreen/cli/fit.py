@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bigscreen.cli.common import (
-    being_made,
     check_fleet,
     check_json,
     check_log,
@@ -19,6 +18,7 @@ from bigscreen.cli.common import (
     deadline_of,
     is_finished,
     json_option,
+    lock_output,
     log_option,
     open_fleet,
     overwrite_option,
@@ -183,7 +183,7 @@ def fit(
     check_log(log, model, *filter(None, [json_file, page]))
     check_fleet(values)
     work, own_work = values["work"] or f"{model}.work", values["work"] is None
-    context.with_resource(being_made(model))
+    context.with_resource(lock_output(model))
     if not before:
         check_work(work, own_work, resume, overwrite)
     dataset = Dataset.open(store)

@@ -102,7 +102,7 @@ def write_page(
     from bigscreen.report import pages, profile
 
     store = "" if dataset is None else dataset.path.name
-    held, tiles = (None, None) if found is None else pages.evaluated(found, store)
+    held, tiles = (None, None) if found is None else pages.evaluation_section(found, store)
     table = None
     if dataset is not None and dataset.profile is not None:
         counts = zip(map(str, dataset.labels), dataset.label_counts.tolist(), strict=True)

@@ -74,7 +74,7 @@ def rows(
     report.table(
         f"Rows of {model}",
         {
-            **{str(part["label"]): certificate.decided(part) for part in parts},
-            "all" if parts else "rows": certificate.decided(record),
+            **{str(part["label"]): certificate.describe_statuses(part) for part in parts},
+            "all" if parts else "rows": certificate.describe_statuses(record),
         },
     )

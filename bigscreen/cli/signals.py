@@ -28,9 +28,9 @@ class _Signals:
         Whether signals are held back.
     held : int or None
         The first signal that was held back.
-    closing : float or None
+    ending_since : float or None
         When the command began to end (``time.monotonic()``).
-    max_closing_seconds : float
+    max_ending_seconds : float
         A further Ctrl-C exits at once if the end has taken longer than this.
     dropped_seconds : float
         Delay after which a KeyboardInterrupt that Python has dropped is raised again. (Python
@@ -44,8 +44,8 @@ class _Signals:
     terminated = False
     waits = False
     held: int | None = None
-    closing: float | None = None
-    max_closing_seconds = 10.0
+    ending_since: float | None = None
+    max_ending_seconds = 10.0
     dropped_seconds = 0.01
     lost_seconds = 2.0
 
@@ -73,7 +73,7 @@ def orderly(last: bool, lost_seconds: float = _Signals.lost_seconds) -> Iterator
         yield  # (the caller handles its own signals)
         return
     _signals.lost_seconds = lost_seconds
-    _signals.terminated, _signals.held, _signals.closing = False, None, None
+    _signals.terminated, _signals.held, _signals.ending_since = False, None, None
     term = signal.signal(signal.SIGTERM, _terminate)
     alarm = signal.signal(signal.SIGALRM, _again)
     dropped, sys.unraisablehook = sys.unraisablehook, partial(_dropped, sys.unraisablehook)
@@ -90,10 +90,10 @@ def orderly(last: bool, lost_seconds: float = _Signals.lost_seconds) -> Iterator
         signal.signal(signal.SIGTERM, signal.SIG_IGN if last else term)
 
 
-def closing() -> None:
+def note_ending() -> None:
     """Note that the command ends: ignore signals from now on."""
-    if _signals.closing is None:
-        _signals.closing = time.monotonic()
+    if _signals.ending_since is None:
+        _signals.ending_since = time.monotonic()
 
 
 @contextmanager
@@ -108,7 +108,7 @@ def held_back() -> Iterator[None]:
     finally:
         _signals.waits = False
     if _signals.held is not None:
-        number, _signals.held, _signals.closing = _signals.held, None, None
+        number, _signals.held, _signals.ending_since = _signals.held, None, None
         _interrupt(number, None)
 
 
@@ -119,12 +119,12 @@ def exit_code(code: int) -> int:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     if _signals.waits and _signals.held is None:
-        _signals.held, _signals.closing = number, time.monotonic()
-    elif _signals.closing is None:
-        _signals.closing = time.monotonic()
+        _signals.held, _signals.ending_since = number, time.monotonic()
+    elif _signals.ending_since is None:
+        _signals.ending_since = time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, _signals.lost_seconds)
         raise KeyboardInterrupt
-    elif time.monotonic() - _signals.closing > _signals.max_closing_seconds:
+    elif time.monotonic() - _signals.ending_since > _signals.max_ending_seconds:
         sys.stderr.write("interrupted\n")
         os._exit(exit_code(INTERRUPTED))  # worker processes end when their parent is gone
 

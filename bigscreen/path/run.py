@@ -153,7 +153,7 @@ class PathJob:
         if self._end is None and self.fit.time_budget is not None:
             self._end = began + self.fit.time_budget
         self.report({"event": "phase", "phase": "features"})
-        made = self._streamed() if self.streamed else self._in_memory()
+        made = self._solve_streamed() if self.streamed else self._solve_in_memory()
         (*parts, solved), shared, spent = made
         folds, scores = None, None
         if self.folds:
@@ -186,7 +186,7 @@ class PathJob:
             raise TimeOver(f"the time budget ended in the phase {event['phase']}")
 
     # -- rows or features in memory ----------------------------------------------------------------
-    def _in_memory(self) -> tuple[list[list[Point]], Shared, float]:
+    def _solve_in_memory(self) -> tuple[list[list[Point]], Shared, float]:
         """Solve with a stage in memory: the points of each walk, what models share, and seconds.
 
         The seconds are those of making the stage.
@@ -200,13 +200,13 @@ class PathJob:
             # If ||w||^2 may be negative, no ball holds the optimum.
             self.rules, self.dynamic = (), False
         spent = time.monotonic() - began
-        solved = self._walked([*range(len(self.folds)), None])
+        solved = self._solve_walks([*range(len(self.folds)), None])
         features = "exact" if self.fit.exact else "stored"
         of = prepared.kernel, prepared.landmarks, prepared.factor, prepared.name
         return solved, Shared(*of, features, "float64"), spent
 
     # -- one walk ----------------------------------------------------------------------------------
-    def _walked(self, folds: list[int | None]) -> list[list[Point]]:
+    def _solve_walks(self, folds: list[int | None]) -> list[list[Point]]:
         """Solve the points of every walk: one walk after the other, or all walks in parallel."""
         walks = [self._walk(fold) for fold in folds]
         if not self.prepared.side_by_side:
@@ -302,7 +302,7 @@ class PathJob:
         return score_held_out(self.scoring, self.y[rows], scores, weights, self.fit.tau)
 
     # -- rows or features that do not fit in memory ------------------------------------------------
-    def _streamed(self) -> tuple[list[list[Point]], Shared, float]:
+    def _solve_streamed(self) -> tuple[list[list[Point]], Shared, float]:
         """Solve all values of every fold and of all rows in the same passes over the data."""
         self.rules, self.dynamic = (), False  # all points are solved at once: no earlier one
         work = None if self.fit.work is None else self.fit.work / "features"

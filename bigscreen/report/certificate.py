@@ -75,7 +75,7 @@ def labels(model: Model) -> list[Any]:
     return [part["label"] for part in model.provenance["certificates"]]
 
 
-def decided(rows: Mapping[str, Any]) -> str:
+def describe_statuses(rows: Mapping[str, Any]) -> str:
     """Count the rows of a ledger by status, in words."""
     parts = [f"{report.count(rows[name])} {what}" for name, what in _STATUS.items()]
     return ", ".join(parts)
@@ -129,7 +129,7 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
         **({"proved": "nothing"} if record["no_certificate"] else _proved(record)),
         **({"kernel matrix": record["kernel_known"]} if record["kernel_known"] else {}),
         **_rank(record["nystrom"]),
-        **({"proved of rows": decided(record["ledger"])} if record["ledger"] else {}),
+        **({"proved of rows": describe_statuses(record["ledger"])} if record["ledger"] else {}),
         "screened": _screened(record["screening"]),
         "passes": _passes_made(record),
         "solver, features": f"{_solvers(record)}, {record['features']}",

@@ -31,7 +31,7 @@ def model_page(
     name : str
         The model's name, for the title.
     held : Section, optional
-        The evaluation on a store (see `evaluated`).
+        The evaluation on a store (see `evaluation_section`).
     tiles : mapping, optional
         Key numbers of the evaluation, for the head of the page.
     table : Section, optional
@@ -130,7 +130,7 @@ CAPTIONS = {
 }
 
 
-def evaluated(record: Mapping[str, Any], store: str) -> tuple[Section, dict[str, str]]:
+def evaluation_section(record: Mapping[str, Any], store: str) -> tuple[Section, dict[str, str]]:
     """Make a section from an evaluation, and its key numbers for the head of a page.
 
     Parameters
@@ -206,9 +206,8 @@ def _ledger(record: Mapping[str, Any]) -> Section | None:
         "allows. Open: neither is proved; a smaller tol decides more."
     )
     height = 1.6 + 0.3 * len(scores)
-    shown = {
-        certificate.decided(found): picture(partial(figures.statuses, scores=scores), 7, height)
-    }
+    figure = picture(partial(figures.statuses, scores=scores), 7, height)
+    shown = {certificate.describe_statuses(found): figure}
     return Section("What is proved of the rows", text, figures=shown)
 
 

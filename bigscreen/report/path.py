@@ -36,7 +36,7 @@ from bigscreen.report.report import (
     LINE_SECONDS,
     Heartbeat,
     count,
-    left_of,
+    gap_text,
     seconds,
 )
 
@@ -107,7 +107,7 @@ class PathBar:
         if event["event"] == "point":
             where = "all rows" if event["fold"] is None else f"fold {event['fold'] + 1}"
             value = f"{event['parameter']} {event['value']:.4g}"
-            line = f"{value}  {_share(event)} screened  {left_of(event)}"
+            line = f"{value}  {_share(event)} screened  {gap_text(event)}"
         elif event["event"] == "progress":
             where = event["phase"]
         else:

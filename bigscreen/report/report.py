@@ -79,7 +79,7 @@ def pass_line(event: Mapping[str, Any]) -> str:
         *([f"label {label}"] if label is not None else []),
         *([] if event["primal"] is None else [f"P {about}{event['primal']:.6g}"]),
         f"D {event['dual']:.6g}",
-        left_of(event),
+        gap_text(event),
         f"{count(event['rows_alive'])} rows open",
         *([f"{count(event['rows_read'])} read"] if "rows_read" in event else []),
         seconds(event["seconds"]),
@@ -88,7 +88,7 @@ def pass_line(event: Mapping[str, Any]) -> str:
     return "  ".join(parts)
 
 
-def left_of(event: Mapping[str, Any]) -> str:
+def gap_text(event: Mapping[str, Any]) -> str:
     """Say how large the gap of a pass or of a path's point is, or its KKT violation."""
     if event.get("violation") is not None:
         return f"KKT violation {event['violation']:.1e}"

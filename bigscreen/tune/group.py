@@ -71,14 +71,14 @@ class Group:
             self.own, self.side, nystrom.FLOAT64_CUTOFF if cutoff is None else cutoff
         )
 
-    def ground(
+    def prepare(
         self,
         rows: NDArray[np.int64] | None,
         fleet: Fleet,
         room: float,
         threads: int,
         quick: bool = False,
-    ) -> Ground:
+    ) -> PreparedRows:
         """Prepare ``rows`` (None: all) for this group's machines; ``quick`` as in `GramStage`."""
         options = self.options
         constant, start_band = options.offset == "constant", self.tuning.start_band
@@ -94,18 +94,20 @@ class Group:
             return first.reset, False, False
 
         if options.exact:
-            return Ground(*exact(Design(self._part(rows), self.own)), None, constant, start_band)
+            return PreparedRows(
+                *exact(Design(self._part(rows), self.own)), None, constant, start_band
+            )
         # On a part of the rows, scores are rough anyway: drop directions that float32 cannot hold.
-        made_of = self.factor if rows is None else _carried(self.factor)
+        made_of = self.factor if rows is None else _drop_tiny_directions(self.factor)
         design = made_of.of(Design(self._part(rows), self.own), self.side)
         data = nystrom.store_features(design, fleet, None).data
         X = data.X(0, data.n_rows)
         n, width = X.shape
         if not options.coupled and n > self.tuning.max_product_rows_per_feature * width:
             make = ColumnsStage(X, constant, quick=True).for_thread
-            return Ground(make, True, False, X, constant, start_band)
+            return PreparedRows(make, True, False, X, constant, start_band)
         features = MemoryDataset(X, np.zeros(n, np.int64), self._labels)
-        return Ground(*exact(Design(features, Linear())), X, constant, start_band)
+        return PreparedRows(*exact(Design(features, Linear())), X, constant, start_band)
 
     def _part(self, rows: NDArray[np.int64] | None) -> Rows:
         data, n = self.near, self.data.n_rows
@@ -121,7 +123,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Ground:
+class PreparedRows:
     """Prepared rows on which the paths of a group are solved.
 
     Parameters
@@ -162,7 +164,7 @@ class Part(NamedTuple):
 
 
 def solve_path(
-    ground: Ground,
+    prepared: PreparedRows,
     binaries: list[Binary],
     part: Part,
     values: list[float],
@@ -184,33 +186,35 @@ def solve_path(
         ``values``, ``coef`` (values, machines, r) and ``intercept`` (values, machines) of machines
         over features, from which a path on more rows starts. Empty for an exact kernel.
     """
-    stage = ground.stage()
+    stage = prepared.stage()
     grid = np.array(values)
     walks = []
     for k, one in enumerate(binaries):
         problem = with_mass_of(one.problem, part.y, part.weights)
-        start = None if before is None else partial(_start, ground, before, k)
+        start = None if before is None else partial(_start, prepared, before, k)
         walks.append(Walk(stage, problem, part.y, part.weights, grid, settings, start))
     steps: list[list[Step]] = []
     coefs, intercepts = [], []
     for k in range(len(values)):
         steps.append([walk.step(k) for walk in walks])
-        if ground.X is not None:
-            made = [_scoring(ground.X, stage, step) for step in steps[-1]]
+        if prepared.X is not None:
+            made = [_scoring(prepared.X, stage, step) for step in steps[-1]]
             coefs.append([coef for coef, _ in made])
             intercepts.append([offset for _, offset in made])
-    if ground.X is None:
+    if prepared.X is None:
         return steps, {}
     return steps, {"values": grid, "coef": np.array(coefs), "intercept": np.array(intercepts)}
 
 
-def is_too_rough(ground: Ground, steps: list[list[Step]], tol: float, tuning: SearchTuning) -> bool:
+def is_too_rough(
+    prepared: PreparedRows, steps: list[list[Step]], tol: float, tuning: SearchTuning
+) -> bool:
     """Whether a walk over float32 entries must be repeated with float64 entries.
 
     It must if a point missed its relative gap, or if scores of probed rows, computed again in
     float64, differ too much.
     """
-    stage = ground.stage()
+    stage = prepared.stage()
     assert isinstance(stage, GramStage)
     for step in (step for point in steps for step in point):
         values = step.solved.scores.values
@@ -234,10 +238,10 @@ def _scoring(X: Any, stage: Stage, step: Step) -> tuple[FloatArray, float]:
 
 
 def _start(
-    ground: Ground, before: Arrays, machine: int, dual: Dual, value: float
+    prepared: PreparedRows, before: Arrays, machine: int, dual: Dual, value: float
 ) -> tuple[FloatArray, FloatArray | None] | None:
     """Make the start of a path's first value, from the nearest value of a path on fewer rows."""
-    X = ground.X
+    X = prepared.X
     if not before or X is None or dual.group is not None or not np.any(dual.lin):
         return None
     k = int(np.argmin(np.abs(np.log(before["values"] / value))))
@@ -246,12 +250,12 @@ def _start(
     w = np.concatenate([np.zeros(X.shape[1] - len(coef)), coef])
     # (A float64 w would make numpy copy the features to float64.)
     G = dual.lin - dual.sign * (X @ w.astype(np.float32) + offset)
-    width = ground.start_band * float(np.mean(np.abs(G[dual.hi > dual.lo])))
-    point = np.append(w, offset) if ground.constant else w
+    width = prepared.start_band * float(np.mean(np.abs(G[dual.hi > dual.lo])))
+    point = np.append(w, offset) if prepared.constant else w
     return read_off(dual, G, max(width, 1e-12)), point
 
 
-def _carried(factor: nystrom.Factor) -> nystrom.Factor:
+def _drop_tiny_directions(factor: nystrom.Factor) -> nystrom.Factor:
     """Drop the directions of ``T`` that float32 columns cannot represent."""
     T = factor.matrix
     lengths = np.einsum("ij,ij->j", T, T)  # inverses of the eigenvalues

@@ -27,7 +27,7 @@ from bigscreen.path.walk import PathSettings, Step
 from bigscreen.problems.point import is_solved, largest_gaps
 from bigscreen.train.job import claim_folder
 from bigscreen.train.problems import Binary, libsvm_scale
-from bigscreen.tune.group import Ground, Group, Part, is_too_rough, solve_path
+from bigscreen.tune.group import Group, Part, PreparedRows, is_too_rough, solve_path
 from bigscreen.tune.options import Candidate, Outcome, Pair, Solved, TuneOptions, Unit
 from bigscreen.tune.schedule import Rung
 from bigscreen.tune.streamed import solve_streamed
@@ -106,7 +106,7 @@ class RungSolver:
         self.done = 0.0
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Hold the threads, and lock the work folder, if any, against other processes."""
         with ExitStack() as stack:
             if self.cluster:
@@ -115,7 +115,7 @@ class RungSolver:
             self._of = stack.enter_context(claim_folder(*of, "search", "rung-*"))
             yield
 
-    def solved(
+    def solve(
         self, r: int, rung: Rung, values: dict[Pair, list[float]], tol: float
     ) -> Iterator[dict[Candidate, Outcome]]:
         """Solve a rung, and yield the outcomes of its candidates, some groups at a time."""
@@ -126,20 +126,20 @@ class RungSolver:
         streamed = [pair for pair in values if self._streams(pair, rung)]
         for batch in self._batches(task, [pair for pair in values if pair not in streamed]):
             units = [(pair, f) for pair in batch for f in range(len(self.folds))]
-            yield self._outcomes(task, batch, self._solve(task, units))
+            yield self._outcomes(task, batch, self._solve_in_memory(task, units))
         for pair in streamed:
-            yield self._outcomes(task, [pair], self._stream(task, pair))
+            yield self._outcomes(task, [pair], self._solve_streamed(task, pair))
 
-    def _solve(self, task: RungTask, units: list[Unit]) -> dict[Unit, Solved]:
+    def _solve_in_memory(self, task: RungTask, units: list[Unit]) -> dict[Unit, Solved]:
         """Solve the folds of groups whose stages fit in memory at the same time."""
-        solved = self._walked(task, units)
+        solved = self._solve_paths(task, units)
         rough = [unit for unit in units if unit not in solved]
         if rough:
             # (The float32 entries are freed before the float64 entries are made.)
-            solved |= self._walked(task._replace(quick=False), rough)
+            solved |= self._solve_paths(task._replace(quick=False), rough)
         return solved
 
-    def _walked(self, task: RungTask, units: list[Unit]) -> dict[Unit, Solved]:
+    def _solve_paths(self, task: RungTask, units: list[Unit]) -> dict[Unit, Solved]:
         """Make the stages of groups and solve their paths; too inaccurate paths are left out."""
         pairs = list(dict.fromkeys(pair for pair, _ in units))
         for pair in pairs:
@@ -149,15 +149,15 @@ class RungSolver:
         with Inline(1) as single:
             fleet = self.threads if len(pairs) == 1 else single
 
-            def ground(pair: Pair) -> Ground:
+            def prepare(pair: Pair) -> PreparedRows:
                 self._watch()
                 given = self.room / len(pairs), self.threads.workers, task.quick
-                return self.groups[pair].ground(task.rows, fleet, *given)
+                return self.groups[pair].prepare(task.rows, fleet, *given)
 
-            grounds = dict(zip(pairs, self.threads.each(ground, pairs), strict=True))
+            prepared = dict(zip(pairs, self.threads.each(prepare, pairs), strict=True))
             self._drop_factors(pairs)
-            walk = partial(self._walk, task, grounds)
-            parallel = all(one.parallel for one in grounds.values())
+            walk = partial(self._walk, task, prepared)
+            parallel = all(one.parallel for one in prepared.values())
             made = self.threads.each(walk, units) if parallel else map(walk, units)
             solved = {}
             for unit, one in zip(units, made, strict=True):
@@ -192,7 +192,7 @@ class RungSolver:
             return False
         return self.cluster or 4.0 * n * landmarks > self.room
 
-    def _stream(self, task: RungTask, pair: Pair) -> dict[Unit, Solved]:
+    def _solve_streamed(self, task: RungTask, pair: Pair) -> dict[Unit, Solved]:
         """Solve a group's folds in shared passes, or read them from an interrupted run."""
         r, values = task.r, task.values[pair]
         units = [(pair, f) for f in range(len(self.folds))]
@@ -222,23 +222,25 @@ class RungSolver:
             self._report_part(task, one)
         return dict(zip(units, found, strict=True))
 
-    def _walk(self, task: RungTask, grounds: dict[Pair, Ground], unit: Unit) -> Solved | None:
+    def _walk(
+        self, task: RungTask, prepared: dict[Pair, PreparedRows], unit: Unit
+    ) -> Solved | None:
         """Solve and score a fold's path, or read it from an interrupted run.
 
         None if the float32 entries of a quick stage were too inaccurate.
         """
         (pair, f), tol = unit, task.tol
-        ground, part, values = grounds[pair], task.folds[f], task.values[pair]
+        own, part, values = prepared[pair], task.folds[f], task.values[pair]
         kept = self._kept(task.r, unit, values)
         if kept is not None:
             return kept
         self._watch()
         settings = PathSettings(tol, (), True, True, False, self.until)
         before = self.machines.get(unit)
-        steps, arrays = solve_path(ground, self.binaries, part, values, settings, before)
+        steps, arrays = solve_path(own, self.binaries, part, values, settings, before)
         if settings.is_late and not all(is_solved(s.record, tol) for point in steps for s in point):
             raise OutOfTime
-        if ground.quick and is_too_rough(ground, steps, tol, self.options.tuning):
+        if own.quick and is_too_rough(own, steps, tol, self.options.tuning):
             return None
         records = [self._point(point, part) for point in steps]
         self._keep(task.r, unit, values, records, arrays)

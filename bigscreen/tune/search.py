@@ -67,7 +67,7 @@ def tune(
         deadline = began + options.fit.time_budget
     search = Search(data, options, fleet, report, deadline)
     # (A work folder belongs to the problem of its rows and options.)
-    with blas_threads(1), search.solver.held():
+    with blas_threads(1), search.solver.hold():
         record = search.run()
         best = record["best"]
         say = report or (lambda event: None)
@@ -250,7 +250,7 @@ class Search:
         stage = {"rows": rows, "candidates": len(alive), "tol": tol, "dropped": 0}
         self.report({"event": "rung", "rung": r, **stage, "parts": len(values) * len(self.folds)})
         found: dict[Candidate, Outcome] = {}
-        for outcomes in self.solver.solved(r, rung, values, tol):
+        for outcomes in self.solver.solve(r, rung, values, tol):
             found |= outcomes
             if not r:
                 self.outcomes |= outcomes  # better than nothing, if the time ends

@@ -74,11 +74,11 @@ def test_halving_judges_parts_of_the_rows_alike(intercept):
     assert scores(again) == scores(halved) and np.array_equal(again.coef, halved.coef)
 
 
-def test_features_that_do_not_fit_in_memory(monkeypatch):
+def test_features_that_do_not_fit_in_memory():
     X, y = rows(1500)
     how = {"landmarks": [20], "intercept": "penalized", "tol": 1e-5}
     held = scores(searched(X, y, **how))
-    room = small_room(monkeypatch, 1500, 1500 * 4 * 20 - 1)
+    room = small_room(1500, 1500 * 4 * 20 - 1)
     found = scores(searched(X, y, **room, **how))
     for key, own in held.items():
         assert own == pytest.approx(found[key], abs=5e-3)
