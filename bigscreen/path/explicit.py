@@ -13,8 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.certificate import SquaredNorm
-from bigscreen.certify.explicit import UNIT_ROUNDOFF
+from bigscreen.certify.certificate import UNIT_ROUNDOFF, SquaredNorm
 from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.explicit_newton import ProxNewton

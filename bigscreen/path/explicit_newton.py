@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.explicit import UNIT_ROUNDOFF
+from bigscreen.certify.certificate import UNIT_ROUNDOFF
 from bigscreen.numerics.cholesky import Factor, factorise
 from bigscreen.numerics.rows import FloatArray, njit, row_axpy
 from bigscreen.path.explicit_rows import ExplicitRows, Goal, UndecidedRows

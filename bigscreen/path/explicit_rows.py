@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from bigscreen.certify.explicit import UNIT_ROUNDOFF
+from bigscreen.certify.certificate import UNIT_ROUNDOFF
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy, row_load, sqnorms
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.screening.regions import Ball
