@@ -248,7 +248,7 @@ def make_stage(
     return PreparedPath(stage, name, kernel, data, source, X, factor, ids, errors=errors)
 
 
-def exact_stage(
+def exact_stage(  # noqa: PLR0913
     design: Design,
     constant: bool,
     room: float,

@@ -129,7 +129,7 @@ def one(data: MemoryDataset, rule: Rule | None, eps: float) -> dict[str, Any]:
     alive = [(event["rows_alive"], event["primal"] - event["dual"]) for event in history]
     most = [data.n_rows * (1 - part) for part in REMOVED]
     # (Only until rows come back for the first time: the end updates all of them anyway.)
-    pairs = zip(history, history[1:], strict=False)
+    pairs = itertools.pairwise(history)
     back = (a for a, b in pairs if b["rows_alive"] > a["rows_alive"])
     before = next(back, history[-1])["kernel_entries"]
     return {
