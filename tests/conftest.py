@@ -15,7 +15,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(autouse=True)
 def same_draws():
-    """Landmarks that nobody seeds come from numpy's own state: the same in every run of a test."""
+    """Landmarks without a seed come from numpy's own state: the same in every run of a test."""
     np.random.seed(0)  # noqa: NPY002 (whose state it is)
 
 

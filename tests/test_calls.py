@@ -1,4 +1,4 @@
-"""How many calls lie between a public fit and the arithmetic: each is a hop for whoever reads."""
+"""How many calls lie between a public fit and the arithmetic: a reader follows each of them."""
 
 import sys
 from pathlib import Path

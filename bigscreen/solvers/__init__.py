@@ -1,1 +1,1 @@
-"""Solvers of the dual or the primal; none of them knows a screening rule."""
+"""Solvers of the dual or the primal; no solver knows a screening rule."""
