@@ -23,38 +23,41 @@ SMALL = {"min_columns": 1, "max_local_fraction": 0.9}
 """Textbook problems have few features, and most of their rows are near their hinge point."""
 
 
-@pytest.fixture
-def phases(monkeypatch):
-    """Rows gathered, one entry every time."""
-    seen = []
-    add = LocalProblem.add
+class Gathering(Inline):
+    """A fleet that notes how many rows are gathered, each time."""
 
-    def spy(self, rows, alpha):
-        seen.append(len(rows.G))
-        add(self, rows, alpha)
+    def __init__(self, threads, gathered):
+        super().__init__(threads)
+        self.picked, self.gathered = 0, gathered
 
-    monkeypatch.setattr(LocalProblem, "add", spy)
-    return seen
+    def round(self, message):
+        stack, totals = super().round(message)
+        if message["kind"] == "pick":
+            self.picked = int(stack[:, 0].sum())
+        if message["kind"] == "gather":
+            self.gathered.append(self.picked)
+        return stack, totals
 
 
-def solved(world, tol, threads=1, rule="none"):
-    with Inline(threads) as fleet:
+def solved(world, tol, gathered, rule="none"):
+    with Gathering(1, gathered) as fleet:
         run = Run(world.design, world.problem, fleet)
         return fit(run, tuned(tol, **SMALL), Limits(tol, 300), rule=make_rule(rule))
 
 
 @pytest.mark.parametrize("rule", ["none", "gap"])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_problem_is_solved(name, rule, phases):
+def test_every_problem_is_solved(name, rule):
+    gathered = []
     for seed, weights in ((0, False), (1, True)):
         world = feature_world(name, "rbf", seed, n=200, weights=weights)
-        fitted = solved(world, 1e-3, rule=rule)
+        fitted = solved(world, 1e-3, gathered, rule)
         found, best = fitted.certificate, world.optimum
         room = world.room(fitted.point)
         assert found.relative_gap <= 1e-3
         assert found.dual <= best.primal + room
         assert best.dual - room <= found.primal <= best.primal + found.gap + room
-    assert phases, "no local step was taken"
+    assert gathered, "no local step was taken"
 
 
 def shards(rows=4000):
@@ -65,16 +68,17 @@ def shards(rows=4000):
     return MemoryDataset(X, y, [0, 1], shard_rows=512, chunk_rows=256)
 
 
-def fitted_on(threads, report=lambda event: None, tuning=None, **options):
+def fitted_on(threads, report=lambda event: None, tuning=None, gathered=None, **options):
     data = shards()
-    with Inline(threads) as fleet:
+    with Gathering(threads, [] if gathered is None else gathered) as fleet:
         run = Run(Design(data), CSvc(1.0, 1, (), "true"), fleet, **options)
         return fit(run, tuned(1e-5, **SMALL | (tuning or {})), Limits(1e-5, 99), report=report)
 
 
-def test_any_number_of_threads_finds_the_same_bits(phases):
-    one, three = fitted_on(1), fitted_on(3)
-    assert len(phases) > 1
+def test_any_number_of_threads_finds_the_same_bits():
+    gathered = []
+    one, three = fitted_on(1, gathered=gathered), fitted_on(3)
+    assert gathered
     np.testing.assert_array_equal(one.point.coef, three.point.coef)
     assert one.certificate == three.certificate and one.history[-1]["dual"] == one.point.dual
 
@@ -87,7 +91,7 @@ def test_local_steps_save_passes():
     assert near.certificate.primal == pytest.approx(far.certificate.primal, abs=room)
 
 
-def test_an_interrupted_fit_ends_in_the_same_point(tmp_path, checkpoint_every, monkeypatch, phases):
+def test_an_interrupted_fit_ends_in_the_same_point(tmp_path, checkpoint_every):
     checkpoint_every(-1.0)
     # Many short phases: one has to follow the checkpoint.
     short = {"max_local_passes": 1}
@@ -101,19 +105,19 @@ def test_an_interrupted_fit_ends_in_the_same_point(tmp_path, checkpoint_every, m
 
     with pytest.raises(KeyboardInterrupt):
         fitted_on(1, folder=tmp_path, report=stop, tuning=short)
-    before = len(phases)
-    resumed = fitted_on(2, folder=tmp_path, resume=True, tuning=short)
-    assert len(phases) > before
+    gathered = []
+    resumed = fitted_on(2, folder=tmp_path, resume=True, tuning=short, gathered=gathered)
+    assert gathered
     np.testing.assert_array_equal(resumed.point.coef, whole.point.coef)
     assert resumed.certificate == whole.certificate
 
 
-def test_a_pass_gathers_the_rows_that_crossed(phases):
+def test_a_pass_gathers_the_rows_that_crossed():
     """If few rows are gathered at first, rows that leave their side are found all the same."""
     wide = fitted_on(1)
-    phases.clear()
-    narrow = fitted_on(1, tuning={"gather_distances": (1.0,)})
-    assert any(0 < later < phases[0] for later in phases[1:])
+    gathered = []
+    narrow = fitted_on(1, tuning={"gather_distances": (1.0,)}, gathered=gathered)
+    assert any(0 < later < gathered[0] for later in gathered[1:])
     room = wide.certificate.gap + narrow.certificate.gap
     assert narrow.certificate.relative_gap <= 1e-5
     assert wide.certificate.primal == pytest.approx(narrow.certificate.primal, abs=room)

@@ -3,15 +3,20 @@
 import warnings
 from dataclasses import replace
 
+import contracts
 import numpy as np
 import pytest
 from newton_world import tune_near
 
 from bigscreen.data.memory import MemoryDataset
+from bigscreen.fit.ladder import FewRows, rungs_after_newton
+from bigscreen.fit.loop import fit
+from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
 from bigscreen.solvers.newton import near
 from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Run
 from bigscreen.train.run import train
 
 OPTIONS = TrainOptions(landmarks=70, gamma=0.2, C=0.5, tol=1e-9)
@@ -24,8 +29,8 @@ def rows(n=2000):
     return MemoryDataset(X, y, [0, 1], rng.uniform(0.5, 2.0, n))
 
 
-def fitted(options=OPTIONS, threads=1):
-    with Inline(threads) as fleet, warnings.catch_warnings():
+def fitted(options=OPTIONS, threads=1, kind=Inline):
+    with kind(threads) as fleet, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return train(rows(), options, fleet)
 
@@ -52,47 +57,54 @@ def test_steps_go_over_all_rows_again_if_near_rows_are_not_enough(monkeypatch):
 
 
 def test_steps_go_over_all_rows_if_near_rows_have_no_room(monkeypatch):
+    class WithoutFeatures(Inline):
+        def each(self, function, items, in_flight=None):
+            assert not isinstance(function, near._Features)
+            return super().each(function, items, in_flight)
+
     tune_near(monkeypatch, max_float64_entries=0)
-    monkeypatch.setattr(near, "_NearRows", None)  # no features are computed
-    model = fitted(replace(OPTIONS, tol=1e-7))
+    model = fitted(replace(OPTIONS, tol=1e-7), kind=WithoutFeatures)
     assert model.provenance["certificates"][0]["relative_gap"] <= 1e-7
 
 
 def test_they_take_over_before_local_steps(monkeypatch):
-    began, kinds, solve = [], [], near.Nearby.solve
+    events, kinds = [], []
 
     class Watched(Inline):
         def round(self, message):
             kinds.append(message["kind"])
             return super().round(message)
 
-    def noted(self, run, check):
-        began.append((self.start.gap, int(np.sum(self.first))))
-        return solve(self, run, check)
-
     tune_near(monkeypatch, far_gap=1.0)  # however far the optimum is
-    monkeypatch.setattr(near.Nearby, "solve", noted)
     with Watched(1) as fleet, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        (proof,) = train(rows(), OPTIONS, fleet).provenance["certificates"]
-    ((gap, rows_near),) = began
-    assert gap > 1e-5 and rows_near < 0.4 * 2000
+        model = train(rows(), OPTIONS, fleet, events.append)
+    (proof,) = model.provenance["certificates"]
+    (began,) = (k for k, event in enumerate(events) if event.get("phase") == FewRows.phase)
+    gaps = [event["relative_gap"] for event in events[:began] if event["event"] == "pass"]
+    first = next(event for event in events[began:] if event["event"] == "pass")
+    assert min(gaps) > 1e-5 and first["rows_alive"] < 0.4 * 2000
     assert "trial" in kinds and "gather" not in kinds
     assert proof["relative_gap"] <= 1e-9
 
 
-def test_they_start_from_any_dual_value(monkeypatch):
+def test_they_start_from_any_dual_value():
     """D can be 0 where they take over, as it is before smoothing suits the gap."""
-    solve, began = Newton.solve, []
+    newton, solved = Newton(OPTIONS.tol), []
 
-    def unknown(self, run, check):
-        point = solve(self, run, check)
-        began.append(point.relative_gap)
-        return replace(point, dual=0.0)
+    class Unknown:
+        def solve(self, run, check):
+            solved.append(newton.solve(run, check))
+            return replace(solved[-1], dual=0.0)
 
-    monkeypatch.setattr(Newton, "solve", unknown)
-    (proof,) = fitted().provenance["certificates"]
-    assert proof["relative_gap"] <= 1e-9 and len(began) == 1
+    world = contracts.world(rows(), "rbf", OPTIONS.C, landmarks=70, gamma=OPTIONS.gamma)
+    design, problem = world.design, world.problem
+    then = rungs_after_newton(newton, problem, design, design, 70, 1 << 30, interior=False)
+    with Inline(1) as fleet:
+        run, limits = Run(design, problem, fleet), Limits(newton.tol)
+        found = fit(run, Unknown(), limits, certify="float64", then=then)
+    assert found.certificate.relative_gap <= newton.tol
+    assert len(solved) == 1 and solved[0].relative_gap > newton.tol
 
 
 def test_threads_change_no_bit():

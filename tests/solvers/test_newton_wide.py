@@ -6,18 +6,17 @@ from dataclasses import replace
 import contracts
 import numpy as np
 import pytest
-from newton_world import tuned
+from newton_world import Noted, Spied, tuned
 
 from bigscreen.certify.explicit import close_explicit
-from bigscreen.fit import loop
 from bigscreen.fit.loop import fit
-from bigscreen.fit.monitor import Limits, Monitor
+from bigscreen.fit.monitor import MONITOR, Limits
 from bigscreen.fleet.inline import Inline
 from bigscreen.problems.point import Point, SumLayout, read_off
 from bigscreen.solvers.newton.algebra import Algebra
 from bigscreen.solvers.newton.coordinator import NewtonRun
 from bigscreen.solvers.newton.iterate import Band, Bundle, Iterate, choose_h
-from bigscreen.solvers.newton.shard import NewtonProgram
+from bigscreen.solvers.newton.shard import GatheredRows, NewtonProgram
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Run
 
@@ -103,21 +102,16 @@ def test_the_closing_pass_verifies_held_rows_of_a_wide_gap(held):
     assert proof.gap == other.certificate.gap
 
 
-def test_d_of_held_rows_is_that_of_the_sides_they_were_held_to(monkeypatch):
+def test_d_of_held_rows_is_that_of_the_sides_they_were_held_to():
     """Read off anew, those that have left theirs make another alpha, and D of that is lower."""
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 1.0)
-    points = []
-
-    class Held(Monitor):
-        def _run_closing_pass(self, point):
-            points.append(point)
-            return super()._run_closing_pass(point)
-
-    monkeypatch.setattr(loop, "Monitor", Held)
+    solver = Noted(tuned(2e-4, **HELD, hold_moves=0.0))
     with Inline(1) as fleet:
         run = Run(world.design, world.problem, fleet)
-        fit(run, tuned(2e-4, **HELD, hold_moves=0.0), Limits(2e-4, 200))
-        held, *_ = (point for point in points if point.held)
+        fit(run, solver, Limits(2e-4, 200))
+        # The first held point whose gap is small enough for a closing pass.
+        near = MONITOR.closing_pass_factor * 2e-4
+        held, *_ = (one for one in solver.points if one.held and one.relative_gap <= near)
         again = Point.from_dict(json.loads(json.dumps(held.to_dict())))
         np.testing.assert_array_equal(held.sides, again.sides)
         told = close_explicit(world.design, world.problem, held, fleet)
@@ -191,52 +185,59 @@ def test_rows_are_held_by_how_far_scores_have_moved_since_they_were_computed():
     assert any(near[0] > 1.01 * near[-2] for near, _ in asked)
 
 
-def test_p_of_all_rows_falls_though_held_rows_have_left_their_side(monkeypatch):
+def test_p_of_all_rows_falls_though_held_rows_have_left_their_side():
     """A pass over all rows after held steps never ends at a higher P than before them."""
-    seen, look = [], NewtonRun._verify_held_rows
-
-    def looked(self, iterate):
-        w = iterate.full_pass_x[: self.design.rank]
-        phi = world.design.features_of(world.design.columns(world.data.X(0, 1500), np.float64))
-        margin = world.oracle.s * (phi @ w)
-        before = 0.5 * float(w @ w) + float(world.box @ np.maximum(0.0, 1.0 - margin))
-        look(self, iterate)
-        seen.append((before, iterate.point.primal))
-
-    monkeypatch.setattr(NewtonRun, "_verify_held_rows", looked)
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 30.0)
-    with Inline(1) as fleet:
+    solver, held = Noted(tuned(1e-5, **HELD, hold_moves=0.0)), []
+
+    class Counting(Watched):
+        """A fleet that notes for each point how many rounds held rows before it."""
+
+        def round(self, message):
+            held.extend([self.held] * (len(solver.points) - len(held)))
+            return super().round(message)
+
+    with Counting() as fleet:
         run = Run(world.design, world.problem, fleet)
-        fitted = fit(run, tuned(1e-5, **HELD, hold_moves=0.0), Limits(1e-5, 300))
+        fitted = fit(run, solver, Limits(1e-5, 300))
     contracts.solver_law(world, fitted.point, fitted.certificate, 1e-5)
-    assert seen
-    assert all(after <= before * (1 + 1e-5) for before, after in seen)
+    points = solver.points[: len(held)]
+    after_held = [k for k in range(1, len(held)) if held[k] > held[k - 1]]
+    assert after_held and not any(point.held for point in points)
+    assert all(points[k].primal <= points[k - 1].primal * (1 + 1e-5) for k in after_held)
 
 
-def test_gathered_rows_come_with_the_side_they_were_held_to(monkeypatch):
+def test_gathered_rows_come_with_the_side_they_were_held_to():
     """The gradient has alpha at that side, wherever their scores are now; all passes visit them."""
     # (Rows are held so near to their hinge point that many cross.)
     solver = tuned(1e-6, **HELD | {"max_local_entries": 30 * 300}, hold_moves=0.0)
-    gather, score, away, visited = NewtonRun._gather_rows, NewtonProgram._score, [], []
-
-    def gathered(self, iterate, counts, room):
-        rows, alpha = gather(self, iterate, counts, room)
-        known = ~np.isnan(alpha)
-        assert np.all((alpha == rows.lo) | (alpha == rows.hi) | ~known)
-        smoothed = read_off(rows.dual, rows.G, iterate.h)
-        away.append(np.count_nonzero(np.abs(alpha - smoothed)[known] > 0.01 * rows.hi[known]))
-        return rows, alpha
-
-    def scored(self, state, message):
-        yield from score(self, state, message)
-        if message.get("near") is not None and len(state.gathered):
-            held = np.flatnonzero(state.gathered & ~state.fixed)
-            visited.append(np.isin(held, state.visited).all())
-
-    monkeypatch.setattr(NewtonRun, "_gather_rows", gathered)
-    monkeypatch.setattr(NewtonProgram, "_score", scored)
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 50.0)
-    with Inline(1) as fleet:
+    away, visited = [], []
+
+    class Scored(NewtonProgram):
+        def _score(self, state, message):
+            yield from super()._score(state, message)
+            if message.get("near") is not None and len(state.gathered):
+                held = np.flatnonzero(state.gathered & ~state.fixed)
+                visited.append(np.isin(held, state.visited).all())
+
+    class Gathering(Spied):
+        def round(self, message):
+            stack, totals = super().round(message)
+            if message["kind"] in ("accept", "gradient"):
+                self.h = message["h"]
+            if message["kind"] == "pick":
+                self.counts = stack[:, 0].astype(int)
+            if message["kind"] == "gather":
+                room = np.empty((self.counts.sum(), world.design.rank), np.float32)
+                rows, alpha = GatheredRows.unpacked(stack, self.counts, room)
+                known = ~np.isnan(alpha)
+                assert np.all((alpha == rows.lo) | (alpha == rows.hi) | ~known)
+                far = np.abs(alpha - read_off(rows.dual, rows.G, self.h)) > 0.01 * rows.hi
+                away.append(np.count_nonzero(far & known))
+            return stack, totals
+
+    with Gathering(Scored) as fleet:
         run = Run(world.design, world.problem, fleet)
         fitted = fit(run, solver, Limits(1e-6, 200))
     contracts.solver_law(world, fitted.point, fitted.certificate, 1e-6)

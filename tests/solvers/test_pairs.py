@@ -19,7 +19,6 @@ from sklearn.svm import SVC
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
-from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fit.loop import GracefulInterrupt
 from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.operand import Operand
@@ -216,21 +215,37 @@ def test_an_interrupted_solve_goes_on(crash, kernel, intercept, rule, tmp_path, 
 @pytest.mark.parametrize("rule", [None, make_rule("gap"), Joachims(2)])
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("kernel", ["rbf", None])
-def test_a_ctrl_c_between_steps_changes_no_bit(kernel, intercept, rule, tmp_path, monkeypatch):
+def test_a_ctrl_c_between_steps_changes_no_bit(kernel, intercept, rule, tmp_path):
     w = world(contracts.rows(6, 150), kernel, 3.0, intercept)
     solver = Pairs(every=15, whole=0)
     whole = solved(w, solver, rule, 1e-7)
-    steps, paused = [], fit_monitor.Monitor.pause
+    steps = []
 
-    def pressed(monitor, save=None):
-        steps.append(len(monitor.history))
-        monitor.interrupted = len(steps) in (7, 8, 70)
-        paused(monitor, save)
+    class Pressed:
+        """A monitor that hears of a Ctrl-C at some of the pauses."""
 
-    monkeypatch.setattr(fit_monitor.Monitor, "pause", pressed)
+        def __init__(self, monitor):
+            self.monitor = monitor
+
+        def __getattr__(self, name):
+            return getattr(self.monitor, name)
+
+        def __call__(self, point, stats, save):
+            return self.monitor(point, stats, save)
+
+        def pause(self, save=None):
+            steps.append(len(self.monitor.history))
+            self.monitor.interrupted = len(steps) in (7, 8, 70)
+            self.monitor.pause(save)
+
+    class Interrupted(Pairs):
+        def solve(self, run, check):
+            return super().solve(run, Pressed(check))
+
+    halted = Interrupted(every=15, whole=0)
     for stop in range(3):
         with pytest.raises(KeyboardInterrupt):
-            solved(w, solver, rule, 1e-7, folder=tmp_path, resume=stop > 0)
+            solved(w, halted, rule, 1e-7, folder=tmp_path, resume=stop > 0)
     assert steps[6] == steps[7] == 0 and steps[69] > 2
     found = solved(w, solver, rule, 1e-7, folder=tmp_path, resume=True)
     is_right(w, found, 1e-7)

@@ -184,6 +184,29 @@ class Probe:
         raise AssertionError
 
 
+class Noted:
+    """A solver that notes the points which another solver hands to its check."""
+
+    def __init__(self, solver: Any) -> None:
+        self.solver = solver
+        self.points: list[Point] = []
+
+    def solve(self, run: Any, check: Any) -> Point:
+        return self.solver.solve(run, _NotingCheck(check, self.points))
+
+
+class _NotingCheck:
+    def __init__(self, check: Any, points: list[Point]) -> None:
+        self.check, self.points = check, points
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.check, name)
+
+    def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> Any:
+        self.points.append(point)
+        return self.check(point, stats, save)
+
+
 class Spied(Inline):
     """A fleet in this process that runs its programs as a subclass of theirs."""
 
