@@ -20,6 +20,7 @@ import re
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -337,13 +338,13 @@ class Verdict:
         return self
 
 
-def tried(spec: Spec) -> Verdict:
-    """Fit and judge one case."""
+def tried(spec: Spec, make: Callable[[Spec, Rows], Any] = machine) -> Verdict:
+    """Fit and judge one case; ``make`` returns the estimator."""
     verdict, rows = Verdict(spec), Rows(spec)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            fitted = machine(spec, rows)
+            fitted = make(spec, rows)
             if rows.problem == "one-class":
                 fitted.fit(rows.given, sample_weight=rows.weights)
             else:
@@ -449,8 +450,10 @@ def solved_path(spec: PathSpec, rows: Rows) -> SolvedPath:
         return train_path(data, asked, fleet, tuning=tuning)
 
 
-def tried_path(spec: PathSpec) -> Verdict:
-    """Solve and judge one path."""
+def tried_path(
+    spec: PathSpec, spoil: Callable[[dict[str, Any]], None] = lambda proof: None
+) -> Verdict:
+    """Solve and judge one path; ``spoil`` may change what each certificate states."""
     verdict, rows = Verdict(spec), Rows(spec.fit)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -462,6 +465,8 @@ def tried_path(spec: PathSpec) -> Verdict:
     done = not any(issubclass(w.category, ConvergenceWarning) for w in told)
     for k, value in enumerate(path.values.tolist()):
         model = path.model(k)
+        for proof in model.provenance["certificates"]:
+            spoil(proof)
         fitted = SimpleNamespace(
             model_=model, intercept_=model.intercept, gamma=rows.gamma(), C=value,
             certificate_=model.provenance["certificates"], classes_=np.array(model.labels),

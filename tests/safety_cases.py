@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -438,8 +438,11 @@ def try_pair(case: Case, tally: Tally) -> None:
     judge_intervals(case, "gap of a pair", *ball.intervals(scores, case.norms, 1e-12), tally)
 
 
-def try_ledger(case: Case, tally: Tally) -> None:
-    """The ledgers of closing passes: of an exact machine, and of a pair (w, alpha) on the rows."""
+def try_ledger(case: Case, tally: Tally, radius_factor: float = 1.0) -> None:
+    """The ledgers of closing passes: of an exact machine, and of a pair (w, alpha) on the rows.
+
+    A ``radius_factor`` below 1 makes ledgers that promise too much.
+    """
     spec, problem = case.spec, case.problem.at(case.value)
     codes = spec.recipe in ("c_svc", "nu_svc")
     y = case.y if codes else case.y.astype(np.float64)
@@ -460,7 +463,8 @@ def try_ledger(case: Case, tally: Tally) -> None:
             closing = close_exact if design.exact else close_explicit
             found = closing(design, problem, point, fleet, keep=True)
         if found.proved and found.evidence is not None:
-            book = make_ledger(design, problem, found.evidence)
+            radius = radius_factor * found.evidence.radius
+            book = make_ledger(design, problem, replace(found.evidence, radius=radius))
             if book is not None:
                 judge_ledger(case, "ledger" if design.exact else "ledger of w", book, tally)
 

@@ -65,10 +65,6 @@ FOLD_TOL = 1e-2
 """Solve the problems of folds to this relative gap, or to a larger ``tol``: it suffices for
 scores."""
 
-MAX_LATER_ROWS = 1 << 20
-"""Compute ledgers right after each solve if the problems have more rows than this together. Smaller
-ledgers are computed when they are read: until then a row holds about 60 bytes, 60 MiB in all."""
-
 Result = dict[str, Any]
 """The coefficients, offset and records of one solved problem: JSON values and numpy arrays."""
 
@@ -121,6 +117,11 @@ class Job:
         Returns a plan with stored features, or None if there is no room for them. Called if
         rounding ends a solve before it reaches the gap.
     """
+
+    max_later_rows = 1 << 20
+    """Compute ledgers right after each solve if the problems have more rows than this together.
+    Smaller ledgers are computed when they are read: until then a row holds about 60 bytes, 60 MiB
+    in all."""
 
     def __init__(
         self,
@@ -461,7 +462,7 @@ class Job:
             keep = np.isin(data.y(0, data.n_rows), binary.codes)
             found, numbers = found.among(keep), numbers[keep]
         found = found.renumber(numbers)
-        if len(self.problems) * attempt.design.data.n_rows > MAX_LATER_ROWS:
+        if len(self.problems) * attempt.design.data.n_rows > self.max_later_rows:
             _ = found.margins  # computed now, to free the arrays that they are computed from
         return found
 

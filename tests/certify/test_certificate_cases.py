@@ -8,8 +8,7 @@ import published
 import pytest
 from certificate_cases import PROBLEMS, SECONDS, PathSpec, Rows, Spec, drawn, machine, tried
 
-from bigscreen.model import solved_path
-from bigscreen.path.feature_errors import FeatureErrors
+from bigscreen.problems.point import ROUNDING_FIELDS
 
 CASES = 300
 
@@ -80,12 +79,11 @@ def test_the_judge_finds_a_better_machine_than_one_that_states_too_small_a_gap()
     assert "gap too small" in faults(spec, rows, one)
 
 
-def test_a_traceback_is_not_a_refusal(monkeypatch):
+def test_a_traceback_is_not_a_refusal():
     def broken(spec, rows):
         raise np.linalg.LinAlgError("singular")
 
-    monkeypatch.setattr(certificate_cases, "machine", broken)
-    verdict = tried(Spec())
+    verdict = tried(Spec(), broken)
     assert verdict.outcome == "traceback" and verdict.found
 
 
@@ -112,12 +110,15 @@ D_TOO_HIGH = {COLUMNS: "path: D stated too high", STORED: "path: D above the opt
 
 
 @pytest.mark.parametrize("spec", [COLUMNS, STORED], ids=["columns", "stored"])
-def test_p_and_d_need_rounding_bounds_of_their_own(spec, monkeypatch):
+def test_p_and_d_need_rounding_bounds_of_their_own(spec):
+    def without(proof):
+        for name in ROUNDING_FIELDS:
+            del proof[name]
+        if spec is STORED:
+            proof["rounding_bound"] = 0.0
+
     assert not certificate_cases.tried_path(spec).found
-    monkeypatch.setattr(solved_path, "ROUNDING_FIELDS", ())
-    if spec is STORED:
-        monkeypatch.setattr(FeatureErrors, "added", lambda _, dual, solved, w, constant: solved)
-    found = certificate_cases.tried_path(spec).found
+    found = certificate_cases.tried_path(spec, without).found
     assert {"path: P stated too high", D_TOO_HIGH[spec]} <= set(found)
 
 

@@ -8,15 +8,18 @@ import pytest
 import safety_cases
 from scipy import sparse
 from sklearn.datasets import load_iris
+from trained import fitted_by
 
 import bigscreen
 from bigscreen.certify import ledger as certify_ledger
 from bigscreen.certify.ledger import Evidence
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.features.design import Design
+from bigscreen.fleet.inline import Inline
 from bigscreen.model.ledger import BOUND, OPEN, OUT, Ledger, from_arrays, round_margins, to_arrays
+from bigscreen.options.train import TrainOptions
 from bigscreen.problems.recipes import CSvc
-from bigscreen.train import job
+from bigscreen.train.exact import ExactJob
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -29,12 +32,12 @@ def test_no_row_is_decided_wrongly_however_rough_the_solution(part):
     assert tally.decided["ledger"] > 0.2 * tally.rows["ledger"]
 
 
-def test_a_radius_that_is_too_small_would_be_caught(monkeypatch):
-    whole = certify_ledger.rounded
-    monkeypatch.setattr(certify_ledger, "rounded", lambda ratio, used: whole(5 * ratio, used))
+def test_a_radius_that_is_too_small_would_be_caught():
     tally = safety_cases.Tally()
     for seed in range(60):
-        safety_cases.try_ledger(safety_cases.Case(safety_cases.drawn(seed)), tally)
+        safety_cases.try_ledger(
+            safety_cases.Case(safety_cases.drawn(seed)), tally, radius_factor=0.2
+        )
     assert {name for name, _ in tally.guilty} == {"ledger", "ledger of w"}
 
 
@@ -147,26 +150,25 @@ def test_margins_count_the_slack_of_scores(intercept):
         np.testing.assert_allclose(np.abs(book.margins), expected, rtol=1e-3, atol=1e-6)
 
 
-def test_margins_of_pairs_of_labels_are_computed_on_first_use(monkeypatch):
-    made, margins = [], certify_ledger._compute_margins
+def test_margins_of_pairs_of_labels_are_computed_on_first_use():
+    """Unless the pairs have many rows together: then at once, and to the same bits."""
 
-    def counted(*given):
-        made.append(1)
-        return margins(*given)
+    class AtOnce(ExactJob):
+        max_later_rows = 299
 
-    monkeypatch.setattr(certify_ledger, "_compute_margins", counted)
     X, y = load_iris(return_X_y=True)
-    later = bigscreen.SVC(tol=1e-6).fit(X, y)
-    assert not made
-    later = later.ledger_
-    monkeypatch.setattr(job, "MAX_LATER_ROWS", 299)
-    at_once = bigscreen.SVC(tol=1e-6).fit(X, y).ledger_
-    assert len(made) == 3 == len(later)
-    for one, other, codes in zip(later, at_once, ((0, 1), (0, 2), (1, 2)), strict=True):
+    data = MemoryDataset(X, y, [0, 1, 2])
+    options, models = TrainOptions(exact=True, strategy="one", gamma=0.3, tol=1e-6), []
+    with Inline(1) as fleet:
+        for kind in (ExactJob, AtOnce):
+            models.append(fitted_by(kind, data, options, fleet))
+            waiting = [callable(book._margins) for book in models[-1].ledger]
+            assert waiting == [kind is ExactJob] * 3
+    again = pickle.loads(pickle.dumps(models[0]))
+    for one, other, copy, codes in zip(
+        models[0].ledger, models[1].ledger, again.ledger, ((0, 1), (0, 2), (1, 2)), strict=True
+    ):
         np.testing.assert_array_equal(one.numbers(), np.flatnonzero(np.isin(y, codes)))
         np.testing.assert_array_equal(one.numbers(), other.numbers())
         np.testing.assert_array_equal(one.margins, other.margins)
-    assert len(made) == 6
-    monkeypatch.undo()
-    waiting = pickle.loads(pickle.dumps(bigscreen.SVC(tol=1e-6).fit(X, y)))
-    np.testing.assert_array_equal(waiting.ledger_[1].margins, at_once[1].margins)
+        np.testing.assert_array_equal(copy.margins, other.margins)

@@ -1,6 +1,7 @@
 """A certificate speaks of the numbers that were given, wherever float32 has no room for them."""
 
 import warnings
+from dataclasses import fields
 from fractions import Fraction
 
 import numpy as np
@@ -8,9 +9,13 @@ import pytest
 from scipy import sparse
 
 from bigscreen import SVC, LinearSVC, NystroemSVC, svm_path
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.fleet.inline import Inline
 from bigscreen.intake.ingest import ingest
 from bigscreen.kernels.standard import Polynomial, Rbf
-from bigscreen.solvers.block import shard as block_shard
+from bigscreen.options.train import TrainOptions
+from bigscreen.solvers.block.shard import BlockProgram
+from bigscreen.train.run import train
 
 N, D, C = 300, 5, 1.0
 rng = np.random.default_rng(5)
@@ -238,27 +243,35 @@ def test_linear_machines_are_certified_on_the_rows_that_were_given(rows):
     np.testing.assert_allclose(machine.decision_function(X), X @ w, rtol=1e-9, atol=1e-12)
 
 
-def test_wrong_scores_of_a_solver_do_not_change_the_certificate(monkeypatch):
+def test_wrong_scores_of_a_solver_do_not_change_the_certificate():
     """40 rows of 4,000 start a solve with scores that are off: P is that of the machine."""
     rows = np.random.default_rng(1).normal(size=(4000, 3))
     y = (rows[:, 0] + rows[:, 1] ** 2 > 1).astype(int)
-    opened = block_shard.BlockProgram.open
 
-    def wrong(self, shard):
-        state = opened(self, shard)
-        state.scores[:5] += 30.0 * (1 - 2 * y[state.start : state.start + 5])
-        return state
+    class Wrong(BlockProgram):
+        def open(self, shard):
+            state = super().open(shard)
+            state.scores[:5] += 30.0 * (1 - 2 * y[state.start : state.start + 5])
+            return state
 
-    monkeypatch.setattr(block_shard.BlockProgram, "open", wrong)
-    machine = SVC(gamma=0.5, C=C, solver="block", tol=1e-2, max_iter=20, screening="none")
-    with warnings.catch_warnings():
+    class Misled(Inline):
+        def start(self, program, n_shards):
+            super().start(
+                Wrong(**{own.name: getattr(program, own.name) for own in fields(program)}), n_shards
+            )
+
+    options = TrainOptions(
+        exact=True, gamma=0.5, C=C, solver="block", tol=1e-2, max_iter=20, screening="none",
+        intercept="true",
+    )  # fmt: skip
+    with Misled(1) as fleet, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        machine.fit(rows, y)
-    signed = machine.dual_coef_[0]
-    scores = entries(machine.model_.kernel, rows, rows[machine.support_]) @ signed
-    P = 0.5 * signed @ scores[machine.support_]
-    P += C * np.maximum(0, 1 - (2 * y - 1) * (scores + machine.intercept_[0])).sum()
-    proved = machine.certificate_[0]
+        model = train(MemoryDataset(rows, y, [0, 1]), options, fleet)
+    signed = model.coef[0]
+    scores = entries(model.kernel, rows, rows[model.support]) @ signed
+    P = 0.5 * signed @ scores[model.support]
+    P += C * np.maximum(0, 1 - (2 * y - 1) * (scores + model.intercept[0])).sum()
+    proved = model.provenance["certificates"][0]
     assert abs(proved["primal"] - P) <= proved["primal_rounding"] + 1e-9 * P
 
 

@@ -223,9 +223,9 @@ def objective(q: reference.Problem, w: np.ndarray, mu: float) -> float:
     return 0.5 * float(w @ w) + float(np.sum(reference.losses(q, q.phi @ w, mu)))
 
 
-def wrongs(case: Case) -> list[str]:
-    """The statements of a bound that the reference optimum contradicts."""
-    found, q, best = case.bound(), case.oracle, case.optimum
+def wrongs(case: Case, found: Bound | None = None) -> list[str]:
+    """The statements of a bound, by default the case's own, that the reference contradicts."""
+    found, q, best = found or case.bound(), case.oracle, case.optimum
     w, mu = case.w(case.model)
     # (The tests' own features leave out directions below 1e-12 of the largest.)
     P, room = objective(q, w, mu), 1e-6 * (1 + abs(best.primal))
