@@ -21,6 +21,7 @@ from bigscreen.options.train import TrainOptions
 from bigscreen.plan.memory import Plan
 from bigscreen.problems.point import Point
 from bigscreen.solvers.newton.many import (
+    MANY,
     ROW_BYTES,
     Case,
     PresolvedPoint,
@@ -63,6 +64,7 @@ class ManyJob(FeaturesJob):
     """
 
     tuning = ManyTuning()
+    solve_tuning = MANY
 
     def __init__(
         self,
@@ -118,7 +120,7 @@ class ManyJob(FeaturesJob):
         points = [Point.from_dict(found[0]) for found in kept if found is not None]
         if len(points) < len(turn):
             own = [cases[one.folder] for one in turn]
-            how = self.options.tol, self.deadline, self._resident(len(turn))
+            how = self.options.tol, self.deadline, self._resident(len(turn)), self.solve_tuning
             points = solve_many(self.design, own, self.fleet, *how)
             # A solution that the time limit cut short must not be what a resumed run starts from.
             if self.deadline is None or time.monotonic() < self.deadline:

@@ -1,6 +1,5 @@
 """`fit_many` proves every fit, and each agrees with a separate fit."""
 
-import functools
 import warnings
 
 import numpy as np
@@ -23,11 +22,13 @@ from bigscreen.features import nystrom
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
+from bigscreen.numerics.cholesky import factorise
 from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
+from bigscreen.plan.plan import plan_on
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton import many
-from bigscreen.train.many import Outcomes
+from bigscreen.train.many import ManyJob, Outcomes
 from bigscreen.train.run import train_many
 
 RNG = np.random.default_rng(5)
@@ -105,28 +106,46 @@ def test_more_than_two_labels():
         near(each, NystroemSVC(**HOW).fit(X, columns[:, j]))
 
 
-def test_features_are_made_once_and_steps_together(monkeypatch):
-    made, steps = [], []
-    stored, take = nystrom.store_features, many.ManyProgram._take
-    monkeypatch.setattr(nystrom, "store_features", lambda *all: made.append(1) or stored(*all))
+def test_features_are_made_once_and_steps_together():
+    class Counted(Inline):
+        made, steps = 0, ()
 
-    def counted(self, state, message, totals):
-        steps.append(len(state.problems))
-        return take(self, state, message, totals)
+        def each(self, function, items, in_flight=None):
+            self.made += isinstance(function, nystrom._Block)
+            return super().each(function, items, in_flight)
 
-    monkeypatch.setattr(many.ManyProgram, "_take", counted)
-    found = fit_many(NystroemSVC(**HOW), X, Y, DRAWS)
-    assert len(made) == 1
-    assert steps[0] == 5 and len(steps) < 5 * 60
-    assert all(each.certificate_[0]["passes"]["closing"] == 1 for each in found)
-    assert all(each.components_ is found[0].components_ for each in found)
+        def round(self, message):
+            if message["kind"] == "take":
+                self.steps += (len(message["left"]),)
+            return super().round(message)
+
+    data = MemoryDataset(X, (Y == "yes").astype(np.int32), ["no", "yes"])
+    outcomes = [Outcomes(None, DRAWS[:, j]) for j in range(5)]
+    with Counted(1) as fleet:
+        found = train_many(data, TrainOptions(gamma=0.3, landmarks=40, C=2.0), fleet, outcomes)
+    assert fleet.made == 1
+    assert fleet.steps[0] == 5 and len(fleet.steps) < 60
+    proofs = [model.provenance["certificates"][0] for model in found]
+    assert all(proof["passes"]["closing"] == 1 for proof in proofs)
+    assert all(model.landmarks is found[0].landmarks for model in found)
 
 
-def test_a_fit_with_too_large_a_gap_is_solved_alone(monkeypatch):
-    short = functools.partial(many.solve_many, tuning=many.ManyTuning(max_steps=2))
-    monkeypatch.setattr("bigscreen.train.many.solve_many", short)
-    for each in fit_many(NystroemSVC(**HOW), X, Y, DRAWS[:, :3]):
-        assert each.relative_gap_ <= 1e-3 and len(each.history_) > 1
+def test_a_fit_with_too_large_a_gap_is_solved_alone():
+    class Short(ManyJob):
+        solve_tuning = many.ManyTuning(max_steps=2)
+
+    options = TrainOptions(gamma=0.3, landmarks=40, C=2.0, tol=1e-3)
+    data = MemoryDataset(X, (Y == "yes").astype(np.int32), ["no", "yes"])
+    outcomes = [Outcomes(None, DRAWS[:, j]) for j in range(3)]
+    with Inline(1) as fleet:
+        plan = plan_on(fleet, data, options, 3)
+        with Short(data, options, fleet, plan, outcomes) as job:
+            job.begin()
+            for some in job.turns():
+                job.solve(some)
+            for model in job.models():
+                (proof,) = model.provenance["certificates"]
+                assert proof["relative_gap"] <= 1e-3 and len(model.provenance["history"]) > 1
 
 
 def test_threads_and_workers_change_no_bit(tmp_path):
@@ -177,17 +196,19 @@ def test_rows_that_do_not_fit_are_read_in_every_pass(offset):
 
 
 @pytest.mark.parametrize("ridge", [many.MANY.ridge, 1e-12])
-def test_a_curvature_that_rounding_leaves_indefinite_is_damped(ridge, monkeypatch):
+def test_a_curvature_that_rounding_leaves_indefinite_is_damped(ridge):
     """Repeated columns, and C so large that float32 rounds C + 1 to C."""
-    made, factorise = [], many.factorise
-    monkeypatch.setattr(many, "factorise", lambda H: made.append(factorise(H)) or made[-1])
-    data = MemoryDataset(np.repeat(X, 20, axis=1), (Y == "yes").astype(np.int32), ["no", "yes"])
+    repeated = np.repeat(X, 20, axis=1)
+    curvature = 1e8 * (repeated.T @ repeated)
+    diagonal = np.einsum("ii->i", curvature)
+    diagonal += 1 + np.float32(ridge) * diagonal
+    assert (factorise(curvature) is None) == (ridge == 1e-12)
+    data = MemoryDataset(repeated, (Y == "yes").astype(np.int32), ["no", "yes"])
     cases = [many.Case(CSvc(C, 1, (), "none"), data) for C in (1e8, 2e8)]
     with Inline(1) as fleet:
         tuning = many.ManyTuning(ridge=ridge)
         points = many.solve_many(Design(data), cases, fleet, 1e-3, tuning=tuning)
     assert all(point.relative_gap <= 1e-3 for point in points)
-    assert any(factor is None for factor in made) == (ridge == 1e-12)
 
 
 def test_a_shard_moves_to_another_worker():

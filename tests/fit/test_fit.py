@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from contracts import INTERCEPTS
 from sklearn.exceptions import ConvergenceWarning
+from trained import fitted_by
 
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
@@ -19,10 +20,11 @@ from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
-from bigscreen.plan.tuning import PLAN
+from bigscreen.plan.plan import plan_on
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Run
+from bigscreen.train.features import FeaturesJob
 from bigscreen.train.run import train
 
 
@@ -135,14 +137,19 @@ def test_a_fit_interrupted_twice_ends_in_the_same_model(fleet, tmp_path, checkpo
     same_model(trained(small(), fleet, work=tmp_path, resume=True), whole)
 
 
-def test_a_finished_label_is_not_fitted_again(fleet, tmp_path, monkeypatch):
-    one = replace(PLAN, max_together=1)  # one label after the other
-    monkeypatch.setattr("bigscreen.plan.plan.PLAN", one)
+def test_a_finished_label_is_not_fitted_again(fleet, tmp_path):
     data = small()
     codes = np.arange(200) % 3
     data = MemoryDataset(data.X(0, 200), codes, ["a", "b", "c"], shard_rows=64, chunk_rows=32)
-    whole = trained(data, fleet, tol=1e-3)
-    seen = []
+    options = TrainOptions(kernel="linear", tol=1e-3, solver="newton")
+
+    def in_turn(report=None, **more):
+        """Fit one label after the other."""
+        own = replace(options, **more)
+        plan = replace(plan_on(fleet, data, own), together=1)
+        return fitted_by(FeaturesJob, data, own, fleet, plan, report)
+
+    whole, seen = in_turn(), []
 
     def stop_in_the_second(event):
         if event["event"] == "pass":
@@ -151,12 +158,9 @@ def test_a_finished_label_is_not_fitted_again(fleet, tmp_path, monkeypatch):
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        trained(data, fleet, stop_in_the_second, tol=1e-3, work=tmp_path)
+        in_turn(stop_in_the_second, work=tmp_path)
     seen.clear()
-    resumed = trained(
-        data, fleet, lambda event: seen.append(event.get("class")), tol=1e-3, work=tmp_path,
-        resume=True,
-    )  # fmt: skip
+    resumed = in_turn(lambda event: seen.append(event.get("class")), work=tmp_path, resume=True)
     same_model(resumed, whole)
     assert "a" not in seen and "c" in seen
 

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 import bigscreen
+from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.inline import Inline
+from bigscreen.options.train import TrainOptions
 from bigscreen.report.report import pass_line
+from bigscreen.train.run import train
 
 
 def rows(n=20_000, d=8):
@@ -14,23 +17,25 @@ def rows(n=20_000, d=8):
     return X, (X[:, 0] + 0.5 * rng.normal(size=n) > 0).astype(int)
 
 
-@pytest.mark.parametrize("offset", [True, "unpenalized"])
-def test_a_newton_counts_every_pass(offset, monkeypatch):
+@pytest.mark.parametrize("intercept", ["penalized", "true"])
+def test_a_newton_counts_every_pass(intercept):
     X, y = rows()
-    seen, run = [0, 0], Inline.round
+    seen = [0, 0]
 
-    def counted(self, message):
-        found = run(self, message)
-        if message["kind"] == "trial" and not message.get("scored", False):
-            seen[int(found[0][:, 0].sum() < len(X))] += 1
-        return found
+    class Counted(Inline):
+        def round(self, message):
+            found = super().round(message)
+            if message["kind"] == "trial" and not message.get("scored", False):
+                seen[int(found[0][:, 0].sum() < len(X))] += 1
+            return found
 
-    monkeypatch.setattr(Inline, "round", counted)
-    machine = bigscreen.LinearSVC(loss="hinge", C=100.0, fit_intercept=offset).fit(X, y)
-    made = machine.certificate_[0]["passes"]
+    options = TrainOptions(kernel="linear", solver="newton", C=100.0, intercept=intercept)
+    with Counted(1) as fleet:
+        model = train(MemoryDataset(X, y, [0, 1]), options, fleet)
+    made, history = model.provenance["certificates"][0]["passes"], model.provenance["history"]
     assert [made["full"], made["partial"]] == seen and made["full"] >= 1 <= made["partial"]
-    assert made["closing"] >= 1 and machine.n_iter_ <= sum(seen)
-    duals = [event["dual"] for event in machine.history_]
+    assert made["closing"] >= 1 and len(history) <= sum(seen)
+    duals = [event["dual"] for event in history]
     # alpha = 0 is feasible, and any pass before may have known better.
     assert duals[0] >= 0 and duals == sorted(duals)
 

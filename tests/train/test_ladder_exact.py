@@ -1,5 +1,6 @@
 """Exact machines whose steps on alpha do not end: an interior point does, wherever they are."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
-from trained import fitted, proofs
+from trained import fitted, fitted_by, proofs
 
 from bigscreen import SVC, NuSVC
 from bigscreen.data.memory import MemoryDataset
@@ -24,19 +25,47 @@ from bigscreen.plan.plan import plan
 from bigscreen.plan.tuning import PLAN
 from bigscreen.problems.recipes import CSvc
 from bigscreen.report.certificate import facts, fit_record
-from bigscreen.solvers import interior
 from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.solver import Pairs
+from bigscreen.train.exact import ExactJob
 from bigscreen.train.solve import solve
 
 HARD = TrainOptions(exact=True, kernel="linear", C=1e3, intercept="true")
 """Pair steps on rows that were not scaled do not converge."""
 
 
-@pytest.fixture
-def early(monkeypatch):
-    """Steps are left at the first look."""
-    monkeypatch.setattr(interior, "COSTS", interior.InteriorCosts(setup=-np.inf))
+class AfterSteps(ExactInterior):
+    """An interior point that takes over after this many pair steps, whatever they cost."""
+
+    steps = 0
+
+    def is_due(self, call):
+        return call.stats.get("steps", np.inf) >= self.steps
+
+
+class Late(AfterSteps):
+    """An interior point that takes over after some checks of the pair steps."""
+
+    steps = 50_000
+
+
+class EarlyJob(ExactJob):
+    """A job whose pair steps are left at the first check, if an interior point may take over."""
+
+    rung: type[ExactInterior] = AfterSteps
+
+    def _fallbacks(self, design):
+        return tuple(self.rung(design) for _ in super()._fallbacks(design))
+
+
+class LateJob(EarlyJob):
+    rung = Late
+
+
+def fitted_early(data, options, kind=EarlyJob, report=None):
+    with Inline(2) as fleet, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return fitted_by(kind, data, options, fleet, report=report)
 
 
 SCALES = np.array([1.0, 30.0, 1000.0, 0.1, 5.0, 200.0])
@@ -64,10 +93,9 @@ def rows(n=400, labels=2, scales=SCALES):
 def test_the_oracles_optimum(seed, n, kind, intercept, kernel, size, d):
     w = any_world(seed, n, kind, intercept, kernel=kernel, size=size, d=d)
     assume(abs(w.optimum.primal) > 1e-9)  # else the rows' hulls meet, and all is rounding
-    with pytest.MonkeyPatch.context() as patch, Inline(1) as fleet:
-        patch.setattr(interior, "COSTS", interior.InteriorCosts(setup=-np.inf))
+    with Inline(1) as fleet:
         run, limits = Run(w.design, w.problem, fleet), Limits(1e-7, 200)
-        then = [ExactInterior(w.design)]
+        then = [AfterSteps(w.design)]
         found = fit(run, Pairs(every=1), limits, certify="float64", then=then)
     assert found.solver == "interior" or found.history[-1]["pass"] <= 2
     is_right(w, found, 1e-7)
@@ -95,11 +123,11 @@ def test_an_unscaled_table_is_solved(kernel, C):
 
 
 @pytest.mark.parametrize("kernel", ["rbf", "linear"])
-def test_steps_end_at_the_same_machine(early, kernel):
+def test_steps_end_at_the_same_machine(kernel):
     data = rows(scales=np.ones(6))
     options = replace(HARD, kernel=kernel, C=1.0, tol=1e-9)
     (one,), (other,) = (
-        proofs(fitted(data, replace(options, solver=solver))) for solver in ("auto", "pairs")
+        proofs(fitted_early(data, replace(options, solver=solver))) for solver in ("auto", "pairs")
     )
     assert one["solver"] == "interior" and "solver" not in other
     assert one["primal"] == pytest.approx(other["primal"], rel=1e-8)
@@ -129,10 +157,10 @@ def test_the_block_solver_goes_on_with_an_interior_point(form):
     assert proof["solver"] == "interior" and proof["relative_gap"] <= 1e-3
 
 
-def test_every_pair_of_labels_has_its_own_ladder(early):
+def test_every_pair_of_labels_has_its_own_ladder():
     for strategy in ("one", "rest"):
         data = rows(labels=3, scales=np.ones(6))
-        model = fitted(data, replace(HARD, strategy=strategy, tol=1e-6))
+        model = fitted_early(data, replace(HARD, strategy=strategy, tol=1e-6))
         assert [proof["solver"] for proof in proofs(model)] == ["interior"] * 3
         assert max(proof["relative_gap"] for proof in proofs(model)) <= 1e-6
 
@@ -144,38 +172,37 @@ def test_solve_goes_on_with_an_interior_point():
     assert found.certificate.relative_gap <= 1e-5
 
 
-def test_requested_pair_steps_are_not_replaced(early):
-    history = fitted(rows(), replace(HARD, solver="pairs", max_iter=9)).provenance["history"]
+def test_requested_pair_steps_are_not_replaced():
+    options = replace(HARD, solver="pairs", max_iter=9)
+    history = fitted_early(rows(), options).provenance["history"]
     assert len(history) == 9 and "steps" in history[-1]
 
 
-def test_without_memory_no_interior_point_goes_on(early):
+def test_without_memory_no_interior_point_goes_on():
     data, options = rows(2000), replace(HARD, kernel="rbf", C=1e-3)
-    (proof,) = proofs(fitted(data, options))
+    (proof,) = proofs(fitted_early(data, options))
     assert proof["solver"] == "interior"
     some = [replace(options, memory=size) for size in range(2**28, 2**31, 2**24)]
     least = next(one for one in some if plan(data, one, 2).refusal is None)
-    (proof,) = proofs(fitted(data, least))
+    (proof,) = proofs(fitted_early(data, least))
     assert "solver" not in proof and proof["relative_gap"] <= 1e-3
 
 
-def test_a_kernel_without_a_gap_keeps_its_steps(early):
-    data = rows(80, scales=np.ones(6))
-    machine = SVC(kernel="sigmoid", gamma=0.5, coef0=-1.0).fit(data.X(0, 80), data.y(0, 80))
-    assert machine.certificate_[0]["violation"] <= 1e-3
-    assert "solver" not in machine.certificate_[0]
+def test_a_kernel_without_a_gap_keeps_its_steps():
+    options = TrainOptions(exact=True, kernel="sigmoid", gamma=0.5, coef0=-1.0, intercept="true")
+    (proof,) = proofs(fitted_early(rows(80, scales=np.ones(6)), options))
+    assert proof["violation"] <= 1e-3 and "solver" not in proof
 
 
 class Stopped(Exception):
     """Stands for a process that ends."""
 
 
-def test_a_resumed_run_has_the_same_bits(tmp_path, checkpoint_every, monkeypatch):
+def test_a_resumed_run_has_the_same_bits(tmp_path, checkpoint_every):
     """Wherever it was stopped: in steps on pairs, or in the others."""
     checkpoint_every(-1.0)
-    monkeypatch.setattr(interior, "COSTS", interior.InteriorCosts(setup=2e7))
     options = replace(HARD, tol=1e-6)
-    whole = fitted(rows(), options)
+    whole = fitted_early(rows(), options, LateJob)
     events = whole.provenance["history"]
     pairs = sum("steps" in event for event in events)
     assert 3 < pairs < len(events) - 3
@@ -188,8 +215,8 @@ def test_a_resumed_run_has_the_same_bits(tmp_path, checkpoint_every, monkeypatch
                 raise Stopped
 
         with pytest.raises(Stopped):
-            fitted(rows(), begun, stop)
-        again = fitted(rows(), replace(begun, resume=True))
+            fitted_early(rows(), begun, LateJob, stop)
+        again = fitted_early(rows(), replace(begun, resume=True), LateJob)
         np.testing.assert_array_equal(again.coef, whole.coef)
         np.testing.assert_array_equal(again.support, whole.support)
         assert len(again.provenance["history"]) == len(events)

@@ -1,17 +1,18 @@
 """Features `auto`: recomputed where that is quicker, stored where float32 columns fall short."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
+from trained import fitted_by
 
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
-from bigscreen.plan import plan as plan_module
-from bigscreen.plan.plan import plan, plan_stored
-from bigscreen.plan.tuning import PLAN
+from bigscreen.plan.plan import plan, plan_on, plan_stored
+from bigscreen.train.features import FeaturesJob
 from bigscreen.train.run import train
 
 HARD = TrainOptions(landmarks=60, gamma=0.03, C=1e7, tol=1e-5, solver="newton")
@@ -24,11 +25,11 @@ def fleet():
         yield fleet
 
 
-@pytest.fixture
-def columns_first(monkeypatch):
-    """Recomputed features for everyone who leaves it to the plan."""
-    free = PLAN.few_landmarks._replace(passes=0.0, recomputed_algebra=0.0)
-    monkeypatch.setattr(plan_module, "PLAN", replace(PLAN, few_landmarks=free))
+def recomputed_first(data, options, fleet, report=None):
+    """Fit with a plan that recomputes features, though the options leave it to the plan."""
+    first = plan_on(fleet, data, options.tuned(features="recomputed"))
+    instead = partial(plan_stored, data, options, fleet, first)
+    return fitted_by(FeaturesJob, data, options, fleet, first, report, over_stored=instead)
 
 
 def rows(labels=2):
@@ -48,29 +49,28 @@ def proved(model):
     return max(one["relative_gap"] for one in model.provenance["certificates"])
 
 
-def test_a_solve_that_rounding_ends_goes_on_over_stored_features(fleet, columns_first):
+def test_a_solve_that_rounding_ends_goes_on_over_stored_features(fleet):
     """Of several classifiers, solved together, too: one that falls short is enough."""
     events, data = [], rows(labels=3)
-    assert plan(data, HARD).features == "recomputed"
-    model = train(data, HARD, fleet, events.append)
+    model = recomputed_first(data, HARD, fleet, events.append)
     assert model.provenance["features"] == "stored" and proved(model) <= HARD.tol
     assert [event["phase"] for event in events if event["event"] == "phase"].count("landmarks") == 2
     assert model.provenance["history"][0]["pass"] == 1  # of the features that it has
 
 
-def test_requested_recomputed_features_stay_with_a_warning(fleet, columns_first):
+def test_requested_recomputed_features_stay_with_a_warning(fleet):
     with pytest.warns(ConvergenceWarning, match="ask for features stored"):
         model = train(rows(), HARD.tuned(features="recomputed"), fleet)
     assert model.provenance["features"] == "recomputed" and proved(model) > HARD.tol
 
 
-def test_without_room_or_time_features_stay_recomputed(fleet, columns_first):
+def test_without_room_or_time_features_stay_recomputed(fleet):
     short = replace(HARD, time_budget=1e-6)
     with pytest.warns(ConvergenceWarning):
-        assert train(rows(), short, fleet).provenance["features"] == "recomputed"
+        model = recomputed_first(rows(), short, fleet)
+    assert model.provenance["features"] == "recomputed"
     many, loose = wide(18, 2_000_000), TrainOptions(landmarks=1000, memory=2**36)
-    found = plan(many, loose)
-    assert found.features == "recomputed"
+    found = plan(many, loose.tuned(features="recomputed"))
     instead = plan_stored(many, loose, fleet, found)
     assert instead.features == "stored" and instead.features_in_memory
     for other in (replace(loose, memory=2**32), loose.tuned(features="recomputed")):
@@ -78,12 +78,10 @@ def test_without_room_or_time_features_stay_recomputed(fleet, columns_first):
     assert plan_stored(many, loose, fleet, instead) is None
 
 
-def test_an_interrupted_fit_ends_in_the_same_model(
-    fleet, columns_first, tmp_path, checkpoint_every
-):
+def test_an_interrupted_fit_ends_in_the_same_model(fleet, tmp_path, checkpoint_every):
     """Whether it was stopped over recomputed features, or over stored ones."""
     checkpoint_every(-1.0)
-    whole = train(rows(), HARD, fleet)
+    whole = recomputed_first(rows(), HARD, fleet)
     same = train(rows(), HARD.tuned(features="stored"), fleet)
     np.testing.assert_array_equal(whole.coef, same.coef)
 
@@ -101,8 +99,8 @@ def test_an_interrupted_fit_ends_in_the_same_model(
     for at, stored in ((3, False), (9, True)):
         work = replace(HARD, work=tmp_path / f"{at}-{stored}")
         with pytest.raises(KeyboardInterrupt):
-            train(rows(), work, fleet, stopping(at, stored))
-        again = train(rows(), replace(work, resume=True), fleet)
+            recomputed_first(rows(), work, fleet, stopping(at, stored))
+        again = recomputed_first(rows(), replace(work, resume=True), fleet)
         np.testing.assert_array_equal(again.coef, whole.coef)
         assert again.provenance["certificates"] == whole.provenance["certificates"]
         assert again.provenance["features"] == "stored"

@@ -4,12 +4,13 @@ import os
 import signal
 import threading
 import warnings
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
+from trained import fitted_by
 
 from bigscreen.data.layout import Layout
 from bigscreen.data.memory import MemoryDataset
@@ -21,8 +22,9 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
-from bigscreen.plan.plan import plan
+from bigscreen.plan.plan import plan, plan_on
 from bigscreen.plan.tuning import PLAN
+from bigscreen.train.features import FeaturesJob
 from bigscreen.train.job import STORED, TOGETHER
 from bigscreen.train.run import train
 
@@ -116,31 +118,38 @@ def test_classes_end_when_they_are_proved(fleet):
     assert made[-1] < max(made)
 
 
-def test_what_is_asked_alike_is_computed_once(fleet, monkeypatch):
+def test_what_is_asked_alike_is_computed_once(fleet):
     """At w = 0 all classes look at all rows: one product, and one moment, for all of them."""
     asked = []
-    dots, columns = Design.dots, Design.columns
 
-    def counted(self, X, coefs, dtype=np.float32):
-        asked.append(("dots", X.shape[0], coefs.shape[1]))
-        return dots(self, X, coefs, dtype)
+    class Counted(Design):
+        def dots(self, X, coefs, dtype=np.float32):
+            asked.append(("dots", X.shape[0], coefs.shape[1]))
+            return super().dots(X, coefs, dtype)
 
-    def made(self, X, dtype=np.float32, passing=""):
-        asked.append(("columns", X.shape[0], 0))
-        return columns(self, X, dtype, passing)
+        def columns(self, X, dtype=np.float32, passing=""):
+            asked.append(("columns", X.shape[0], 0))
+            return super().columns(X, dtype, passing)
 
-    monkeypatch.setattr(Design, "dots", counted)
-    monkeypatch.setattr(Design, "columns", made)
-    entries = {}
-    for together in (32, 1):
+    class CountedJob(FeaturesJob):
+        def _prepare(self):
+            super()._prepare()
+            parts = {own.name: getattr(self.design, own.name) for own in fields(Design)}
+            self.design = self.source = Counted(**parts)
+
+    options = TrainOptions(
+        landmarks=80, gamma=0.2, tol=1e-4, C=3.0, screening="none",
+        tuning=Tuning(features="recomputed"),
+    )  # fmt: skip
+    entries, data = {}, rows()
+    for together in (5, 1):
         asked.clear()
-        trained(
-            rows(), fleet, together=together, tuning=Tuning(features="recomputed"), screening="none"
-        )
+        plan = replace(plan_on(fleet, data, options), together=together)
+        fitted_by(CountedJob, data, options, fleet, plan)
         entries[together] = sum(n for _, n, _ in asked)
         widest = max(k for kind, _, k in asked if kind == "dots")
         assert widest >= 5 if together > 1 else widest == 2
-    assert entries[32] < 0.75 * entries[1]
+    assert entries[5] < 0.75 * entries[1]
 
 
 def test_pairs_look_at_their_own_rows_alone(fleet):

@@ -229,7 +229,7 @@ class Interrupt:
 @pytest.mark.parametrize("start", ["cold", "divide"])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_an_interrupted_fit_ends_in_the_same_model(
-    solver, start, fleet, tmp_path, checkpoint_every, monkeypatch
+    solver, start, fleet, tmp_path, checkpoint_every
 ):
     checkpoint_every(-1.0)
     data = rows(n=1500)
@@ -240,11 +240,10 @@ def test_an_interrupted_fit_ends_in_the_same_model(
     assert count > 2
     with pytest.raises(KeyboardInterrupt):
         trained(data, fleet, Interrupt(count - 1), work=tmp_path / "work", **options)
-    monkeypatch.setattr(
-        "bigscreen.train.start.solve_parts", lambda *_: pytest.fail("the start is known")
-    )
     # How much is kept of the kernel is no part of the problem.
-    again = trained(data, fleet, work=tmp_path / "work", resume=True, cache=1 << 16, **options)
+    events, more = [], {"resume": True, "cache": 1 << 16}
+    again = trained(data, fleet, events.append, work=tmp_path / "work", **more, **options)
+    assert {event["phase"] for event in events if event["event"] == "phase"} == {"solve", "certify"}
     np.testing.assert_array_equal(again.coef, whole.coef)
     np.testing.assert_array_equal(again.intercept, whole.intercept)
     np.testing.assert_array_equal(again.support, whole.support)
