@@ -256,12 +256,18 @@ class Sampler:
     A PSS takes the system 10 ms for each GiB, during which threads cannot get new memory. So it is
     measured only if the resident set has grown so much that there may be a new peak. Before the
     first sample the peak is the resident set size, as a sample takes as long as a small fit.
+
+    Parameters
+    ----------
+    watch : _Watch or None
+        The thread that takes the samples; None: the thread that all samplers share.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, watch: _Watch | None = None) -> None:
         self.now = self.highest = 0
         self._stopped = False
-        _watch.add(self)
+        self._watch = _watch if watch is None else watch
+        self._watch.add(self)
 
     @property
     def peak(self) -> int:
@@ -282,7 +288,7 @@ class Sampler:
         """Take a last sample and stop sampling; the peak stays readable."""
         if not self._stopped:
             self._stopped = True
-            _watch.remove(self)
+            self._watch.remove(self)
             if not self.highest:
                 self.highest = _resident()
                 return

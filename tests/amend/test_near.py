@@ -2,24 +2,28 @@
 
 import warnings
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from newton_world import tune_near
+from trained import fitted_by
 
-from bigscreen.amend import refit
-from bigscreen.amend.amend import amend
+from bigscreen.amend.amend import Amended, amend, bounds
 from bigscreen.amend.edits import Edits
+from bigscreen.amend.refit import _AmendedFeatures, start_after_edits
+from bigscreen.amend.request import check_amendable, options_of
+from bigscreen.amend.store import make_edited_rows
 from bigscreen.data.memory import MemoryDataset
-from bigscreen.features import nystrom
-from bigscreen.fit import ladder
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.options.train import TrainOptions
+from bigscreen.plan.plan import plan_on
 from bigscreen.solvers.newton import near
 from bigscreen.train.run import train
 
-OPTIONS = TrainOptions(landmarks=40, gamma=0.2, C=0.5, tol=1e-6)
+OPTIONS = TrainOptions(landmarks=40, gamma=0.2, C=0.5, tol=1e-6, solver="newton")
 
 
 def rows(seed=0, n=1500):
@@ -43,43 +47,42 @@ EDITS = {
 }
 
 
-def amended(edits, options=OPTIONS, threads=1):
-    with Inline(threads) as fleet, warnings.catch_warnings():
+class Noting(Inline):
+    """A fleet that notes each time how many rows nearby have features."""
+
+    def __init__(self, threads):
+        super().__init__(threads)
+        self.nearby = []
+
+    def each(self, function, items, in_flight=None):
+        if isinstance(function, near._Features):
+            items = list(items)
+            self.nearby.append(sum([*self.nearby[-1:], *map(len, items)]))
+        return super().each(function, items, in_flight)
+
+
+class Noted(NamedTuple):
+    """An edited machine, rows nearby with features (each time), and how often all were stored."""
+
+    after: Amended
+    nearby: list[int]
+    stored: int
+
+
+def noted(edits, options=OPTIONS, threads=1):
+    events = []
+    with Noting(threads) as fleet, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return amend(train(rows(), options, fleet), rows(), edits, fleet)
+        model = train(rows(), options, fleet, events.append)
+        after = amend(model, rows(), edits, fleet, report=events.append)
+    stored = sum(event.get("phase") == "features" for event in events if event["event"] == "phase")
+    return Noted(after, fleet.nearby, stored)
 
 
 @pytest.fixture(autouse=True)
 def waited_for(monkeypatch):
     """Steps over all rows, however many: rows nearby are an edit's alone."""
     tune_near(monkeypatch, max_late_checks=10**6)
-    monkeypatch.setattr(ladder, "LADDER", replace(ladder.LADDER, min_checks=10**6))
-
-
-@pytest.fixture
-def rounds(monkeypatch):
-    """Rows that have features in every round of steps over the rows nearby."""
-    seen, add = [], near._NearRows.add
-
-    def counted(self, *arguments):
-        add(self, *arguments)
-        seen.append(int(self.inside.sum()))
-
-    monkeypatch.setattr(near._NearRows, "add", counted)
-    return seen
-
-
-@pytest.fixture
-def stored(monkeypatch):
-    """Of how many rows features were stored, every time."""
-    seen, store = [], nystrom.store_features
-
-    def counted(design, *arguments):
-        seen.append(design.data.n_rows)
-        return store(design, *arguments)
-
-    monkeypatch.setattr(nystrom, "store_features", counted)
-    return seen
 
 
 def objective(after, C):
@@ -100,61 +103,71 @@ def proof_of(after):
 
 @pytest.mark.parametrize("intercept", ["none", "penalized"])
 @pytest.mark.parametrize("kind", EDITS)
-def test_an_edit_computes_features_of_few_rows_and_is_proved_over_all(
-    kind, intercept, rounds, monkeypatch
-):
+def test_an_edit_computes_features_of_few_rows_and_is_proved_over_all(kind, intercept, monkeypatch):
     options = replace(OPTIONS, intercept=intercept)
-    after = amended(EDITS[kind], options)
+    after, nearby, _ = noted(EDITS[kind], options)
     proof, n = proof_of(after), after.data.n_rows
-    assert rounds and rounds[-1] < near.NEARBY.max_part * n
+    assert nearby and nearby[-1] < near.NEARBY.max_part * n
     assert proof["gap"] + proof["rounding_bound"] <= 1e-6 * proof["primal"]
     assert proof["rows"] == n
     assert abs(objective(after, 0.5) - proof["primal"]) <= 1e-6 * proof["primal"]
     # The fit of all rows' features ends at the same objective.
-    monkeypatch.setattr(refit, "pick_first_rows", lambda far, gap, dual, size: None)
-    before = len(rounds)
-    other = proof_of(amended(EDITS[kind], options))
-    assert len(rounds) == before
+    tune_near(monkeypatch, max_part=0.0)
+    whole = noted(EDITS[kind], options)
+    other = proof_of(whole.after)
+    assert not whole.nearby
     both = sum(each["gap"] + each["rounding_bound"] for each in (proof, other))
     assert abs(proof["primal"] - other["primal"]) <= both
 
 
-def test_rows_that_cross_their_hinge_point_join_the_steps(rounds, stored, monkeypatch):
+def test_rows_that_cross_their_hinge_point_join_the_steps(monkeypatch):
     tune_near(monkeypatch, part_per_root_gap=0.0)
     tune_near(monkeypatch, part_per_root_gap_far=0.0)
     tune_near(monkeypatch, min_part=0.05)
-    after = amended(relabelled(5))
-    assert len(rounds) > 1 and rounds == sorted(rounds) and rounds[0] < rounds[-1]
+    after, nearby, stored = noted(relabelled(5))
+    assert len(nearby) > 1 and nearby == sorted(nearby) and nearby[0] < nearby[-1]
     proof = proof_of(after)
     assert proof["gap"] + proof["rounding_bound"] <= 1e-6 * proof["primal"]
-    assert stored == [1500]  # of the machine that is edited
+    assert stored == 1  # of the machine that is edited
 
 
-def test_features_of_all_rows_are_stored_if_too_many_rows_cross(rounds, stored, monkeypatch):
+def test_features_of_all_rows_are_stored_if_too_many_rows_cross(monkeypatch):
     edits = relabelled(300)
     tune_near(monkeypatch, part_per_root_gap_far=1.0)
     tune_near(monkeypatch, max_first_part=1.0, max_first_part_many=1.0)
-    all_of_them = proof_of(amended(edits))
-    assert not rounds
+    after, nearby, stored = noted(edits)
+    all_of_them = proof_of(after)
+    assert not nearby and stored == 2
     tune_near(monkeypatch, part_per_root_gap_far=0.0)
-    began_nearby = proof_of(amended(edits))
-    assert rounds and stored == [1500] * 4
+    after, nearby, stored = noted(edits)
+    began_nearby = proof_of(after)
+    assert nearby and stored == 2
     for proof in (all_of_them, began_nearby):
         assert proof["gap"] + proof["rounding_bound"] <= 1e-6 * proof["primal"]
     both = sum(each["gap"] + each["rounding_bound"] for each in (all_of_them, began_nearby))
     assert abs(all_of_them["primal"] - began_nearby["primal"]) <= both
 
 
-def test_features_of_all_rows_are_stored_without_room_for_rows_nearby(rounds, monkeypatch):
-    monkeypatch.setattr(refit, "max_rows_in", lambda room, width, dtype: 0)
-    proof = proof_of(amended(EDITS["remove"]))
-    assert not rounds
+def test_features_of_all_rows_are_stored_without_room_for_rows_nearby():
+    with Noting(1) as fleet, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model, data = train(rows(), OPTIONS, fleet), rows()
+        (found,), edited = bounds(model, data, EDITS["remove"])
+        (binary,) = check_amendable(model, data)
+        start = start_after_edits(model, 0, binary, data, edited, found)
+        after, options = make_edited_rows(data, edited, None, {}), options_of(model)
+        outlined = plan_on(fleet, after, options, prefers_stored=True)
+        kind = partial(_AmendedFeatures, model, {binary.folder: start})
+        made = fitted_by(kind, after, options, fleet, replace(outlined, nearby_bytes=0))
+    (proof,) = made.provenance["certificates"]
+    assert not fleet.nearby
     assert proof["gap"] + proof["rounding_bound"] <= 1e-6 * proof["primal"]
 
 
-def test_the_number_of_threads_does_not_change_an_edit(rounds):
-    one, two = (amended(EDITS["add"], threads=threads).model for threads in (1, 2))
-    assert rounds
+def test_the_number_of_threads_does_not_change_an_edit():
+    both = [noted(EDITS["add"], threads=threads) for threads in (1, 2)]
+    one, two = (each.after.model for each in both)
+    assert both[0].nearby == both[1].nearby != []
     assert np.array_equal(one.coef, two.coef)
     assert np.array_equal(one.ledger[0].margins, two.ledger[0].margins)
     same = ("primal", "dual", "gap", "rounding_bound")

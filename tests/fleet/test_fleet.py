@@ -469,8 +469,7 @@ def test_pages_are_counted_again_where_memory_has_grown(monkeypatch):
     resident, asked = [300], []
     monkeypatch.setattr(shards, "_resident", lambda: resident[0])
     monkeypatch.setattr(shards, "pss", lambda: asked.append(resident[0]) or resident[0] - 100)
-    monkeypatch.setattr(shards, "_watch", shards._Watch(seconds=0.001))
-    sampler = shards.Sampler()
+    sampler = shards.Sampler(shards._Watch(seconds=0.001))
     for size in (300, 250, 280, 500, 400):
         resident[0] = size
         deadline = time.monotonic() + 10

@@ -368,19 +368,25 @@ def test_no_worker_within_the_time():
 # ---------------------------------------------------------------- what dead processes leave
 
 
-def test_a_killed_fleet_leaves_a_folder_that_the_next_one_clears(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_a_killed_fleet_leaves_a_folder_that_the_next_one_clears(tmp_path):
     code = (
-        "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
+        "import os, signal, sys\n"
         "from bigscreen.fleet.local import local_cluster\n"
         "if __name__ == '__main__':\n"
         "    fleet = local_cluster(1)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    found = os.path.exists(sys.argv[1])\n"
+        "    os.kill(os.getpid(), signal.SIGKILL) if sys.argv[1] == '' else fleet.close()\n"
+        "    print('left' if found else 'cleared')\n"
     )
     script = tmp_path / "script.py"
     script.write_text(code)
-    subprocess.run([sys.executable, script, tmp_path])
+
+    def run(left):
+        environ = {**os.environ, "TMPDIR": str(tmp_path)}
+        command = [sys.executable, script, left]
+        return subprocess.run(command, env=environ, capture_output=True, text=True)
+
+    assert run("").returncode == -signal.SIGKILL
     (left,) = tmp_path.glob("bigscreen-workers-*")
-    with local_cluster(1):
-        assert not left.exists()
+    assert run(str(left)).stdout == "cleared\n"
     assert not list(tmp_path.glob("bigscreen-workers-*"))

@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 from fleet_programs import Gradient
 
-from bigscreen.fleet import memory, shards
+from bigscreen.fleet import shards
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
-from bigscreen.fleet.memory import allowed_memory, held_within, limit_of, machine_memory
+from bigscreen.fleet.memory import (
+    allowed_memory,
+    held_within,
+    limit_of,
+    machine_memory,
+    usable_memory,
+)
 from bigscreen.fleet.shards import Shards
 
 GIB = 2**30
@@ -101,9 +107,8 @@ def test_a_shell_that_leaves_no_room_is_told_so(kind, mib, flag):
     assert sentence.startswith(f"error: a process may have {mib} MiB here (`ulimit {flag}`)")
 
 
-def test_a_job_takes_a_part_of_what_its_process_may_use(monkeypatch):
-    monkeypatch.setattr(memory, "machine_memory", lambda: 10 * GIB)
-    assert allowed_memory() == 8 * GIB and allowed_memory(GIB) == GIB
+def test_a_job_takes_a_part_of_what_its_process_may_use():
+    assert allowed_memory() == int(0.8 * usable_memory()) and allowed_memory(GIB) == GIB
 
 
 def test_the_limit_of_a_worker_and_what_it_may_hold():
