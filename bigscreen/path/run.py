@@ -27,6 +27,7 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
 from bigscreen.model.file import pack_rows
 from bigscreen.model.solved_path import SolvedPath
+from bigscreen.options.train import TrainOptions
 from bigscreen.path.folds import Fold, make_folds
 from bigscreen.path.folds_job import FoldsJob
 from bigscreen.path.options import PathOptions, checked_grid, refuse_rules
@@ -35,6 +36,7 @@ from bigscreen.path.resume import load_points, save_point, state
 from bigscreen.path.scoring import SCORINGS, best_of, score_held_out
 from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
+from bigscreen.plan.memory import Plan
 from bigscreen.plan.plan import plan_on
 from bigscreen.problems.point import ROUNDING_FIELDS, is_solved, largest_gaps
 from bigscreen.problems.recipes import with_mass_of
@@ -107,6 +109,9 @@ def train_path(
 
 class PathJob:
     """One run of `train_path`: its checks, its stage, and a walk for each fold and for all rows."""
+
+    folds_job = FoldsJob
+    """The job that solves all values at once if features or rows do not fit in memory."""
 
     def __init__(
         self,
@@ -325,10 +330,10 @@ class PathJob:
             cache=None,
         )
         fits = len(folds) * len(values)
-        plan = plan_on(self.fleet, self.data, fit, fits, has_folder=work is not None)
+        plan = self._plan_streamed(fit, fits)
         fraction = self.tuning.max_score_fraction
         given = folds, self.binaries, values, self.report, self._strict, fraction
-        with FoldsJob(self.data, fit, self.fleet, plan, *given) as job:
+        with self.folds_job(self.data, fit, self.fleet, plan, *given) as job:
             job.run()
             scores = job.scores(self.scoring)
             points = [self._streamed_points(job, f, scores[f]) for f in range(len(folds))]
@@ -337,6 +342,10 @@ class PathJob:
         # (The weakest proof holds for all of them.)
         of = job.kernel, landmarks, job.factor, plan.solver, plan.features, min(proofs)
         return points, Shared(*of), job.seconds["features"]
+
+    def _plan_streamed(self, fit: TrainOptions, fits: int) -> Plan:
+        """Plan the fits of all folds and values, which share their features."""
+        return plan_on(self.fleet, self.data, fit, fits, has_folder=fit.work is not None)
 
     def _streamed_points(self, job: FoldsJob, f: int, scores: Sequence[float]) -> list[Point]:
         """Make the points of a fold, or of all rows (the last f), from the job's results."""

@@ -435,8 +435,7 @@ def test_a_path_of_unscaled_rows_reaches_its_gap():
         assert solved.relative_gap <= 1e-3 and solved.counts["steps"] < 500_000
 
 
-def test_an_interior_point_has_room_of_its_own(monkeypatch):
-    monkeypatch.setattr(interior, "COSTS", interior.InteriorCosts(setup=-np.inf))
+def test_an_interior_point_has_room_of_its_own():
     X, codes, _, weights = rows(0, 200)
     dual = CSvc(1.0, 1, (), "true").dual(codes, weights)
     for room, inside in ((None, True), (3 * 8 * 200**2, False)):
@@ -444,4 +443,5 @@ def test_an_interior_point_has_room_of_its_own(monkeypatch):
         one = stage(X, **how)
         assert cold(one, dual, 1e-6).relative_gap <= 1e-6
         assert one._interior.usable == inside
+        assert one._interior.should_try(10**9, 200) == inside
         assert (one._interior.features._made is not None) == inside

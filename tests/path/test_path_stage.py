@@ -1,7 +1,5 @@
 """The choice of the stage for an exact kernel: the whole matrix for few rows, else columns."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -16,7 +14,6 @@ from bigscreen.path.kernel import KernelStage
 from bigscreen.path.options import PathOptions
 from bigscreen.path.prepare import PATH, PathTuning, exact_stage
 from bigscreen.path.run import train_path
-from bigscreen.plan import exact
 from bigscreen.plan.tuning import PLAN
 
 GIB = 2.0**30
@@ -57,8 +54,7 @@ def test_columns_that_are_quickly_computed_again_are_not_all_kept():
         assert made._solve.options.cache == size
 
 
-def test_memory_for_too_few_columns_is_refused(monkeypatch):
-    monkeypatch.setattr(exact, "PLAN", replace(PLAN, cheap_cache_bytes=1))
+def test_memory_for_too_few_columns_is_refused():
     n = 100
     enough = 4 * n * PLAN.min_columns / PATH.kernel_fraction
     assert stage(n, enough)[1] == "block"

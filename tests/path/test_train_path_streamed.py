@@ -13,13 +13,14 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.estimators.inputs import Targets
 from bigscreen.estimators.path import SVCPathCV
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
-from bigscreen.path import run as path_run
+from bigscreen.path.folds_job import FoldsJob
 from bigscreen.path.options import PathOptions
 from bigscreen.path.prepare import PATH
-from bigscreen.path.run import train_path
-from bigscreen.train.many import ManyJob, ManyTuning
+from bigscreen.path.run import PathJob
+from bigscreen.train.many import ManyTuning
 
 # A gap that is missed shows a fault, here as in the folds.
 pytestmark = pytest.mark.filterwarnings("error::sklearn.exceptions.ConvergenceWarning")
@@ -31,13 +32,22 @@ NYSTROM = {"kernel": "rbf", "gamma": 0.5, "landmarks": 40}
 
 
 def solved(
-    data, memory, work=None, report=None, threads=2, rules=None, folds=3, tuning=PATH, **fit
+    data,
+    memory,
+    work=None,
+    report=None,
+    threads=2,
+    rules=None,
+    folds=3,
+    tuning=PATH,
+    kind=PathJob,
+    **fit,
 ):
     machine = {"tol": 1e-4, "memory": memory, "work": work, **fit}
     grid = NUS if machine.get("problem") in ("nu-svc", "one-class") else GRID
     options = PathOptions(TrainOptions(**machine), grid, folds, rules)
-    with Inline(threads) as fleet:
-        return train_path(data, options, fleet, report, tuning=tuning)
+    with Inline(threads) as fleet, blas_threads(1):
+        return kind(data, options, fleet, report, None, tuning).run()
 
 
 def classes(n=400, labels=2):
@@ -101,23 +111,26 @@ def test_scores_of_a_value_at_a_time_are_the_same():
     same(solved(data, SCANT, threads=1, tuning=one_by_one, **fit), at_once)
 
 
-@pytest.fixture
-def on_disk(monkeypatch):
-    """Put features on disk though there are few rows, and solve few problems at a time."""
+class FewAtOnce(FoldsJob):
+    """A job that solves few problems at a time."""
 
-    def outlined(*given, **how):
-        return replace(real(*given, **how), features_in_memory=False, resident=0.0)
-
-    real = path_run.plan_on
-    monkeypatch.setattr(path_run, "plan_on", outlined)
-    monkeypatch.setattr(ManyJob, "tuning", ManyTuning(max_problems=7))
+    tuning = ManyTuning(max_problems=7)
 
 
-@pytest.mark.usefixtures("on_disk")
+class OnDisk(PathJob):
+    """A path with features on disk though there are few rows, which solves few problems at once."""
+
+    folds_job = FewAtOnce
+
+    def _plan_streamed(self, fit, fits):
+        planned = super()._plan_streamed(fit, fits)
+        return replace(planned, features_in_memory=False, resident=0.0)
+
+
 @pytest.mark.parametrize("fit", [{}, {"intercept": "true"}, {"kernel": "linear"}])
 @pytest.mark.parametrize("stop", [2, 5, 19])
 def test_an_interrupted_path_goes_on_bit_for_bit(fit, stop, tmp_path):
-    data, fit, work = classes(), {**NYSTROM, **fit}, tmp_path / "work"
+    data, fit, work = classes(), {**NYSTROM, "kind": OnDisk, **fit}, tmp_path / "work"
     whole = solved(data, SCANT, tmp_path / "whole", **fit)
     seen = []
 
@@ -136,15 +149,14 @@ def test_an_interrupted_path_goes_on_bit_for_bit(fit, stop, tmp_path):
     assert all(file.stat().st_mtime_ns == when for file, when in kept.items())
 
 
-@pytest.mark.usefixtures("on_disk")
 def test_what_another_run_left_is_forgotten(tmp_path):
-    data = classes()
-    whole = solved(data, SCANT, tmp_path, **NYSTROM)
+    data, fit = classes(), {**NYSTROM, "kind": OnDisk}
+    whole = solved(data, SCANT, tmp_path, **fit)
     (tmp_path / "features" / "left").mkdir()
-    same(solved(data, SCANT, tmp_path, **NYSTROM), whole)
+    same(solved(data, SCANT, tmp_path, **fit), whole)
     assert not (tmp_path / "features" / "left").exists()
     with pytest.raises(InputError, match="another path"):
-        solved(data, SCANT, tmp_path, resume=True, **{**NYSTROM, "gamma": 0.4})
+        solved(data, SCANT, tmp_path, resume=True, **{**fit, "gamma": 0.4})
 
 
 def test_a_rule_that_was_named_is_refused(tmp_path):

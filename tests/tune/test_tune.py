@@ -27,7 +27,6 @@ from bigscreen.train.problems import problems
 from bigscreen.tune.options import TuneOptions
 from bigscreen.tune.schedule import rungs
 from bigscreen.tune.search import tune
-from bigscreen.tune.streamed import solve_streamed
 
 GAMMAS, CS = [0.05, 0.5, 5.0], [0.1, 1.0, 10.0]
 SIX = np.geomspace(0.01, 10, 6)
@@ -213,38 +212,26 @@ def test_several_labels_of_features_that_do_not_fit():
     assert 400 <= stages[0]["rows"] <= 451 and stages[1]["rows"] == 1500
 
 
-def test_features_on_disk_are_judged_row_by_row(monkeypatch, tmp_path):
+def test_features_on_disk_are_judged_row_by_row(tmp_path):
     X, y = rows(3000)
-    data = MemoryDataset(X, y, [0, 1])
+    data = MemoryDataset(X, y, [0, 1], shard_rows=1024, chunk_rows=1024)
     options = TrainOptions(
         gamma=0.5, landmarks=50, C=1.0, work=tmp_path / "f", tuning=Tuning(features="stored")
     )
     weights = [np.where(np.arange(3000) % 3 == f, 0.0, 1.0) for f in range(2)]
     folds = [Fold(own, np.flatnonzero(own == 0)) for own in weights]
-    on_disk = plan(data, options)
-    monkeypatch.setattr(
-        "bigscreen.tune.streamed.plan_on",
-        lambda *given, **how: replace(on_disk, features_in_memory=False, resident=False),
-    )
-    chunks = []
-
-    class Counted(FoldsJob):
-        def scores(self, scoring):
-            chunks.extend([self.data.n_chunks, self.design.data.n_chunks])
-            return super().scores(scoring)
-
-    monkeypatch.setattr("bigscreen.tune.streamed.FoldsJob", Counted)
-    monkeypatch.setattr("bigscreen.features.nystrom.row_grid", lambda n, size: (256, 64))
-    with Inline(1) as fleet:
-        found, late = solve_streamed(
-            data, options, fleet, folds, problems(data, options), [1.0], None
-        )
-    assert not late and chunks[0] < chunks[1]
-    for (records, _), fold in zip(found, folds, strict=True):
+    on_disk = replace(plan(data, options), features_in_memory=False, resident=0.0)
+    given = on_disk, folds, problems(data, options), [1.0]
+    with Inline(1) as fleet, FoldsJob(data, options, fleet, *given) as job:
+        job.run()
+        scores, stored = job.scores("accuracy"), job.design.data
+    # Features are stored in smaller chunks than the rows.
+    assert not job.is_late and stored.path is not None and stored.n_chunks > data.n_chunks
+    for own_scores, fold in zip(scores, folds, strict=True):
         kept = np.flatnonzero(fold.weights)
         own = NystroemSVC(n_components=50, gamma=0.5).fit(X[kept], y[kept])
         right = np.mean(own.predict(X[fold.held]) == y[fold.held])
-        assert records[0]["score"] == pytest.approx(right, abs=0.02)
+        assert own_scores[0] == pytest.approx(right, abs=0.02)
 
 
 def test_what_does_not_fit_is_said():
