@@ -43,7 +43,13 @@ class Pattern:
 def read_pattern(
     like: str | os.PathLike[str] | Dataset | Model | Preparation | None,
 ) -> Pattern | None:
-    """Return what a new store takes over from `like`; None if `like` is None.
+    """Return what a new store takes over from the store or model `like`; None if `like` is None.
+
+    Parameters
+    ----------
+    like : path, Dataset, Model, Preparation or None
+        The existing store or model; a path to a folder is opened as a dataset, to a file as a
+        model.
 
     Raises
     ------
@@ -70,7 +76,15 @@ def read_pattern(
 
 
 def add_absent_category(known: Preparation) -> Preparation:
-    """Return a preparation with `MISSING_CATEGORY` in each text column, for missing texts."""
+    """Return a preparation with `MISSING_CATEGORY` in each text column, for missing texts.
+
+    Scaling, labels, fill values and marks are left out; hashed columns keep their categories.
+
+    Parameters
+    ----------
+    known : Preparation
+        Columns and categories of an existing store; it is not changed.
+    """
     texts = {c: kinds for c, kinds in known.categories.items() if c not in known.hashed}
     more = {
         c: [*kinds, MISSING_CATEGORY] for c, kinds in texts.items() if MISSING_CATEGORY not in kinds
@@ -85,10 +99,30 @@ class Choices:
 
     Attributes
     ----------
+    holdout : float
+        Fraction (below 1) or number of rows for the held-out dataset; 0: none.
+    seed : int
+        Seed of the shuffle and of the choice of the held-out rows.
     rows : (int, int or None)
         First row number to take, and one past the last (None: to the end).
+    scale : str
+        "none", "standard", "minmax" or "divide:N": scaling of the numeric columns.
+    impute : str or None
+        How a missing number is replaced: "mean", "median", "most-frequent" or "zero"; None: not.
+    drop_missing : bool
+        Whether rows that lack a feature value or a label are left out.
     missing : tuple of str
         Texts that mark a missing value, in addition to the usual ones.
+    positive : label or None
+        The label with code 1; all other labels become one class.
+    regression, unlabelled : bool
+        Whether rows have numeric targets, and whether rows have neither labels nor targets.
+    shuffle : bool
+        Whether rows are stored in a random order instead of source order.
+    layout : str
+        "auto", "dense" or "sparse".
+    max_kinds : int or None
+        Most categories of a text column, and most labels; None: the limits of `DistinctLimits`.
     """
 
     holdout: float
@@ -107,6 +141,8 @@ class Choices:
 
     def check(self, like: Preparation | None) -> Choices:
         """Return the options, checked, and completed from the store or model that `like` describes.
+
+        `like` is None if the new store takes nothing from an existing store or model.
 
         Raises
         ------
@@ -139,7 +175,16 @@ class Choices:
         return self if like is None else self._complete_from(like)
 
     def _complete_from(self, like: Preparation) -> Choices:
-        """Return the options completed from `like`; refuse options that `like` has settled."""
+        """Return the options completed from the existing store or model that `like` describes.
+
+        Its marks of missing values are taken over, and rows have targets if it has no labels.
+
+        Raises
+        ------
+        InputError
+            If an option was given that `like` settles: imputation, scaling, labels or missing
+            marks.
+        """
         if self.impute is not None:
             raise InputError("like brings its own numbers for what is missing: leave out impute.")
         if self.scale != "none" or (self.positive is not None and like.labels != []):
@@ -158,12 +203,21 @@ class Choices:
         )
 
     def missing_rule(self, like: Preparation | None) -> Missing:
-        """Return the marks of missing values, and whether the sources may have missing values."""
+        """Return the marks of missing values, and whether the sources may have missing values.
+
+        They may if missing numbers are imputed (here or by the store that `like` describes), or if
+        rows
+        with missing values are dropped.
+        """
         filled = self.impute is not None or (like is not None and like.fill is not None)
         return Missing(self.missing, filled or self.drop_missing)
 
     def record(self, like: Preparation | None) -> dict[str, Any]:
-        """Return the options as JSON values, for the journal and the manifests."""
+        """Return the options as JSON values by name, for the journal and the manifests.
+
+        Options for missing values that were not used are left out; so are the marks that come from
+        `like`.
+        """
         out = {**self.__dict__, "rows": [*self.rows], "missing": [*self.missing]}
         # Options that were not used are left out, so that old journals still match.
         gone = {"impute": self.impute is None, "drop_missing": not self.drop_missing}
@@ -172,7 +226,15 @@ class Choices:
 
 
 def parse_row_range(rows: str | None) -> tuple[int, int | None]:
-    """Parse "A:B" into the first row and one past the last (None: to the end)."""
+    """Parse "A:B" into the first row and one past the last (None: to the end).
+
+    ``None`` is the range of all rows, (0, None).
+
+    Raises
+    ------
+    InputError
+        If the text has another form, or A is not below B.
+    """
     if rows is None:
         return 0, None
     match = re.fullmatch(r"(\d*):(\d*)", rows.strip())

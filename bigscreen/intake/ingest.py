@@ -48,10 +48,16 @@ from bigscreen.intake.tuning import TUNING
 from bigscreen.model.model import Model
 
 Column = str | int
+"""A column of a table, by name or by position."""
+
 Progress = Callable[[dict[str, Any]], None]
+"""A function that is called with an event of `ingest`, as its option `progress` describes."""
 
 BUCKETS = "buckets"
+"""Folder of the bucket files (rows in the order they were read) in the folder of an ingest."""
+
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers that mean that no more bytes can be written to a disk."""
 
 
 def ingest(  # noqa: PLR0913
@@ -277,7 +283,27 @@ def _list_inputs(
     pattern: Pattern | None,
     memory: int,
 ) -> tuple[list[Input], dict[str, Any]]:
-    """Return the single inputs that `sources` names, and the options that open them."""
+    """Return the single inputs that `sources` names, and the options that open them.
+
+    Parameters
+    ----------
+    sources
+        As in `ingest`.
+    options : dict
+        The reading options of `ingest`.
+    choices : Choices
+        Options of `ingest` that decide what the store holds.
+    pattern : Pattern or None
+        Existing store or model that the new store takes its columns from.
+    memory : int
+        Bytes of memory allowed.
+
+    Returns
+    -------
+    inputs : list of Input
+    options : dict
+        `options` with the marks of missing values, the columns of `pattern`, and the memory added.
+    """
     known = None if pattern is None else pattern.preparation
     how = {**options, "missing": choices.missing_rule(known)}
     if known is not None and known.n_raw is not None:
@@ -298,6 +324,7 @@ class _Target:
     """
 
     def __init__(self, here: Path, elsewhere: RemotePath | None = None) -> None:
+        """Set the dataset's local folder, and the URL it is copied to (None: it stays there)."""
         self.here, self._elsewhere = here, elsewhere
 
     @classmethod
@@ -311,7 +338,7 @@ class _Target:
         return cls(_local_folder(elsewhere), elsewhere)
 
     def take(self, made: Ingested) -> Ingested:
-        """Copy the finished datasets to their URL, if there is one."""
+        """Return the datasets at their final place: copied to the URL if there is one."""
         return made if self._elsewhere is None else _copy_to_url(made, self._elsewhere)
 
     def __enter__(self) -> None:
@@ -324,7 +351,12 @@ class _Target:
 
 
 def _local_folder(target: RemotePath) -> Path:
-    """Return the local folder for a dataset that is copied to a URL; equal for equal commands."""
+    """Return the local folder for a dataset that is copied to the URL `target`.
+
+    It is equal for equal URLs, so that a second run finds the files of a first run that was killed.
+    A
+    finished dataset in it, whose copy to the URL did not end, is deleted.
+    """
     path = make_private_folder(f"ingest-{os.geteuid()}-{hash_json(str(target))[:16]}") / target.name
     # A complete dataset whose copy did not end is made again: its journal is gone.
     if not path.with_name(path.name + ".ingest.wip").exists():
@@ -333,7 +365,20 @@ def _local_folder(target: RemotePath) -> Path:
 
 
 def _copy_to_url(made: Ingested, target: RemotePath) -> Ingested:
-    """Copy datasets to their URL, the main one last, and remove the local files."""
+    """Copy datasets to their URL, the main one last, and remove the local files.
+
+    Parameters
+    ----------
+    made : Ingested
+        The datasets in a local folder.
+    target : RemotePath
+        URL of the main dataset; the hold-out dataset keeps its own name next to it.
+
+    Returns
+    -------
+    Ingested
+        The datasets at the URL, and the notes of `made`.
+    """
     copies: list[Dataset] = []
     stores = [made.store] if made.holdout is None else [made.holdout, made.store]
     try:
@@ -360,6 +405,27 @@ def _run(
     each: Each,
     fleet: Fleet | None,
 ) -> Ingested:
+    """Make the datasets, or resume an earlier run, under the lock and journal of this ingest.
+
+    Parameters
+    ----------
+    request : ReadRequest
+        The sources, and how their rows are read.
+    wanted : StoreRequest
+        Where and how the rows are stored.
+    job : dict
+        JSON values of the sources and options: a journal of another job is refused.
+    report : _Reporter
+        Passes progress to the caller, and ends the run at the deadline.
+    each : callable
+        Applies a function to items in threads of this process.
+    fleet : Fleet or None
+        Workers that read and sort; None: `each` does all work.
+
+    Returns
+    -------
+    Ingested
+    """
     work = wanted.path.with_name(wanted.path.name + ".ingest.wip")
     if not (work / JOURNAL).exists():
         _refuse_existing(wanted)
@@ -400,6 +466,10 @@ def _make(
     each: Each,
     fleet: Fleet | None,
 ) -> Ingested:
+    """Run both passes, record in the journal that they are done, and return the datasets.
+
+    See `_run` for the parameters; `journal` records what is done, for a run that resumes.
+    """
     if fleet is not None:  # the workers must see the folder
         fleet.rely_on([journal.folder / LOCK])
     anywhere = None if fleet is None else fleet.each
@@ -412,7 +482,10 @@ def _make(
 
 
 def _find_finished(wanted: StoreRequest, journal: Journal) -> Ingested | None:
-    """Return the datasets of an earlier run that was killed after it had finished them."""
+    """Return the datasets of an earlier run that was killed after it had finished them.
+
+    Return None if no earlier run has finished: then they must be made.
+    """
     for line in journal.lines:
         if "finished" in line:
             made = [Dataset.open(path) for path in wanted.paths]
@@ -423,6 +496,7 @@ def _find_finished(wanted: StoreRequest, journal: Journal) -> Ingested | None:
 
 
 def _refuse_existing(wanted: StoreRequest) -> None:
+    """Raise InputError if a dataset exists and is not to be overwritten, or is no dataset."""
     for path in wanted.paths:
         if path.exists() and not wanted.overwrite:
             raise InputError(f"{path} exists already; choose another path or overwrite it.")
@@ -431,6 +505,13 @@ def _refuse_existing(wanted: StoreRequest) -> None:
 
 
 def _clear_unfinished(wanted: StoreRequest) -> None:
+    """Delete unfinished datasets that another run has left at the requested paths.
+
+    Raises
+    ------
+    InputError
+        If there is one, and `wanted.overwrite` is false.
+    """
     for folder in map(unfinished_path, wanted.paths):
         if folder.exists() and not wanted.overwrite:
             raise InputError(
@@ -441,7 +522,15 @@ def _clear_unfinished(wanted: StoreRequest) -> None:
 
 @contextmanager
 def _explain_errors(work: Path, resumable: bool) -> Iterator[None]:
-    """Turn errors of the operating system, and Ctrl-C, into a sentence that says what is kept."""
+    """Turn errors of the operating system, and Ctrl-C, into a sentence that says what is kept.
+
+    Parameters
+    ----------
+    work : Path
+        Folder with the journal and the rows read so far.
+    resumable : bool
+        Whether a second run can go on from `work`; else nothing is kept.
+    """
     kept = f"what was done is kept in {work}; run the same command again to go on, or delete it."
     if not resumable:
         kept = "nothing is kept, because these blocks cannot be read from the middle."
@@ -463,12 +552,27 @@ def _explain_errors(work: Path, resumable: bool) -> Iterator[None]:
 
 
 class _Reporter:
-    """Turns the reports of both passes into events of `ingest`, and raises at the deadline."""
+    """Turns the reports of both passes into events of `ingest`, and raises at the deadline.
+
+    Parameters
+    ----------
+    progress : callable or None
+        Called with each event; see `ingest`.
+    sizes : list of int
+        Bytes of each source on disk.
+    deadline : float or None
+        Value of ``time.monotonic()`` after which TimeOver is raised.
+    """
 
     def __init__(self, progress: Progress | None, sizes: list[int], deadline: float | None) -> None:
+        """Keep the three arguments that the class describes."""
         self._progress, self._sizes, self._deadline = progress, sizes, deadline
 
     def read(self, event: dict[str, Any]) -> None:
+        """Report the rows read: `event` is a report of `Reading.run`, for one source.
+
+        Its bytes are scaled to bytes of the source on disk, and bytes of earlier sources are added.
+        """
         done, total = event["bytes"], event["total"]
         of_source = self._sizes[event["source"]]
         # The reader of a compressed file may count uncompressed bytes, not bytes on disk.
@@ -481,9 +585,11 @@ class _Reporter:
         )
 
     def build(self, event: dict[str, Any]) -> None:
+        """Report the rows measured or written: `event` is a report of `StoreBuilder`."""
         self._send(**event)
 
     def _send(self, **event: Any) -> None:
+        """Pass an event with these entries to the caller; raise TimeOver past the deadline."""
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise TimeOver(f"the time budget ended after {event['rows']:,} rows")
         if self._progress is not None:

@@ -18,6 +18,7 @@ from bigscreen.intake.readers.formats import is_path, open_source
 from bigscreen.intake.tuning import TUNING, IngestTuning
 
 _PACKED = (".gz", ".bz2", ".xz", ".npz", ".parquet", ".pq", ".feather", ".arrow")
+"""Name endings of compressed files, whose rows take far more bytes in memory than on disk."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,16 @@ class Input:
     Attributes
     ----------
     name : str
+        Path of the file, or type of the data, for messages.
     identity : list or str or None
         Path, size and time of a file, or a hash of data in memory: equal for equal content. None
         if equal content cannot be recognised.
-    size, expected_bytes : int
-        Bytes of the source (0: not known), and an estimate of its rows' bytes as float32.
+    size : int
+        Bytes of the source; 0 if not known.
+    expected_bytes : int
+        Estimate of the bytes of its rows as float32.
+    _source : Place or Reader
+        Path of a file; the reader of data in memory.
     """
 
     name: str
@@ -46,16 +52,27 @@ class Input:
         return is_path(self._source) and self.expected_bytes <= MAX_WHOLE_BYTES
 
     def open(self, options: dict[str, Any]) -> Reader:
-        """Return a reader of the source."""
+        """Return a reader of the source.
+
+        `options` are the arguments of `open_source`; data in memory already has its reader, which
+        is
+        returned without them.
+        """
         return open_source(self._source, **options) if is_path(self._source) else self._source
 
     def anywhere_opener(self, options: dict[str, Any]) -> Callable[[], Reader]:
-        """Return a function that opens this file in any process, unless it has changed."""
+        """Return a function without arguments that opens this file in any process of a fleet.
+
+        The function raises FileChanged if the file has changed since it was listed. `options` are
+        the
+        arguments of `open_source`.
+        """
         path = self._source.absolute()
         return partial(_open_unchanged, path, tuple(self.identity[1:]), options)
 
 
 def _open_unchanged(path: Place, state: tuple[int, int | str], options: dict[str, Any]) -> Reader:
+    """Return the reader of a file; raise FileChanged if its size or time is not `state`."""
     check_state(path, state)
     return open_source(path, **options)
 
@@ -64,6 +81,14 @@ def list_inputs(
     sources: Any, options: dict[str, Any], tuning: IngestTuning = TUNING
 ) -> list[Input]:
     """Return one input for each file or object that `sources` names.
+
+    Parameters
+    ----------
+    sources : path, list of paths, array, data frame, or any other source of `ingest`
+    options : dict
+        Arguments of `open_source`, used to open data in memory.
+    tuning : IngestTuning
+        Factors that estimate the bytes of the rows from the bytes of a file.
 
     Raises
     ------
@@ -111,6 +136,13 @@ def list_files(source: str | Place) -> list[Place]:
 
 
 def _make_input(path: Place, tuning: IngestTuning) -> Input:
+    """Return the input of one file, with its size and the expected bytes of its rows.
+
+    Raises
+    ------
+    InputError
+        If the file's size or time cannot be read.
+    """
     try:
         size = file_size(path)
         mark = path.mark() if isinstance(path, RemotePath) else path.stat().st_mtime_ns

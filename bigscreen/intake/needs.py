@@ -20,16 +20,18 @@ class IngestCosts:
     Attributes
     ----------
     base_bytes : int
-        Memory of the process, of a piece of text in all its forms, and of a part that is sorted
-        (measured: 220 to 290 MiB).
+        Memory of the process with one thread: the program, a piece of text with its parsed rows,
+        and a part of a bucket that is sorted (measured: 220 to 290 MiB).
     thread_bytes : int
-        Memory of each further thread: two pieces of text, a part and a chunk.
+        Memory of each further thread: two pieces of text, a part of a bucket, and a chunk of the
+        dataset.
     scaled_feature_bytes : int
         Memory of a scaled feature: moments, offset and factor, and both in the manifest (measured).
     divided_feature_bytes : int
         Memory of a feature that is divided by a number: only the factor.
     chunk_copies : int
-        Copies of a chunk in memory: pieces, stacked, checked, and being written.
+        Copies of a chunk of the dataset that are in memory at once: its rows as they are collected,
+        stacked, checked, and being written.
     stored_row_bytes : int
         Label, norm, source row and weight of a stored row on disk.
     """
@@ -46,13 +48,30 @@ COSTS = IngestCosts()
 
 
 def count_threads(memory: int, asked: int | None) -> int:
-    """Return the number of threads: as requested, or one per core, and fewer if memory is small."""
+    """Return the number of threads: as requested, or one per core, and fewer if memory is small.
+
+    Parameters
+    ----------
+    memory : int
+        Bytes of memory allowed.
+    asked : int or None
+        The requested number of threads; None: one per core.
+    """
     most = max((memory - COSTS.base_bytes) // COSTS.thread_bytes + 1, 1)
     return min(asked or usable_processors(), most)
 
 
 def check_source(reader: Reader, rows: int, folder: Path) -> None:
     """Refuse a source whose declared number of rows does not fit on the disk.
+
+    Parameters
+    ----------
+    reader : Reader
+        Its number of features gives the bytes of a row.
+    rows : int
+        Number of rows that will be read.
+    folder : Path
+        Any folder on the disk that the rows are written to.
 
     Raises
     ------
@@ -66,7 +85,16 @@ def check_source(reader: Reader, rows: int, folder: Path) -> None:
 
 
 def check_disk(parts: dict[str, int], folder: Path, kept: int = 0) -> None:
-    """Refuse an ingest whose `parts` do not fit on the disk of `folder`; `kept` bytes are written.
+    """Refuse an ingest whose `parts` do not fit on the disk of `folder`.
+
+    Parameters
+    ----------
+    parts : dict of str to int
+        What will be written, in words for the error, and its bytes.
+    folder : Path
+        Any folder on the disk.
+    kept : int
+        Bytes of `parts` that an earlier run has written already.
 
     Raises
     ------
@@ -89,9 +117,11 @@ def check_memory(memory: int, n_features: int, scale: str, row_bytes: int, store
     memory : int
         Bytes allowed.
     n_features : int
+        Number of stored features.
     scale : str
+        Scaling of the features: "none", "standard", "minmax" or "divide:N".
     row_bytes : int
-        Bytes of one stored row.
+        Bytes of one stored row if it is dense; 0 if rows may be sparse.
     stores : int
         Number of datasets that are written at once.
 
@@ -118,4 +148,5 @@ def check_memory(memory: int, n_features: int, scale: str, row_bytes: int, store
 
 
 def _describe_parts(parts: dict[str, int]) -> str:
+    """Return "12 MiB for this, 3 GiB for that" of bytes by description; parts of 0 are left out."""
     return ", ".join(f"{in_units(part)} {name}" for name, part in parts.items() if part)

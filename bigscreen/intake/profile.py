@@ -23,14 +23,15 @@ class ProfileTuning:
     Attributes
     ----------
     max_hashes : int
-        Distinct rows whose hashes are kept to count copies; of more rows, a sample is kept.
+        Keep the hashes of at most this many distinct rows to count copies of rows; beyond it, a
+        sample of the hashes is kept.
     first_rows : int
-        First rows whose values are kept, to recognise row numbers and undeclared marks of missing
-        values.
+        Keep the values of this many first rows, to recognise columns that number the rows, and
+        undeclared marks of missing values (such as -999).
     min_values : int
-        Columns with fewer distinct values are not searched for undeclared marks.
+        Columns with fewer distinct values are not searched for undeclared marks of missing values.
     slice_values : int
-        Add rows in slices of this many values.
+        Add rows to the statistics in slices of this many values (rows times columns).
     """
 
     max_hashes: int = 1 << 17
@@ -54,13 +55,21 @@ def find_nearly_equal(texts: Iterable[Any]) -> str | None:
 
 
 class CopyCounter:
-    """Estimates the fraction of rows that equal another row, by a sample of hashes.
+    """Estimates the fraction of rows that equal an earlier row, by a sample of hashes.
 
-    Only hashes below a limit are kept, and the limit is halved whenever there are too many. So the
-    result does not depend on the order of the rows.
+    Only hashes below a limit are kept, and the limit is halved whenever there are more than
+    `max_hashes`. So the result does not depend on the order of the rows.
+
+    Parameters
+    ----------
+    seed : int
+        Chooses the hash function.
+    max_hashes : int
+        Keep at most this many distinct hashes.
     """
 
     def __init__(self, seed: int = 0, max_hashes: int = TUNING.max_hashes) -> None:
+        """Begin without hashes; all 64-bit hashes are kept until there are too many."""
         self._max_hashes = max_hashes
         self._hashes, self._times = np.empty(0, np.uint64), np.empty(0, np.int64)
         self._shift, self._seed = 0, seed
@@ -77,7 +86,7 @@ class CopyCounter:
         self._merge(*np.unique(hashes[self._is_sampled(hashes)], return_counts=True))
 
     def _merge(self, hashes: NDArray[np.uint64], times: NDArray[np.int64]) -> None:
-        """Add distinct hashes, in ascending order, and how often each occurred."""
+        """Add distinct hashes, in ascending order, and how often each occurred (both (n,))."""
         places = np.searchsorted(self._hashes, hashes)
         known = np.zeros(len(hashes), bool)
         inside = places < len(self._hashes)
@@ -91,6 +100,7 @@ class CopyCounter:
             self._hashes, self._times = self._hashes[below], self._times[below]
 
     def _is_sampled(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Return a mask of the hashes that are below the current limit."""
         return hashes <= np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(self._shift)
 
     @property
@@ -109,7 +119,19 @@ class CopyCounter:
 def _hash_rows(
     X: NDArray[Any], y: NDArray[Any], weights: NDArray[np.uint64], out: NDArray[np.uint64]
 ) -> None:
-    """Write a number for each row of X, (rows, d), and its label; equal rows get equal ones."""
+    """Write a hash of each row of X, (rows, d), and its label to `out`, (rows,).
+
+    Equal rows get equal hashes; -0 equals 0, and all NaN are equal.
+
+    Parameters
+    ----------
+    X : array (rows, d)
+    y : array (rows,)
+        Labels or targets.
+    weights : uint64 array (d + 1,)
+        Odd random factor of each column, and of the label.
+    out : uint64 array (rows,)
+    """
     d = X.shape[1]
     for r in range(X.shape[0]):
         total = np.uint64(0)
@@ -125,7 +147,17 @@ def _hash_rows(
 
 
 class Sums(NamedTuple):
-    """Sums over each numeric column: powers 1 to 3 of (value - shift), counts, extremes."""
+    """Sums over each numeric column: powers 1 to 3 of (value - shift), counts, extremes.
+
+    Attributes
+    ----------
+    powers : float64 array (3, columns)
+        Sums of the first, second and third power of value minus shift.
+    counts, zeros : int64 array (columns,)
+        Number of values that are not missing, and of zeros.
+    low, high : float64 array (columns,)
+        Smallest and largest value.
+    """
 
     powers: NDArray[np.float64]
     counts: NDArray[np.int64]
@@ -138,7 +170,18 @@ class Sums(NamedTuple):
 def _add_numbers(
     X: NDArray[Any], columns: NDArray[np.int64], shift: NDArray[np.float64], out: Sums
 ) -> None:
-    """Add the rows of X to the sums of their columns; missing values (NaN) are not counted."""
+    """Add the rows of X to the sums of their columns; missing values (NaN) are not counted.
+
+    Parameters
+    ----------
+    X : array (rows, d)
+    columns : int64 array (k,)
+        Numbers of the numeric columns.
+    shift : float64 array (k,)
+        Subtracted from each value before its powers are summed, to keep digits.
+    out : Sums
+        Updated in place.
+    """
     own = np.zeros(
         out.powers.shape
     )  # a separate total for each call: long sums lose less to rounding
@@ -168,6 +211,7 @@ class TableProfile:
     """
 
     def __init__(self, preparation: Preparation, tuning: ProfileTuning = TUNING) -> None:
+        """Begin without rows: all counts are zero."""
         self._known, self._tuning = preparation, tuning
         self._numeric = preparation.numeric_columns
         self._rows, self._copies = 0, CopyCounter(max_hashes=tuning.max_hashes)
@@ -186,6 +230,7 @@ class TableProfile:
             self._add(np.asarray(X[at : at + step]), y[at : at + step])
 
     def _add(self, X: NDArray[Any], y: NDArray[Any]) -> None:
+        """Add some dense rows X, (rows, n_raw), and their labels y, (rows,), to all statistics."""
         self._copies.add(X, y)
         for c, counts in self._kinds.items():
             found = np.bincount(X[X[:, c] >= 0, c].astype(np.int64), minlength=len(counts))
@@ -203,7 +248,7 @@ class TableProfile:
         _add_numbers(np.ascontiguousarray(X), self._numeric, self._shift, self._sums)
 
     def record(self, recode: dict[int, NDArray[np.int32]]) -> dict[str, Any]:
-        """Return the profile as a dict of JSON values.
+        """Return the profile as a dict of JSON values: rows, copies, and statistics by column.
 
         Parameters
         ----------
@@ -228,6 +273,12 @@ class TableProfile:
         }
 
     def _describe_number(self, k: int, c: int) -> dict[str, Any]:
+        """Return the statistics of numeric column number `k`, which is source column `c`.
+
+        The dict holds counts of missing values and zeros, range, mean, standard deviation, skew,
+        and
+        remarks for the user.
+        """
         sums, n = self._sums, int(self._sums.counts[k])
         kind = "date" if c in self._known.dates else "number"
         out = {"kind": kind, "missing": self._rows - n, "zeros": int(sums.zeros[k])}
@@ -257,7 +308,12 @@ class TableProfile:
         return {**out, **found, "remarks": remarks}
 
     def _find_undeclared_mark(self, k: int) -> float | None:
-        """Return the smallest or largest value if it is frequent and far from others, or None."""
+        """Return the smallest or largest value of a column if it may mark missing values, or None.
+
+        It may if it is frequent and lies far from all other values, as -999 does. `k` counts
+        numeric
+        columns.
+        """
         values, times = np.unique(self._first[:, k], return_counts=True)
         values, times = values[~np.isnan(values)], times[~np.isnan(values)]
         if len(values) < self._tuning.min_values:
@@ -269,12 +325,19 @@ class TableProfile:
         return None
 
     def _numbers_the_rows(self, k: int) -> bool:
+        """Whether numeric column number `k` has a different whole number in every first row."""
         first = self._first[:, k]
         first = first[~np.isnan(first)]
         whole = len(first) >= 50 and not np.any(first % 1)
         return bool(whole and len(np.unique(first)) == len(first) >= 0.9 * len(self._first))
 
     def _describe_category(self, c: int, recode: dict[int, NDArray[np.int32]]) -> dict[str, Any]:
+        """Return the statistics of the categorical source column `c`; see `record` for `recode`.
+
+        The dict holds the number of missing values, of categories that occur, of rows with the
+        commonest
+        one, of categories in fewer than 5 rows, and remarks for the user.
+        """
         texts = self._known.categories[c]
         counts = np.zeros(len(texts), np.int64)
         own = self._kinds[c]

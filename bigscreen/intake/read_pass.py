@@ -38,7 +38,10 @@ from bigscreen.intake.spill import RECORD, Journal, Spill, choose_bucket_bits
 from bigscreen.intake.tuning import TUNING, IngestTuning
 
 Report = Callable[[dict[str, Any]], None]
+"""A function that is called with a dict of the progress of a pass: bytes or rows done."""
+
 _Open = tuple[Reader, Iterable[Block]]
+"""The reader of a source, and the blocks of rows that it yields."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +88,28 @@ class _NeedsFloat64Error(Exception):
 
 
 class Reading:
-    """Reads the rows of a request into a spill, resuming where an earlier run stopped.
+    """Reads the rows of a request into bucket files, resuming where an earlier run stopped.
 
     Parameters
     ----------
     request : ReadRequest
+        The sources, and how their rows are read.
     folder : Path
-        Folder of the spill.
+        Folder of the bucket files.
     journal : Journal
+        Its lines tell what earlier runs have read; `Reading` adds lines for the rows it reads.
     tuning : IngestTuning
+
+    Attributes
+    ----------
+    found : ReadState
+        Counts, labels and categories of the rows read so far.
+    shape : BlockShape or None
+        Properties that all blocks share; None before the first row.
+    spill : Spill or None
+        The rows read so far, in bucket files; None before the first row.
+    wide : bool
+        Whether all rows are kept as float64, because a first attempt as float32 lost digits.
     """
 
     def __init__(
@@ -103,6 +119,7 @@ class Reading:
         journal: Journal,
         tuning: IngestTuning = TUNING,
     ) -> None:
+        """Restore the state after the last saved row of the journal, or start without rows."""
         self.tuning = tuning
         self.request, self.folder, self.journal = request, folder, journal
         self.shape: BlockShape | None
@@ -126,8 +143,8 @@ class Reading:
 
         Returns
         -------
-        dict
-            Lengths of the buckets: empty.
+        dict of int to list of int
+            Lengths of the bucket files, keyed by bucket: empty, as there are no buckets.
         """
         self.wide = wide
         self.found = ReadState(first=self.request.choices.rows[0])
@@ -143,11 +160,12 @@ class Reading:
         Parameters
         ----------
         report : callable
-            Called with dicts of the bytes and rows that are read.
+            Called with dicts of the bytes and rows read: {"source" (its number), "bytes", "total",
+            "rows"}.
         each : callable
-            Maps the parser over pieces; see `Reader.blocks`.
+            Applies the parser to pieces of a source, for example in threads; see `Reader.blocks`.
         anywhere : callable, optional
-            Maps the parser over pieces that other processes can read. Default: `each`.
+            Applies the parser to pieces that other processes can read. Default: `each`.
         """
         if self.found.finished:
             return
@@ -160,7 +178,13 @@ class Reading:
             self._read_all(report, each, anywhere)
 
     def _read_all(self, report: Report, each: Each, anywhere: Each | None) -> None:
-        """Read the rows that are not in the spill yet."""
+        """Read the rows that are not in the spill yet; see `run` for the parameters.
+
+        Raises
+        ------
+        InputError
+            If no source has a row in the requested range, or every row lacks a value.
+        """
         found, stop = self.found, self.request.choices.rows[1]
         last = len(self.request.openers) - 1
         self._saved = time.monotonic()
@@ -201,6 +225,15 @@ class Reading:
     def _read_source(self, reader: Reader, blocks: Iterable[Block], report: Report) -> None:
         """Append the blocks of one source to the spill, up to the last requested row.
 
+        Parameters
+        ----------
+        reader : Reader
+            The source.
+        blocks : iterable of Block
+            Its rows, without rows that an earlier run has read.
+        report : callable
+            Called with the progress after each block; see `run`.
+
         Raises
         ------
         NoRows
@@ -222,7 +255,10 @@ class Reading:
     def _open_sources(
         self, each: Each, anywhere: Each | None
     ) -> Iterator[tuple[Reader, Iterable[Block]]]:
-        """Yield reader and blocks of each source that is not done, opened one after another."""
+        """Yield reader and blocks of each source that is not done, opened one after another.
+
+        Consecutive small sources are read whole by `anywhere`, or else `each`: many at once.
+        """
         found, count = self.found, len(self.request.openers)
         small = dict(enumerate(self.request.small))
         if found.source_rows:
@@ -247,6 +283,13 @@ class Reading:
         return reader, _read_blocks(name, blocks)
 
     def _start_reader(self, k: int, each: Each, anywhere: Each | None) -> _Open:
+        """Open source `k`; return its reader and its blocks from the first row not yet read.
+
+        Raises
+        ------
+        InputError
+            If the source declares more rows than the disk can hold.
+        """
         found, reader = self.found, self.request.openers[k]()
         skip = found.source_rows
         if k == len(self.request.openers) - 1:
@@ -265,7 +308,10 @@ class Reading:
         return max((end if stop is None else min(end, stop)) - max(first, self.found.offset), 0)
 
     def _append_block(self, block: Block, reader: Reader) -> None:
-        """Check a block, and append its rows in the requested range to the spill."""
+        """Check a block, and append its rows in the requested range to the spill.
+
+        Rows that lack a value are left out if they are to be dropped. `reader` has read the block.
+        """
         first = self.found.offset + block.first_row
         start = max(self.request.choices.rows[0] - first, 0)
         stop = block.X.shape[0]
@@ -335,7 +381,11 @@ class Reading:
         return replace(block, X=np.where(holes, np.nan, X), y=y)
 
     def _find_complete_rows(self, block: Block, reader: Reader) -> NDArray[np.int64]:
-        """Return the numbers of the rows without gaps; count the others, list the first."""
+        """Return the numbers of the block's rows that lack neither a feature value nor a label.
+
+        Rows that lack one are counted in `found.dropped`; the first are listed in
+        `found.dropped_rows`.
+        """
         if isinstance(block.X, csr_array):
             lacks = np.zeros((block.X.shape[0], 0), bool)
         else:
@@ -359,7 +409,10 @@ class Reading:
         return np.flatnonzero(~lacking)
 
     def _zero_missing(self, block: Block) -> tuple[Block, NDArray[np.bool_] | None]:
-        """Return the block with 0 for missing numbers, and a mask of them or None."""
+        """Return the block with 0 for missing numbers, and a mask (rows, d) of these numbers.
+
+        The mask is None if no number is missing, or if the block is sparse.
+        """
         if not self.request.missing.allowed or issparse(block.X):
             return block, None
         holes = np.isnan(block.X)
@@ -392,6 +445,19 @@ class Reading:
         return False
 
     def _begin_spill(self, X: Features, block: Block, reader: Reader, wide: bool) -> None:
+        """Fix the shape of all blocks by the first block with rows, and create the bucket files.
+
+        Parameters
+        ----------
+        X : dense or CSR array (rows, d)
+            Features of the block as they will be stored.
+        block : Block
+            The block as it was read.
+        reader : Reader
+            The source of the block.
+        wide : bool
+            Whether features are float64.
+        """
         sparse = isinstance(X, csr_array)
         size = 8 if wide else 4
         row_bytes = size * X.shape[1]
@@ -420,7 +486,18 @@ class Reading:
     def _find_kinds_elsewhere(self, reader: Reader) -> tuple[list[int], dict[int, str], list[int]]:
         """Return text, date and truth value columns that are blank only in the first source.
 
-        Later sources are opened, but not read, until the type of each blank column is known.
+        A column is blank if all its values in the first rows are missing. Later sources are opened,
+        but
+        not read, until the type of each blank column is known.
+
+        Returns
+        -------
+        categorical : list of int
+            Text columns.
+        dates : dict of int to str
+            Date columns, and the format of each.
+        truths : list of int
+            Columns of true and false.
         """
         categorical: list[int] = []
         dates: dict[int, str] = {}
@@ -443,6 +520,10 @@ class Reading:
         return categorical, dates, truths
 
     def _prepare(self, shape: BlockShape, lengths: dict[int, list[int]]) -> None:
+        """Set the shape of all blocks, and create the spill and the checker of blocks.
+
+        `lengths` gives, for each bucket, the valid bytes and checksums of its files; see `Spill`.
+        """
         choices = self.request.choices
         order = Order(choices.seed, choices.shuffle, shape.bits, shape.rows_per_bucket)
         self.shape = shape
@@ -450,12 +531,14 @@ class Reading:
         self._intake = BlockChecker(self.found, shape, self.request.like, choices)
 
     def _update_index_base(self, reader: Reader) -> None:
+        """Lower `found.index_base` to 0 if the svmlight file of `reader` is 0-based."""
         if isinstance(reader, SvmlightReader):
             base, known = reader.index_base(), self.found.index_base
             # One file that is 0-based makes all of them so.
             self.found.index_base = base if known is None else min(base, known)
 
     def _save_if_due(self) -> None:
+        """Save the rows read so far if they take many bytes, or the last save was long ago."""
         if self.spill is None:
             return
         due = self.spill.pending >= max(self.tuning.checkpoint_bytes, len(self.spill.lengths) << 16)
@@ -463,6 +546,7 @@ class Reading:
             self._save()
 
     def _count_categories(self) -> dict[int, int]:
+        """Return the number of categories of each categorical column, keyed by column."""
         return {c: len(texts) for c, texts in self.found.categories.items()}
 
     def _save(self) -> None:
@@ -483,6 +567,11 @@ class Reading:
         self._saved = time.monotonic()
 
     def _restore(self, line: dict[str, Any]) -> None:
+        """Add a saved journal line {"found": ..., "lengths": ...} to the state in `found`.
+
+        Each line holds only the labels, categories and dropped rows that are new since the line
+        before.
+        """
         known, new = self.found, dict(line["found"])
         known.labels += new.pop("labels")
         known.dropped_rows += new.pop("dropped_rows", [])
@@ -506,7 +595,7 @@ def _name_source(name: str) -> Iterator[None]:
 
 
 def _read_blocks(name: str, blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yield the blocks of a source; errors of the operating system name it."""
+    """Yield the blocks of the source called `name`; errors of the operating system name it."""
     with _name_source(name):
         yield from blocks
 
@@ -518,9 +607,16 @@ def _raise_later(error: NoRows) -> Iterator[Block]:
 
 
 def _read_small_source(opened: Callable[[], Reader]) -> _Open | None:
-    """Return the reader of a small source and all its blocks; None if it cannot be read like this.
+    """Return the reader of a small source and all its blocks; None to read it in its turn.
 
-    A source without a result is read again in its turn, which reports its error in order.
+    A source without a result (it is invalid, large, or an open matrix file) is read again in its
+    turn,
+    so that its error is raised in order.
+
+    Parameters
+    ----------
+    opened : callable
+        Opens the source and returns its reader.
     """
     blocks: list[Block] = []
     held = 0
@@ -541,7 +637,10 @@ def _read_small_source(opened: Callable[[], Reader]) -> _Open | None:
 
 
 def _densify_categories(block: Block, reader: Reader) -> Iterator[Block]:
-    """Yield the block; sparse rows with categories become dense, as their absent 0 is a code."""
+    """Yield the block; sparse rows with categories become dense, as their absent 0 is a code.
+
+    Dense parts have at most `PIECE_BYTES` each.
+    """
     if not (isinstance(block.X, csr_array) and reader.categories):
         yield block
         return
@@ -555,6 +654,15 @@ def _replace_marked_labels(y: NDArray[Any], missing: Missing, targets: bool) -> 
     """Return labels with None, or targets with NaN, in place of marks of missing values.
 
     A numeric label is never a mark: -1 is a class far more often than a mark of a missing label.
+
+    Parameters
+    ----------
+    y : array (rows,)
+        Labels or targets; an object array may hold texts, numbers and None.
+    missing : Missing
+        The marks.
+    targets : bool
+        Whether `y` holds regression targets.
     """
     if y.dtype == object:
         marks = [
@@ -567,7 +675,10 @@ def _replace_marked_labels(y: NDArray[Any], missing: Missing, targets: bool) -> 
 
 
 def _count_nonzeros(X: Features, categorical: list[int]) -> int:
-    """Count the nonzeros that the rows will have once each category is a column of its own."""
+    """Count the nonzeros that the rows will have once each category is a column of its own.
+
+    `categorical` lists the columns of X that hold category codes (-1: no category).
+    """
     if isinstance(X, csr_array):
         return len(X.data)
     of_codes = X[:, categorical]

@@ -43,6 +43,7 @@ from bigscreen.intake.write_pass import (
 MAX_NAMED = 5
 """Name at most this many columns, labels or rows in a note."""
 
+# What a missing number counts as in a note, by the option `impute`.
 _FILLS = {
     "mean": "its mean",
     "median": "its median",
@@ -58,7 +59,9 @@ class Ingested:
     Attributes
     ----------
     store : Dataset
+        The main dataset.
     holdout : Dataset or None
+        The rows held out; None if none were requested.
     notes : list of str
         Sentences for the user: unseen categories, a scaling without centring, and more.
     dropped : int
@@ -80,10 +83,16 @@ class StoreRequest:
 
     Attributes
     ----------
+    path : Path
+        Folder of the main dataset.
     choices : Choices
+        Options that decide what the datasets hold.
     like : Preparation or None
+        Columns, categories, scaling and labels of an existing store or model, to be taken over.
     like_sparse : bool or None
         Whether the existing store is sparse; None if not known.
+    overwrite : bool
+        Whether existing datasets at `paths` are replaced.
     extra : dict
         Further entries of the manifests.
     memory : int
@@ -106,21 +115,31 @@ class StoreRequest:
 
 
 class StoreBuilder:
-    """Makes the datasets from a finished spill.
+    """Makes the datasets from a finished spill (all rows in bucket files).
 
     Parameters
     ----------
     wanted : StoreRequest
+        Where and how the rows are stored.
     reading : Reading
         The first pass, finished.
     journal : Journal
+        Records fill values, scaling and profiles; an earlier run may have recorded them.
     report : callable
-        Called with dicts of the phase and the number of rows done.
+        Called with dicts {"phase": "measure" or "write", "rows", "rows_total"}.
+
+    Attributes
+    ----------
+    notes : list of str
+        Sentences for the user, collected by `run`.
+    planned : dict of str to int
+        Bytes of the features in the "dense" and in the "sparse" layout.
     """
 
     def __init__(
         self, wanted: StoreRequest, reading: Reading, journal: Journal, report: Report
     ) -> None:
+        """Take the finished first pass: its counts and labels, the shape of rows, and the spill."""
         assert reading.shape is not None and reading.spill is not None
         self.wanted, self.found, self.shape = wanted, reading.found, reading.shape
         self._tuning = reading.tuning
@@ -130,7 +149,12 @@ class StoreBuilder:
     def run(self, each: Each = map, anywhere: Each | None = None) -> Ingested:
         """Measure, write and name the datasets; steps that an earlier run has done are skipped.
 
-        `anywhere`, or else `each`, maps the sorting over parts; `each` maps the transform.
+        Parameters
+        ----------
+        each : callable
+            Applies the transform of rows to slices, in this process.
+        anywhere : callable, optional
+            Applies the sorting to parts of buckets, perhaps in other processes. Default: `each`.
         """
         wanted, found = self.wanted, self.found
         labels, codes = self._settle_labels()
@@ -175,7 +199,10 @@ class StoreBuilder:
         return Ingested(made[0], made[1] if len(made) > 1 else None, self.notes, *dropped)
 
     def _settle_labels(self) -> tuple[list[Label] | None, NDArray[np.int32] | None]:
-        """Return the labels, and the code of each raw label; None, None if rows have targets."""
+        """Return the labels, and the final code of each raw label; None, None if rows have targets.
+
+        A raw label is one of `ReadState.labels`: in order of first appearance in the sources.
+        """
         wanted, like = self.wanted, self.wanted.like
         if wanted.choices.regression:
             return None, None
@@ -188,6 +215,7 @@ class StoreBuilder:
         return settle_labels(self.found.labels, wanted.choices.positive, least, most)
 
     def _count_held_out(self) -> int:
+        """Return the number of rows to hold out; raise InputError if a dataset would be empty."""
         wanted, rows = self.wanted.choices.holdout, self.found.rows
         count = round(wanted * rows) if wanted < 1 else int(wanted)
         if wanted and not 0 < count < rows:
@@ -198,6 +226,16 @@ class StoreBuilder:
         return count
 
     def _count_raw_columns(self) -> int:
+        """Return the number of source columns, before categories become features of their own.
+
+        It is at least the number of the existing store; svmlight files may have more.
+
+        Raises
+        ------
+        InputError
+            If the source has more columns than an existing store whose columns have names or
+            categories.
+        """
         like, n_raw = self.wanted.like, self.found.width - (self.found.index_base or 0)
         if like is None or like.n_raw is None:
             return n_raw
@@ -215,7 +253,20 @@ class StoreBuilder:
         return max(n_raw, like.n_raw)
 
     def _settle_transform(self, n_raw: int, labels: list[Label] | None) -> Transform:
-        """Settle columns, categories and layout; a scaling that must be measured comes later."""
+        """Settle columns, categories and layout; a scaling that must be measured comes later.
+
+        Parameters
+        ----------
+        n_raw : int
+            Number of source columns.
+        labels : list or None
+            Labels in code order; None: rows have targets.
+
+        Returns
+        -------
+        Transform
+            How rows as they were read become rows as they are stored.
+        """
         like, found, scale = self.wanted.like, self.found, self.wanted.choices.scale
         positive = labels[1] if labels and self.wanted.choices.positive is not None else None
         recode: dict[int, NDArray[np.int32]] = {}
@@ -255,7 +306,7 @@ class StoreBuilder:
         return Transform(preparation, recode, n_features, sparse, self._tuning.slice_bytes)
 
     def _plan_bytes(self, preparation: Preparation, n_features: int) -> dict[str, int]:
-        """Return the bytes of the features in the dense and in the sparse layout."""
+        """Return the bytes of the features in each layout, keyed "dense" and "sparse"."""
         rows, values = self.found.rows, self.found.nonzeros
         if not self.shape.sparse:
             centred = (
@@ -267,6 +318,7 @@ class StoreBuilder:
         return {"dense": size * rows * n_features, "sparse": (4 + size) * (values + rows)}
 
     def _check_disk(self, transform: Transform) -> None:
+        """Raise InputError if the disk has no room for the rest of the datasets."""
         wanted, rows = self.wanted, self.found.rows
         name = "sparse" if transform.sparse else "dense"
         parts = {
@@ -278,7 +330,16 @@ class StoreBuilder:
         check_disk(parts, wanted.path.parent, kept)
 
     def _is_sparse(self, preparation: Preparation, n_features: int) -> bool:
-        """Whether the datasets are stored as CSR."""
+        """Whether the datasets are stored as CSR.
+
+        The requested layout decides, else the layout of the existing store, else the bytes of both
+        layouts.
+
+        Raises
+        ------
+        InputError
+            If sparse rows are requested and the existing store's scaling subtracts an offset.
+        """
         wanted = self.wanted
         fills = preparation.makes_dense(self.shape.sparse)
         if wanted.choices.layout != "auto":
@@ -296,7 +357,12 @@ class StoreBuilder:
         return n_features > self._tuning.min_sparse_features and saves
 
     def _settle_fill(self, spilled: SpillReader, survey: RowCounts, transform: Transform) -> None:
-        """Compute the replacements of missing numbers, unless an earlier run has done so."""
+        """Add the replacements of missing numbers to the preparation of `transform`.
+
+        They are measured on the kept rows, unless an earlier run has recorded them in the journal.
+        Nothing
+        is done without imputation.
+        """
         how, preparation = self.wanted.choices.impute, transform.preparation
         if how is None:
             return
@@ -316,6 +382,11 @@ class StoreBuilder:
         self._note_fill(transform.preparation, known)
 
     def _note_fill(self, preparation: Preparation, known: dict[str, Any]) -> None:
+        """Add notes on the columns with missing numbers, and on what replaces them.
+
+        `known` holds "values" (the replacements) and "missing" (the counts), one of each numeric
+        column.
+        """
         names, what = preparation.names, _FILLS[self.wanted.choices.impute or ""]
         missing, values = np.array(known["missing"]), known["values"]
         columns = np.flatnonzero(missing)
@@ -333,7 +404,12 @@ class StoreBuilder:
     def _settle_scaling(
         self, spilled: SpillReader, survey: RowCounts, transform: Transform
     ) -> None:
-        """Measure the scaling on the rows that are kept, unless an earlier run has done so."""
+        """Add a "standard" or "minmax" scaling to the preparation of `transform`.
+
+        It is measured on the rows that are not held out, unless an earlier run has recorded it in
+        the
+        journal. Other scalings need no measurement, and nothing is done for them.
+        """
         scale = self.wanted.choices.scale
         if scale not in ("standard", "minmax"):
             return
@@ -357,6 +433,7 @@ class StoreBuilder:
         transform.preparation = replace(preparation, scaling=scale, **known)
 
     def _note_counts(self, transform: Transform) -> None:
+        """Add notes on unseen categories, rows without labels, and features stored as float64."""
         found, like = self.found, self.wanted.like
         for c, count in sorted(found.unseen.items()):
             name = f"{like.names[c]!r}" if like and like.names else f"number {c}"
@@ -430,6 +507,7 @@ class StoreBuilder:
             )
 
     def _make_writer(self, path: Path, rows: int, transform: Transform) -> DatasetWriter:
+        """Return the writer of a dataset of `rows` rows at `path`, which may be partly written."""
         planned = self.planned["sparse" if transform.sparse else "dense"]
         shard_rows, chunk_rows = row_grid(rows, planned // self.found.rows)
         return DatasetWriter(
@@ -457,6 +535,7 @@ class StoreBuilder:
         )
 
     def _is_float64(self, preparation: Preparation) -> bool:
+        """Whether features are stored as float64: float32 is too coarse even after scaling."""
         # Scaled features are near 0 and of size 1: float32 holds them accurately.
         name = preparation.scaling if preparation.scaling != "none" else self.wanted.choices.scale
         return self.shape.wide and (name == "none" or name.startswith("divide"))
@@ -469,21 +548,43 @@ class StoreBuilder:
     def _finish(
         self, side: int, rows: int, transform: Transform, profile: dict[str, Any] | None
     ) -> Dataset:
+        """Give a written dataset its final name, and return it.
+
+        Parameters
+        ----------
+        side : int
+            0: the main dataset; 1: the hold-out.
+        rows : int
+            Its number of rows.
+        transform : Transform
+            How its rows were made.
+        profile : dict or None
+            Statistics of its columns, for the manifest.
+        """
         path = self.wanted.paths[side]
         if not unfinished_path(path).exists():  # an earlier run has finished this dataset
             return Dataset.open(path)
         return self._make_writer(path, rows, transform).finish(profile)
 
     def _make_profiles(self, transform: Transform, sides: int) -> list[TableProfile]:
+        """Return an empty profile for each dataset; no profiles if rows are sparse or very wide.
+
+        `sides` is the number of datasets.
+        """
         n_raw = transform.preparation.n_raw or 0
         if self.shape.sparse or not 0 < n_raw <= self._tuning.max_profile_columns:
             return []
         return [TableProfile(transform.preparation) for _ in range(sides)]
 
     def _make_counter(self, phase: str) -> Callable[[int], None]:
+        """Return a function that reports the progress of `phase` ("measure" or "write").
+
+        The function takes a number of rows, and reports the sum of the rows so far.
+        """
         done = 0
 
         def count(rows: int) -> None:
+            """Add `rows` to the rows done, and report them."""
             nonlocal done
             done += rows
             self._report({"phase": phase, "rows": done, "rows_total": self.found.rows})
@@ -492,14 +593,33 @@ class StoreBuilder:
 
 
 def _join_first(names: list[str], mark: str = ", ") -> str:
-    """Return the first names as one text, with three dots if there are more."""
+    """Return the first `MAX_NAMED` names as one text, with three dots if there are more.
+
+    `mark` stands between the names.
+    """
     return mark.join([*names[:MAX_NAMED], "..."] if len(names) > MAX_NAMED else names)
 
 
 def _expand_to_features(
     preparation: Preparation, offset: NDArray[Any] | None, factor: NDArray[Any]
 ) -> tuple[NDArray[Any] | None, NDArray[Any]]:
-    """Return offset and factor of all features, given the values of the numeric columns."""
+    """Return offset and factor of all features, given the values of the numeric columns.
+
+    Features of categories get offset 0 and factor 1.
+
+    Parameters
+    ----------
+    preparation : Preparation
+        Says which feature each numeric column becomes.
+    offset : array (numeric columns,) or None
+        None: there is no offset, and None is returned for it.
+    factor : array (numeric columns,)
+
+    Returns
+    -------
+    offset : array (features,) or None
+    factor : array (features,)
+    """
     at = preparation.places[preparation.numeric_columns]
     every = np.ones(preparation.n_features or 0)
     every[at] = factor
@@ -510,6 +630,17 @@ def _expand_to_features(
 
 
 def _check_labels(labels: list[Label], codes: NDArray[np.int32], kept: NDArray[np.int64]) -> None:
+    """Raise InputError if the rows that are not held out have fewer than two labels.
+
+    Parameters
+    ----------
+    labels : list
+        Labels in code order.
+    codes : int32 array (raw labels,)
+        Final code of each raw label.
+    kept : int64 array (raw labels,)
+        Number of rows with each raw label that are not held out.
+    """
     counts = np.bincount(codes, weights=kept, minlength=len(labels))
     present = np.flatnonzero(counts)
     if len(present) < 2:

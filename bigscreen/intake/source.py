@@ -25,6 +25,7 @@ from bigscreen.intake.readers.svmlight import SvmlightReader
 from bigscreen.intake.readers.text import not_a_truth_error
 
 Where = Callable[[int], str]
+"""A function that names the place of the i-th row of a block in the source, for errors."""
 
 _NUMBER_WITH_UNIT = re.compile(r"[^\w\s]?\s?-?\d[\d.,' ]*\s?(?:[^\W\d]{1,4}|[^\w\s])?[23²³]?")
 """Matches a number with a currency or a unit: $1,200.50, 45.5 kg, 12%."""
@@ -37,13 +38,15 @@ class DistinctLimits:
     Attributes
     ----------
     max_labels : int
-        Refuse more labels, unless `max_kinds` allows them.
+        Refuse more distinct labels, unless the option `max_kinds` of `ingest` allows them.
     max_raw_labels : int
-        Refuse more labels while reading, whatever the options.
+        Refuse more distinct labels while reading, whatever the options.
     max_kinds : int
-        Refuse a text column with more categories, unless `max_kinds` allows them.
+        Refuse a text column with more categories, unless the option `max_kinds` of `ingest` allows
+        them.
     min_kinds : int
-        Accept this many categories for any number of rows; beyond it, at most one for ten rows.
+        Accept this many categories of a text column for any number of rows; beyond it, accept at
+        most one category for ten rows.
     """
 
     max_labels: int = 200
@@ -79,6 +82,8 @@ class ReadState:
         Whether any number was rounded to float32.
     index_base : int or None
         Index of the first column as written in svmlight files; None if there are no such files.
+    finished : bool
+        Whether all requested rows were read.
     unseen : dict of int to int
         For each categorical column, how many values were not among the given categories.
     unknown : dict of int to int
@@ -118,10 +123,36 @@ class ReadState:
 
 @dataclass(frozen=True)
 class BlockShape:
-    """Properties of the first block that all later blocks must share.
+    """Properties of the first block of rows that all later blocks must share.
 
-    `spread` holds the spread of each column, if rows are dense and float32: it tells for later
-    blocks whether float32 makes a column coarse.
+    Attributes
+    ----------
+    sparse : bool
+        Whether rows are CSR.
+    width : int or None
+        Number of columns of dense rows; None for CSR.
+    weighted : bool
+        Whether rows have sample weights.
+    names : list of str or None
+        Names of the columns.
+    categorical : list of int
+        Columns that hold category codes.
+    bits, rows_per_bucket : int
+        Arguments of `Order`, which assigns rows to buckets.
+    wide : bool
+        Whether features are float64.
+    dates : dict of str to str
+        Date columns (column numbers as texts, for JSON), and the format of each.
+    hashed : dict of str to int
+        Columns of hashed texts (column numbers as texts), and the bits of each hash.
+    left_out, index_names : list of str
+        See `ColumnRoles`.
+    spread : list of float or None
+        Spread of each column in the first block; None if rows are sparse or float64. It tells for
+        later
+        blocks whether float32 makes a column coarse.
+    truths : list of int
+        Columns of truth values.
     """
 
     sparse: bool
@@ -141,21 +172,24 @@ class BlockShape:
 
 
 class BlockChecker:
-    """Checks blocks, and replaces labels and category codes of a reader by codes for all sources.
+    """Checks blocks, and replaces a reader's labels and category codes by codes for all sources.
 
     Parameters
     ----------
     found : ReadState
         Updated: labels, categories and counts grow.
     shape : BlockShape
+        Properties that every block must have.
     like : Preparation or None
         Existing columns, categories and labels that the blocks must match.
     choices : Choices
+        Options of `ingest`: whether rows have targets, whether values may be missing, and limits.
     """
 
     def __init__(
         self, found: ReadState, shape: BlockShape, like: Preparation | None, choices: Choices
     ) -> None:
+        """Take over the labels and categories that earlier blocks have shown, in `found`."""
         self.found, self.shape, self.like, self.choices = found, shape, like, choices
         self._labels = LabelEncoder(found.labels)
         self._codes = {
@@ -179,6 +213,24 @@ class BlockChecker:
     ) -> tuple[Features, NDArray[Any]]:
         """Return the features with category codes for all sources, and raw label codes or targets.
 
+        Parameters
+        ----------
+        X : dense or CSR array (rows, d)
+            Features, with the category codes of the reader.
+        y : array (rows,) or None
+            Labels or targets, as they were read.
+        weight : array (rows,) or None
+        reader : Reader
+            The source of the block.
+        where : callable
+            ``where(i)`` names the place of the i-th row, for errors.
+
+        Returns
+        -------
+        X : dense or CSR array (rows, d)
+        y : int32 array (rows,), or float64 array (rows,) of targets
+            -1 or NaN if the label or target is missing.
+
         Raises
         ------
         InputError
@@ -194,9 +246,9 @@ class BlockChecker:
         return X, y
 
     def _recode_blank_columns(self, X: Features, reader: Reader) -> Features:
-        """Return X with columns recoded that are blank here and text in another source.
+        """Return X with columns recoded that have no value here and are text in another source.
 
-        Their values become the category `MISSING_CATEGORY`.
+        Their missing values become the category `MISSING_CATEGORY`.
         """
         blank = reader.blank & {*self.shape.categorical}
         if self.like is not None or not blank or issparse(X) or X.shape[1] != self.shape.width:
@@ -211,7 +263,10 @@ class BlockChecker:
     def _check(
         self, X: Features, weight: NDArray[Any] | None, reader: Reader, where: Where
     ) -> None:
-        """Refuse a block that does not match earlier blocks, or the existing store."""
+        """Refuse a block that does not match earlier blocks, or the existing store.
+
+        See `admit` for the parameters.
+        """
         shape, like = self.shape, self.like
         if issparse(X) != shape.sparse:
             raise InputError(f"{where(0)}: sparse and dense rows cannot go into one store.")
@@ -254,6 +309,7 @@ class BlockChecker:
             self._check_width(X, like.n_raw, reader, where)
 
     def _check_width(self, X: Features, n_raw: int, reader: Reader, where: Where) -> None:
+        """Refuse rows whose columns do not match the `n_raw` columns of the existing store."""
         if not isinstance(X, csr_array):
             if X.shape[1] != n_raw:
                 raise InputError(
@@ -272,7 +328,10 @@ class BlockChecker:
             )
 
     def _recode_categories(self, X: Features, reader: Reader) -> Features:
-        """Replace the category codes of the reader by the codes for all sources."""
+        """Return X with the category codes of the reader replaced by the codes for all sources.
+
+        A category that the existing store lacks becomes -1 and is counted in `found.unseen`.
+        """
         X = X.copy()
         for c, texts in reader.categories.items():
             table = self._tables.get(c, np.empty(0, np.int32))
@@ -295,7 +354,10 @@ class BlockChecker:
         return X
 
     def finish(self, reader: Reader) -> None:
-        """Refuse columns with too many categories for the number of rows, after the last row."""
+        """Refuse columns with too many categories for the number of rows, after the last row.
+
+        `reader` is the last source; it names the columns in the error.
+        """
         if self.choices.max_kinds is None:
             rows = self.found.rows
             for c, kinds in self.found.categories.items():
@@ -303,6 +365,10 @@ class BlockChecker:
                 self._check_kinds(c, max(rows // 10, LIMITS.min_kinds), why, reader)
 
     def _check_kinds(self, c: int, most: int, why: str, reader: Reader) -> None:
+        """Refuse column `c` if it has more than `most` categories; `why` says so in the error.
+
+        Hashed columns, and columns of an existing store, are not limited.
+        """
         hashed = str(c) in self.shape.hashed
         if self.like is not None or hashed or len(self.found.categories[c]) <= most:
             return
@@ -320,7 +386,10 @@ class BlockChecker:
     def _encode_labels(
         self, y: NDArray[Any] | None, rows: int, where: Where
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the label code or the target of each row, and a mask of missing ones."""
+        """Return the raw label code or the target of each row, and a mask of missing ones.
+
+        A raw code counts labels in order of first appearance. Both arrays have the shape (rows,).
+        """
         if not self.choices.regression:
             codes = self._labels.encode(y, rows, where)
             missing = codes < 0
@@ -332,6 +401,10 @@ class BlockChecker:
         return targets, np.isnan(targets)
 
     def _check_missing(self, missing: NDArray[np.bool_], where: Where) -> None:
+        """Count the rows without label or target; refuse them unless there is an existing store.
+
+        `missing` is their mask, (rows,).
+        """
         self.found.unlabelled += int(np.count_nonzero(missing))
         if self.like is None and missing.any():
             what, ask = (
@@ -344,7 +417,11 @@ class BlockChecker:
             )
 
     def _count_unknown(self, codes: NDArray[Any]) -> None:
-        """Count labels that the existing store lacks: a model predicts such rows nevertheless."""
+        """Count labels that the existing store lacks, in `found.unknown`.
+
+        Such rows are kept: a model predicts them nevertheless. `codes` are raw label codes,
+        (rows,).
+        """
         like = self.like
         if like is None or not like.labels:
             return
@@ -358,9 +435,11 @@ class BlockChecker:
 
 
 REST = "rest"
+"""Label of all rows without the label `positive`, if that option is given."""
 
 
 def _quote_name(c: int, reader: Reader) -> str:
+    """Return the name of feature `c` in quotes; "number c" if columns have no names."""
     return repr(reader.names[c]) if reader.names else f"number {c}"
 
 
@@ -387,6 +466,14 @@ class LabelEncoder:
         self, y: NDArray[Any] | None, rows: int, where: Callable[[int], str]
     ) -> NDArray[Any]:
         """Return the raw code of each label, int32 (rows,); -1 for a missing label.
+
+        Parameters
+        ----------
+        y : array (rows,) or (rows, 1), or None
+            Labels; None: all are missing.
+        rows : int
+        where : callable
+            ``where(i)`` names the place of the i-th row, for errors.
 
         Raises
         ------
@@ -422,6 +509,7 @@ class LabelEncoder:
         return codes
 
     def _code(self, value: Any) -> int:
+        """Return the code of one label, a new code if it is new; -1 if the label is missing."""
         label = plain_label(value)
         if label is None:
             return -1
@@ -440,8 +528,10 @@ def match_labels(values: list[Label], labels: list[Label], positive: Label | Non
     ----------
     values : list
         Raw labels.
-    labels, positive
-        As in `Preparation`; with `positive` every other label counts as the rest.
+    labels : list
+        Labels of the earlier store, in code order.
+    positive : label or None
+        If given, it has code 1, and every other label has code 0.
     """
     if positive is not None:
         wanted = plain_label(positive)
@@ -475,6 +565,21 @@ def settle_labels(
 
     Labels are sorted: as numbers if all are numbers, else as texts. If all are truth values, they
     are 0 and 1: see `normalise_truths`.
+
+    Parameters
+    ----------
+    values : list
+        Distinct raw labels, in order of first appearance.
+    positive : label or None
+        If given, the labels are `REST` (code 0) and this one (code 1).
+    least, most : int
+        Accepted number of labels; `most` holds without `positive` only.
+
+    Returns
+    -------
+    labels : list
+        In code order.
+    codes : int32 array (raw labels,)
 
     Raises
     ------

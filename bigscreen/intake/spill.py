@@ -24,14 +24,18 @@ from bigscreen.files.sealed import CHECKSUM, Damaged, seal, unseal
 from bigscreen.intake.tuning import TUNING, IngestTuning
 
 RECORD = np.dtype([("row", "<i8"), ("nnz", "<i8"), ("weight", "<f8"), ("y", "<f8")])
+"""A row in the record file of a bucket: source row number, nonzeros (0 if dense), weight, label."""
+
 ENTRY = {kind: np.dtype([("index", "<i4"), ("value", kind)]) for kind in ("<f4", "<f8")}
+"""An entry of a sparse row in the value file of a bucket: column index and value."""
 
 
 def choose_bucket_bits(expected_bytes: int, tuning: IngestTuning = TUNING) -> int:
     """Return b so that 2**b buckets of `expected_bytes` have about `tuning.bucket_bytes` each.
 
-    The estimate may be far off, because a compressed source does not tell its size: small buckets
-    cost a few file handles, and large buckets are read back in parts.
+    The estimate `expected_bytes` may be far off, because a compressed source does not tell its
+    size:
+    small buckets cost a few file handles, and large buckets are read back in parts.
     """
     buckets = max(expected_bytes // tuning.bucket_bytes, 0)
     return min(buckets.bit_length(), tuning.max_bucket_bits)
@@ -62,7 +66,10 @@ class SpilledRows:
 
 @dataclass(frozen=True)
 class Part:
-    """A range of sort keys within a bucket, both ends inclusive."""
+    """A range of sort keys within a bucket, from `low` to `high`, both inclusive.
+
+    Its rows are sorted in memory at once. A row's sort key is a hash of its number: see `Order`.
+    """
 
     bucket: int
     low: int
@@ -77,6 +84,7 @@ class Spill:
     folder : Path
         Created if it does not exist.
     order : Order
+        Gives the sort key and the bucket of each row.
     width : int or None
         Columns of dense rows; None for CSR.
     lengths : dict of int to [int, int, int, int], optional
@@ -85,6 +93,13 @@ class Spill:
     wide : bool
         Whether values are float64 instead of float32.
     tuning : IngestTuning
+
+    Attributes
+    ----------
+    lengths : dict of int to list of int
+        As the parameter, after the last `flush`.
+    pending : int
+        Bytes of rows that were added since the last `flush`.
     """
 
     def __init__(
@@ -96,6 +111,7 @@ class Spill:
         wide: bool = False,
         tuning: IngestTuning = TUNING,
     ) -> None:
+        """Open the buckets of a folder, cut to the given lengths; other files there are deleted."""
         self.tuning = tuning
         self.real = "<f8" if wide else "<f4"
         self.folder, self.order, self.width = folder, order, width
@@ -107,7 +123,14 @@ class Spill:
         self._truncate_files()
 
     def append(self, record: NDArray[np.void], X: Features) -> None:
-        """Add rows to their buckets in memory; `flush` writes them to disk."""
+        """Add rows to their buckets in memory; `flush` writes them to disk.
+
+        Parameters
+        ----------
+        record : structured array of RECORD, (rows,)
+        X : dense or CSR array (rows, d)
+            Features; copied.
+        """
         buckets = self.order.buckets(self.order.keys(record["row"]))
         present, counts = np.unique(buckets, return_counts=True)
         # Copied even if all rows go into one bucket: the caller may overwrite X.
@@ -132,7 +155,20 @@ class Spill:
     def _flush_bucket(
         self, waiting: tuple[int, list[tuple[NDArray[Any], NDArray[Any]]]]
     ) -> tuple[int, list[int]]:
-        """Append rows to the files of a bucket; return its number, new lengths and checksums."""
+        """Append waiting rows to the files of a bucket.
+
+        Parameters
+        ----------
+        waiting : (int, list of (array, array))
+            Number of the bucket; records and values of the rows to append.
+
+        Returns
+        -------
+        int
+            Number of the bucket.
+        list of int
+            New lengths and checksums of its two files.
+        """
         bucket, pieces = waiting
         known = self.lengths.get(bucket, [0, 0, 0, 0])
         lengths, crcs = known[:2], known[2:]
@@ -197,6 +233,10 @@ class Spill:
         return SpilledRows(record, X).take(np.argsort(np.concatenate(keys)))
 
     def _read_slabs(self, bucket: int, n_features: int, index_base: int) -> Iterator[SpilledRows]:
+        """Yield the rows of a bucket in source order, in slabs of about `tuning.slab_bytes`.
+
+        See `read` for `n_features` and `index_base`.
+        """
         self._verify_bucket(bucket)
         of_records, of_values = self.lengths[bucket][:2]
         count = of_records // RECORD.itemsize
@@ -250,6 +290,10 @@ class Spill:
             os.truncate(file, length)
 
     def _values(self, X: Features, start: int, stop: int) -> NDArray[Any]:
+        """Return the features of rows `start` to ``stop - 1`` as the value file stores them.
+
+        Dense rows are an array (rows, d); of sparse rows, all entries are one array of ENTRY.
+        """
         if not isinstance(X, csr_array):
             return X[start:stop].astype(self.real, copy=False)
         first, last = int(X.indptr[start]), int(X.indptr[stop])
@@ -272,7 +316,7 @@ def stack_rows(parts: list[Features]) -> Features:
 
 
 def _extend_checksum(crc: int, pieces: list[NDArray[Any]]) -> int:
-    """Return the checksum of a file after `pieces` were appended, given the checksum before."""
+    """Return the crc32c of a file after `pieces` were appended; `crc` is the one before."""
     for piece in pieces:
         data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
         crc = google_crc32c.extend(crc, data)
@@ -280,7 +324,15 @@ def _extend_checksum(crc: int, pieces: list[NDArray[Any]]) -> int:
 
 
 def _append_durably(path: Path, length: int, pieces: list[NDArray[Any]]) -> int:
-    """Append pieces to a file with `length` valid bytes; return its new length once on disk."""
+    """Append arrays to a file, and return its new length once they are on disk.
+
+    Parameters
+    ----------
+    path : Path
+    length : int
+        Valid bytes of the file; bytes after them are cut off first.
+    pieces : list of array
+    """
     with open(path, "ab", buffering=0) as file:
         # A flush that failed half way (a full disk) may have left bytes that are not counted.
         file.truncate(length)
@@ -294,6 +346,7 @@ def _append_durably(path: Path, length: int, pieces: list[NDArray[Any]]) -> int:
 
 
 JOURNAL, LOCK = "journal.jsonl", "lock"
+"""Names of the journal and of its lock file in the folder of an ingest."""
 
 
 class Journal:
@@ -324,6 +377,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, job: dict[str, Any], anew: bool = False) -> None:
+        """Lock the folder, read the records of earlier runs of this job, or begin a new journal."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._lock = open(folder / LOCK, "w")  # noqa: SIM115 (until `close`)
@@ -346,6 +400,10 @@ class Journal:
             raise
 
     def _recover(self, job: dict[str, Any], anew: bool) -> None:
+        """Read the records of earlier runs into `lines`, or begin anew; see the class for errors.
+
+        The last line is cut off if it was not written to its end.
+        """
         self._file.seek(0)
         text = self._file.read()
         # A line without an end was being written when the process died: it does not count.
@@ -382,6 +440,7 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def _parse_line(self, text: bytes) -> dict[str, Any]:
+        """Return a record without its checksums; raise Damaged if it is not the next one."""
         # Records of older versions have no checksum; after one with a checksum all have one.
         line = unseal(text, needed=self._last is not None)
         if line.pop("after", None) != self._last:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class IngestTuning:
-    """Sizes that trade memory and files against time; the rows of the dataset depend on few.
+    """Sizes that trade memory and files against time; the stored rows depend on few of them.
+
+    A bucket is a file of rows in the order they were read; a part is a range of sort keys within a
+    bucket, which is sorted in memory.
 
     Attributes
     ----------
@@ -17,15 +20,15 @@ class IngestTuning:
     unknown_bytes : int
         Expected bytes of rows if the size of a source is unknown.
     checkpoint_bytes : int
-        Write the rows read so far to disk once they take this many bytes.
+        Write the rows read since the last write to disk once they take this many bytes.
     checkpoint_seconds : float
-        Write the rows read so far to disk after this many seconds.
+        Write the rows read since the last write to disk after this many seconds.
     max_listed_rows : int
-        List the places of at most this many dropped rows.
+        List the places (file and line) of at most this many rows dropped for missing values.
     bucket_bytes : int
         Choose the number of buckets so that each has about this size.
     max_bucket_bits : int
-        Use at most ``2**max_bucket_bits`` buckets, whatever the expected size.
+        Use at most ``2**max_bucket_bits`` buckets, even if each is larger than `bucket_bytes`.
     flush_threads : int
         Threads that write buckets; they mostly wait for the disk.
     part_bytes : int
@@ -36,13 +39,15 @@ class IngestTuning:
         Transform and measure rows in slices of this many bytes. A scaling depends on it in the
         last digits of its sums.
     fill_sample_rows, fill_sample_bytes : int
-        Compute medians and commonest values from at most this many evenly spread rows, and bytes.
+        Compute medians and commonest values from at most this many evenly spread rows, which take
+        at most this many bytes as float64.
     min_sparse_features : int
         Never choose the sparse layout for this many features or fewer.
     max_sparse_fraction : float
-        Choose the sparse layout if it takes less than this fraction of the dense bytes.
+        Choose the sparse layout only if it takes less than this fraction of the bytes of the dense
+        layout.
     max_profile_columns : int
-        Tables with more columns than this have no profile.
+        Tables with more columns than this have no profile (statistics of each column).
     """
 
     text_growth: int = 4

@@ -29,6 +29,7 @@ class Transform:
     Attributes
     ----------
     preparation : Preparation
+        Columns, categories, fill values and scaling.
     recode : dict of int to int array
         For each categorical column, the final code of each code as it was read.
     n_features : int
@@ -36,7 +37,7 @@ class Transform:
     sparse : bool
         Whether the result is CSR.
     slice_bytes : int
-        See `IngestTuning`.
+        `slices` yields rows whose dense float64 features take at most this.
     """
 
     preparation: Preparation
@@ -46,7 +47,11 @@ class Transform:
     slice_bytes: int = TUNING.slice_bytes
 
     def slices(self, X: Features) -> Iterator[tuple[int, Features]]:
-        """Yield slices of X, small when stored, and the number of the first row of each."""
+        """Yield slices of the rows of X, and the number of the first row of each.
+
+        A stored slice takes at most `slice_bytes`; rows that are stored unchanged, or sparse, are
+        one slice.
+        """
         width = X.shape[1] if self.sparse else self.n_features
         whole = (issparse(X) and self.sparse) or self._is_identity(X)
         step = X.shape[0] if whole else max(self.slice_bytes // (8 * width), 1)
@@ -80,9 +85,11 @@ class RowCounts:
     Attributes
     ----------
     parts : list of Part
+        Ranges of sort keys that are sorted in memory one at a time, in stored order.
     sizes : int64 array, (parts, 2)
+        Kept and held-out rows of each part.
     labels : int64 array, (2, raw labels)
-        Empty if rows have targets.
+        Kept and held-out rows with each raw label. Empty if rows have targets.
     """
 
     parts: list[Part]
@@ -91,7 +98,17 @@ class RowCounts:
 
     @classmethod
     def of(cls, spill: Spill, holdout: Holdout, n_labels: int) -> RowCounts:
-        """Return the counts of a spill; only its records are read, not its values."""
+        """Return the counts of a spill; only its records are read, not its features.
+
+        Parameters
+        ----------
+        spill : Spill
+            All rows, in bucket files.
+        holdout : Holdout
+            Says which rows are held out.
+        n_labels : int
+            Number of raw labels; 0 if rows have targets.
+        """
         parts = spill.parts()
         sizes = np.zeros((len(parts), 2), np.int64)
         labels = np.zeros((2, n_labels), np.int64)
@@ -109,7 +126,10 @@ class RowCounts:
         return cls(parts, sizes, labels)
 
     def kept(self, spilled: SpillReader) -> Iterator[tuple[SpilledRows | None, NDArray[np.int64]]]:
-        """Yield the kept rows of each part (None if it has none), and its two row counts."""
+        """Yield for each part its kept rows and its two row counts (kept, held out).
+
+        The rows are None if the part has no kept row; `spilled` reads and sorts the others.
+        """
         some = (part for part, sizes in zip(self.parts, self.sizes, strict=True) if sizes[0])
         read = iter(spilled.read(some))
         for sizes in self.sizes:
@@ -120,8 +140,20 @@ class RowCounts:
 class SpillReader:
     """A spill, and how its parts are sorted and split into kept rows and held-out rows.
 
-    ``anywhere`` maps the sorting over parts, perhaps in other processes; ``each`` maps the
-    transform over rows in this process.
+    Attributes
+    ----------
+    spill : Spill
+        All rows, in bucket files.
+    holdout : Holdout
+        Says which rows are held out.
+    n_raw : int
+        Number of source columns.
+    index_base : int
+        Subtracted from the column indices of sparse rows.
+    each : callable
+        Applies the transform to slices of rows, in this process.
+    anywhere : callable
+        Applies the sorting to parts, perhaps in other processes.
     """
 
     spill: Spill
@@ -137,6 +169,7 @@ class SpillReader:
         return self.anywhere(bare._read, parts)
 
     def _read(self, part: Part) -> list[SpilledRows]:
+        """Return the kept rows and the held-out rows of a part, sorted by their keys."""
         rows = self.spill.read(part, self.n_raw, self.index_base)
         held = self.holdout.mask(rows.record["row"])
         if not held.any():
@@ -147,15 +180,26 @@ class SpillReader:
 def measure_moments(
     spilled: SpillReader, survey: RowCounts, transform: Transform, report: Callable[[int], None]
 ) -> Moments:
-    """Return the moments of the numeric columns over the kept rows.
+    """Return the moments of the numeric columns over the kept rows, for a scaling.
 
-    Dense rows are measured as they were read, so that both layouts get the same scaling. `report`
-    is called with the number of rows that were read.
+    Dense rows are measured as they were read, so that both layouts get the same scaling.
+
+    Parameters
+    ----------
+    spilled : SpillReader
+        Reads and sorts the rows.
+    survey : RowCounts
+        Parts of the spill, and their row counts.
+    transform : Transform
+        Fills missing numbers and, if rows are sparse, recodes them.
+    report : callable
+        Called with the number of rows of each part that was read.
     """
     numeric = transform.preparation.numeric_columns
     moments = Moments(len(numeric))
 
     def pieces() -> Iterator[Features]:
+        """Yield the numeric columns of the kept rows, part by part."""
         for rows, sizes in survey.kept(spilled):
             if rows is not None:
                 X = rows.X
@@ -176,7 +220,13 @@ def measure_moments(
 
 @dataclass(frozen=True)
 class Fill:
-    """Replacement of missing numbers for each numeric column, and how many are missing."""
+    """Replacement of missing numbers for each numeric column, and how many are missing.
+
+    Attributes
+    ----------
+    values : float64 array (numeric columns,)
+    missing : int64 array (numeric columns,)
+    """
 
     values: NDArray[np.float64]
     missing: NDArray[np.int64]
@@ -189,10 +239,15 @@ def measure_fill(
 
     Parameters
     ----------
+    spilled : SpillReader
+        Reads and sorts the rows.
+    survey : RowCounts
+        Parts of the spill, and their row counts.
     how : {"mean", "median", "most-frequent", "zero"}
         The mean is taken over all kept rows, the median and the commonest value over at most
-        100,000 of them. A column without any value gets 0.
-    numeric : int64 (columns,)
+        `IngestTuning.fill_sample_rows` of them. A column without any value gets 0.
+    numeric : int64 array (columns,)
+        Numbers of the numeric columns.
     """
     rows = int(survey.sizes[:, 0].sum())
     tuning = spilled.spill.tuning
@@ -219,13 +274,13 @@ def measure_fill(
 
 
 def _find_most_frequent(values: NDArray[np.float64]) -> float:
-    """Return the value that occurs most often; the smallest if several do."""
+    """Return the value that occurs most often in a nonempty array; the smallest if several do."""
     found, times = np.unique(values, return_counts=True)
     return float(found[np.argmax(times)])
 
 
 def _rebatch(pieces: Iterator[Features], size: int) -> Iterator[Features]:
-    """Yield the rows of all pieces in batches of `size` rows."""
+    """Yield the rows of all pieces in batches of `size` rows; the last batch may be smaller."""
     waiting: list[Features] = []
     held = 0
     for X in pieces:
@@ -242,13 +297,28 @@ def _rebatch(pieces: Iterator[Features], size: int) -> Iterator[Features]:
 
 
 def _slice_rows(X: Features, start: int, stop: int) -> Features:
+    """Return the rows `start` to ``stop - 1`` of a dense or CSR array."""
     return csr_slice(X, start, stop) if isinstance(X, csr_array) else X[start:stop]
 
 
 class _ChunkFiller:
-    """Collects rows into the chunks of a dataset; full chunks are written in the background."""
+    """Collects rows into the chunks of a dataset; full chunks are written in the background.
+
+    Parameters
+    ----------
+    writer : DatasetWriter
+        Chunks at the start of the dataset that it has already written are skipped.
+    pool : ThreadPoolExecutor
+        Its threads write the chunks.
+
+    Attributes
+    ----------
+    at : int
+        Number of the first row that has neither been written nor added.
+    """
 
     def __init__(self, writer: DatasetWriter, pool: ThreadPoolExecutor) -> None:
+        """Begin at the first chunk that `writer` has not written."""
         self.writer, self._pool = writer, pool
         done = (k for k in range(writer.n_chunks) if not writer.is_written(k))
         self._next = next(done, writer.n_chunks)
@@ -260,7 +330,19 @@ class _ChunkFiller:
     def add(
         self, first: int, X: Features, y: NDArray[Any], weight: NDArray[Any], ids: NDArray[Any]
     ) -> None:
-        """Add the rows of the dataset from number `first` on; rows already stored are skipped."""
+        """Add the rows of the dataset from number `first` on; rows already stored are skipped.
+
+        Parameters
+        ----------
+        first : int
+            Number in the dataset of the first row given.
+        X : dense or CSR array (rows, features)
+        y : array (rows,)
+            Final label codes, or targets.
+        weight : array (rows,)
+        ids : array (rows,)
+            Source row numbers.
+        """
         at = self.at - first
         while at < X.shape[0]:
             start, stop = self.writer.chunk(self._next)
@@ -279,6 +361,7 @@ class _ChunkFiller:
             self._writing.result()
 
     def _write(self) -> None:
+        """Begin to write the collected rows as the next chunk, once the one before is written."""
         self.finish()
         pieces = list(zip(*self._pieces, strict=True))
         arguments = self._next, pieces
@@ -286,6 +369,7 @@ class _ChunkFiller:
         self._next, self._pieces, self._held = self._next + 1, [], 0
 
     def _store(self, k: int, pieces: list[Any]) -> None:
+        """Write chunk `k`; `pieces` lists its features, labels, weights and source rows."""
         Xs, ys, weights, ids = pieces
         weight = np.concatenate(weights) if self.writer.layout.has_weights else None
         self.writer.write(k, stack_rows(list(Xs)), np.concatenate(ys), weight, np.concatenate(ids))
@@ -304,7 +388,12 @@ def write_datasets(
 
     Parameters
     ----------
-    spilled, survey, transform
+    spilled : SpillReader
+        Reads and sorts the rows.
+    survey : RowCounts
+        Parts of the spill, and their row counts.
+    transform : Transform
+        Turns rows as they were read into rows as they are stored.
     codes : int32 array, (raw labels,), or None
         Final label code of each raw code; None: rows have targets, stored unchanged.
     writers : list of DatasetWriter
@@ -341,7 +430,19 @@ def _read_unwritten(
 ) -> Iterator[tuple[list[int], list[int], list[SpilledRows]]]:
     """Yield for each part its first row number and row count in each dataset, and the rows.
 
-    A part whose rows are all written is not read, unless `every` part is needed.
+    A part whose rows are all written is not read, unless `every` is true; its list of rows is
+    empty.
+
+    Parameters
+    ----------
+    spilled : SpillReader
+        Reads and sorts the rows.
+    survey : RowCounts
+        Parts of the spill, and their row counts.
+    targets : list of _ChunkFiller
+        One for each dataset: the kept rows, then the held-out rows if there are any.
+    every : bool
+        Whether all parts are read.
     """
     sizes = survey.sizes
     ends, n = sizes.cumsum(axis=0), len(targets)
@@ -363,7 +464,23 @@ def _add_rows(
     transform: Transform,
     each: Each,
 ) -> None:
-    """Transform rows, and add them to a dataset from row number `first` on."""
+    """Transform rows of the spill, and add them to a dataset from row number `first` on.
+
+    Parameters
+    ----------
+    rows : SpilledRows
+        Rows as they were read.
+    y : array (rows,)
+        Their final label codes, or targets.
+    first : int
+        Number in the dataset of the first row.
+    target : _ChunkFiller
+        Collects the rows of the dataset.
+    transform : Transform
+        Turns rows as they were read into rows as they are stored.
+    each : callable
+        Applies the transform to slices of the rows.
+    """
     cut = list(transform.slices(rows.X))
     made = each(transform.apply, (piece for _, piece in cut))
     for (at, _), X in zip(cut, made, strict=True):
