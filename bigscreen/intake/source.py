@@ -419,7 +419,7 @@ class BlockChecker:
     def _count_unknown(self, codes: NDArray[Any]) -> None:
         """Count labels that the existing store lacks, in `found.unknown`.
 
-        Such rows are kept: a model predicts them nevertheless. `codes` are raw label codes,
+        Their rows are kept: a model predicts them nevertheless. `codes` are raw label codes,
         (rows,).
         """
         like = self.like
@@ -457,6 +457,7 @@ class LabelEncoder:
     def __init__(
         self, values: list[Label] | None = None, max_labels: int = LIMITS.max_raw_labels
     ) -> None:
+        """Give the labels in `values` the codes 0, 1, ...; new labels are appended to it."""
         self._max_labels = max_labels
         self.values: list[Label] = [] if values is None else values
         self._codes: dict[Any, int] = {value: code for code, value in enumerate(self.values)}

@@ -31,6 +31,7 @@ MAX_RECORD_BYTES = 128 << 20
 """Refuse a line longer than this, so that memory stays bounded for any file."""
 
 COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+"""Name endings of compressed files."""
 
 _COMPRESSIONS = {
     b"\x1f\x8b": "gzip",
@@ -43,6 +44,7 @@ _COMPRESSIONS = {
 _DECOMPRESSORS: dict[str | None, Callable[[BinaryIO], Any]] = {"xz": lzma.LZMAFile}
 """Decompressors for formats that pyarrow lacks, or reads at half the speed."""
 _DAMAGE_ERRORS: tuple[type[Exception], ...] = (EOFError, OSError, lzma.LZMAError)
+"""Exceptions that decompressors raise if a file is damaged or cut."""
 with suppress(ImportError):
     igzip = importlib.import_module("isal.igzip")
     _DECOMPRESSORS["gzip"] = lambda raw: igzip.IGzipFile(fileobj=raw, mode="rb")
@@ -85,6 +87,7 @@ class Block:
 
 
 def _name_picked(where: Callable[[int], str], rows: NDArray[np.int64], i: int) -> str:
+    """Return the place of the i-th picked row; `rows` are the numbers of all picked rows."""
     return where(int(rows[i]))
 
 
@@ -102,7 +105,8 @@ class Reader:
     sparse : bool
         Whether the blocks hold csr_array.
     anywhere : bool
-        Whether other processes can parse the pieces that `blocks` maps over with `each`.
+        Whether other processes can parse the pieces of the source; then the argument `each` of
+        `blocks` may apply the parser in other processes.
     identity : str or None
         Hash of data in memory, equal for equal content. None if equal content cannot be
         recognised: such an ingest cannot be resumed.
@@ -127,6 +131,7 @@ class Reader:
     identity: str | None = None
 
     def __init__(self) -> None:
+        """Begin without categories and without columns of other types than numbers."""
         self.left_out: list[str] = []
         self.index_names: list[str] = []
         self.categories: dict[int, list[str]] = {}
@@ -139,7 +144,9 @@ class Reader:
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on, in blocks of any size.
 
-        `each` maps the work that does not depend on earlier rows, for example over threads.
+        `each` applies the work that does not depend on earlier rows to pieces, in their order, for
+        example
+        in threads; it is `map`, or a function with the arguments of `map`.
         """
         raise NotImplementedError
 
@@ -149,7 +156,11 @@ class Reader:
 
 
 def try_parse(parse: Callable[[Any], Any], item: Any) -> tuple[Any, Any]:
-    """Return an item and its parsed form; None if parsing fails (it is repeated in order)."""
+    """Return an item and its parsed form, or None for that form if parsing fails.
+
+    The caller then parses the item again, in order, so that the first error of a file is raised.
+    FileChanged is raised at once.
+    """
     try:
         return item, parse(item)
     except FileChanged:
@@ -159,11 +170,15 @@ def try_parse(parse: Callable[[Any], Any], item: Any) -> tuple[Any, Any]:
 
 
 def name_rows(name: str, first: int) -> Callable[[int], str]:
-    """Return a function that names the i-th row from row number `first` on, for `Block.where`."""
+    """Return a function of i that names row number ``first + i`` of a source, for `Block.where`.
+
+    `name` is the source's name; "" for an array in memory.
+    """
     return partial(_name_row, f"{name}, row" if name else "row", first)
 
 
 def _name_row(row: str, first: int, i: int) -> str:
+    """Return the name of row ``first + i``; `row` is the text before the number."""
     return f"{row} {first + i}"
 
 
@@ -190,6 +205,7 @@ class Source:
     """
 
     def __init__(self, path: str | Place) -> None:
+        """Open the file, and choose the decompressor by its first bytes."""
         self.path = as_path(path)
         check_regular(self.path)
         if self.path.is_dir():
@@ -222,7 +238,14 @@ class Source:
     def read(self, size: int, step_bytes: int = 1 << 16) -> bytes:
         """Return the next `size` uncompressed bytes; fewer only at the end of the file.
 
-        It decompresses `step_bytes` at a time, so that an error locates damage that precisely.
+        It decompresses `step_bytes` at a time, so that an error names the damaged place to within
+        that
+        many bytes.
+
+        Raises
+        ------
+        InputError
+            If the file is cut or damaged.
         """
         parts: list[bytes] = []
         missing = size
@@ -299,13 +322,20 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def _ends_in_returns(head: bytes, source: Source) -> bool:
-    """Whether carriage returns end the lines of a text, judged by its first piece."""
+    """Whether carriage returns, not newlines, end the lines of a text, by its first piece.
+
+    Raises
+    ------
+    InputError
+        If the text is UTF-16.
+    """
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{source.path} is UTF-16 text: save it as UTF-8.")
     return b"\r" in head and b"\n" not in head
 
 
 def _empty_file_error(source: Source) -> InputError:
+    """Return the error for a file that holds no row."""
     return NoRows(f"{source.path} is empty: give a file with at least one row.")
 
 
@@ -320,7 +350,9 @@ class Span:
     Attributes
     ----------
     path : Place
+        A path or URL.
     start, stop : int
+        First byte of the range, and one past the last.
     state : (int, int or str)
         Size and time of the file, by which a changed file is recognised.
     first : bool
@@ -334,7 +366,9 @@ class Span:
     first: bool
 
     def read(self) -> tuple[bytes, int]:
-        """Return the lines, and the bytes of a line that is too long to be read to its end, or 0.
+        """Return the lines, and 0, or the number of bytes read of a line that is too long to read.
+
+        A line is too long beyond `MAX_RECORD_BYTES`; the lines before it are returned without it.
 
         Raises
         ------
@@ -362,7 +396,7 @@ class Span:
 
 
 def file_state(path: Place) -> tuple[int, int | str]:
-    """Return the size of a file, and its modification time or version."""
+    """Return the size of a file, and its modification time (of a URL: its version)."""
     if isinstance(path, RemotePath):
         return path.size(), path.mark()
     found = path.stat()
@@ -370,7 +404,7 @@ def file_state(path: Place) -> tuple[int, int | str]:
 
 
 def check_state(path: Place, state: tuple[int, int | str]) -> None:
-    """Raise OtherFile if a file has changed, or cannot be read any more."""
+    """Raise FileChanged if a file's size or time is not `state`, or it cannot be read any more."""
     try:
         found = file_state(path)
     except OSError as error:
@@ -384,22 +418,35 @@ def check_state(path: Place, state: tuple[int, int | str]) -> None:
 
 
 class Piece(NamedTuple):
-    """Whole lines of a text file, the bytes read of the next line, and the progress in the file."""
+    """Whole lines of a text file, the bytes read of the next line, and the progress in the file.
+
+    Attributes
+    ----------
+    text : bytes or Span
+        The lines, or where any process can read them.
+    begun : int
+        Bytes read of the line that follows them; 0 if `text` is a Span.
+    progress : (int, int)
+        Bytes of the file on disk read so far, and its size.
+    """
 
     text: bytes | Span
     begun: int
     progress: tuple[int, int]
 
     def read(self) -> tuple[bytes, int]:
-        """Return the lines, and the bytes read of the next line."""
+        """Return the lines, and the number of bytes read of the next line."""
         return (self.text, self.begun) if isinstance(self.text, bytes) else self.text.read()
 
 
 def read_line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
     """Yield the text of a file from byte `skip` on, cut at line ends; see `read_pieces`.
 
-    The pieces of an uncompressed file are spans, which any process can read. Next to a line that
-    is longer than a piece there are pieces without text. A record may continue in the next piece.
+    The pieces of an uncompressed file are spans, which any process can read. While a line is read
+    that
+    is longer than a piece, pieces without text are yielded. A record (a row with a quoted newline)
+    may
+    continue in the next piece.
     """
     if source.compressed:
         yield from _read_sequentially(source, skip)
@@ -423,7 +470,7 @@ def read_line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
 
 
 def _read_sequentially(source: Source, skip: int) -> Iterator[Piece]:
-    """Yield the text of a file as it is decompressed, one piece after the other."""
+    """Yield the text of a file from byte `skip` on, as it is decompressed, cut at line ends."""
     begun = b""
     for piece in _read_ahead(read_pieces(source)):
         piece, skip = piece[skip:], max(skip - len(piece), 0)
@@ -442,17 +489,25 @@ def _read_ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def name_lines(path: Place, lines: RowLines) -> Callable[[int], str]:
-    """Return a function that names the line of the i-th row, for `Block.where`."""
+    """Return a function that names the line of the i-th row, for `Block.where`.
+
+    `lines` holds the line number of each row of the file at `path`.
+    """
     return partial(_name_line, path, lines)
 
 
 def _name_line(path: Place, lines: RowLines, i: int) -> str:
+    """Return the file and line of the i-th row."""
     return f"{path}, line {lines[i]}"
 
 
 @dataclass
 class RowLines:
-    """Line number in which each row begins: ``numbers[i] + before``; all error places share it."""
+    """Line number in which each row begins: ``numbers[i] + before``.
+
+    `before` is the number of earlier lines: it is set once they are counted, and all functions that
+    name rows share this object.
+    """
 
     numbers: NDArray[np.int64]
     before: int = 0

@@ -38,8 +38,12 @@ _FORMATS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "Feather": (FeatherReader, (*_FRAME, "memory")),
 }
 _LOCAL_FORMATS = ("HDF5", "NPY", "NPZ", "IDX")
-_ALWAYS_GIVEN = ("zero_based", "like", "memory", "missing")
+"""Formats that are not read from a URL."""
 
+_ALWAYS_GIVEN = ("zero_based", "like", "memory", "missing")
+"""Options that `ingest` passes for every source; formats that have no use for them ignore them."""
+
+# Endings of the names of each format, in lower case.
 _SUFFIXES = {
     "svmlight": (".svm", ".libsvm", ".svmlight"),
     "table": (".csv", ".tsv"),
@@ -51,6 +55,7 @@ _SUFFIXES = {
     "Parquet": (".parquet", ".pq"),
     "Feather": (".feather", ".arrow"),
 }
+# Format of a file by its first bytes.
 _MAGIC = {
     b"\x89HDF": "HDF5",
     b"\x93NUM": "NPY",
@@ -60,6 +65,7 @@ _MAGIC = {
     b"\x00\x00": "IDX",
 }
 _ENTRY = re.compile(rb"\d+:[^\s:]+$")
+"""Matches an entry "index:value" of svmlight text."""
 
 
 def is_path(source: Any) -> bool:
@@ -129,6 +135,10 @@ def open_source(source: Any, **options: Any) -> Reader:
 
 
 def _refuse_options(given: dict[str, Any], known: tuple[str, ...], place: str) -> None:
+    """Raise InputError if an option is given that is not among the `known` ones of a source.
+
+    `place` names the source in the error.
+    """
     for key in given:
         if key not in known and key not in _ALWAYS_GIVEN:
             raise InputError(f"{place} cannot be read with the option {key}: leave it out.")
@@ -136,6 +146,8 @@ def _refuse_options(given: dict[str, Any], known: tuple[str, ...], place: str) -
 
 def detect_format(path: Place) -> str:
     """Return the format of a file: by its first bytes, then by its name, then by its lines.
+
+    The format is a key of `_FORMATS`, such as "svmlight" or "table".
 
     Raises
     ------
@@ -158,6 +170,7 @@ def detect_format(path: Place) -> str:
 
 
 def _looks_svmlight(head: bytes) -> bool:
+    """Whether the first bytes of a file are svmlight text: "label index:value ..."."""
     for line in head.splitlines()[:50]:
         tokens = line.split(b"#", 1)[0].split()
         if len(tokens) > 1:

@@ -25,10 +25,11 @@ class TypedReader(Reader):
     Parameters
     ----------
     columns : ColumnRoles
+        Positions of label, weight and features in the source.
     names : list of str or None
         Names of all columns of the source.
     kinds : mapping of int to Kind
-        Types of features; features without an entry hold numbers.
+        Types of features, by position among the features; features without an entry hold numbers.
     missing : Missing
         Marks of missing values, and whether features may be missing.
     closed : bool
@@ -43,6 +44,7 @@ class TypedReader(Reader):
         missing: Missing,
         closed: bool = False,
     ) -> None:
+        """Set names and types of the features, and make the encoder of each text or date column."""
         super().__init__()
         self.columns, self._kinds, self._missing, self._closed = columns, kinds, missing, closed
         self.left_out, self.index_names = columns.left_out, columns.index_names
@@ -55,7 +57,7 @@ class TypedReader(Reader):
         self._reset_encoders()
 
     def _reset_encoders(self) -> None:
-        """Reset the encoders: forget all categories that were learnt."""
+        """Make new encoders: all categories that were learnt from rows are forgotten."""
         missing = self._missing
         texts = {j: kind.how for j, kind in self._kinds.items() if kind.name == TEXT.name}
         self._coders: dict[int, Any] = {
@@ -67,7 +69,17 @@ class TypedReader(Reader):
         self.unseen = {j: 0 for j, known in texts.items() if known is not None}
 
     def _encode_texts(self, X: Any, texts: dict[int, Any], skip: int = 0) -> None:
-        """Encode the texts of each column; write the codes to X, without the first `skip` rows."""
+        """Encode the texts of each column; write the codes to X, without the first `skip` rows.
+
+        Parameters
+        ----------
+        X : float64 array (rows, d) or None
+            Features of the rows after the skipped ones; None if all rows are skipped.
+        texts : dict of int to Tokens or int32 array
+            For each text feature, its texts (or hashes) in all rows.
+        skip : int
+            Number of first rows that are encoded (they may have new categories) but not written.
+        """
         for j, found in texts.items():
             codes = self._coders[j].encode(found)
             if j in self.unseen:
