@@ -67,11 +67,17 @@ class Kernel:
     storable: ClassVar[bool] = True
 
     def diag(self, A: AnyRows) -> FloatArray:
-        """k(a, a) for every row of A: float64 (len A,)."""
+        """k(a, a) for every row of A: float64 (len A,).
+
+        All ones here; subclasses with other diagonal entries override it.
+        """
         return np.ones(count_rows(A))
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
-        """Upper bound of |k(a, b)| over all rows whose squared norms are at most these."""
+        """Upper bound of |k(a, b)| over rows a and b with squared norms of at most these.
+
+        1 here; subclasses with larger entries override it.
+        """
         return 1.0
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
@@ -96,7 +102,10 @@ class Kernel:
         raise NotImplementedError
 
     def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        """`entry_error` relative to |k(a, b)|; None if the error does not shrink with the entry."""
+        """Six standard deviations of the error of a float32 entry, divided by |k(a, b)|.
+
+        Arguments as in `entry_error`. None, as here, if an error does not shrink with its entry.
+        """
 
     def precision(self, max_sqnorm: float, d: int) -> type:
         """Choose the type of entries: float64 if float32 is too coarse or out of range.
@@ -107,6 +116,10 @@ class Kernel:
             Largest squared norm of a row.
         d : int
             Number of features.
+
+        Returns
+        -------
+        np.float32 or np.float64
         """
         error = self.entry_error(max_sqnorm, max_sqnorm, d)
         bound = self.bound(max_sqnorm, max_sqnorm)
@@ -169,7 +182,11 @@ class Kernel:
         return out
 
     def prepare(self, side: Operand) -> None:
-        """Prepare a right side for ``block``, so that threads that share it need not each do so."""
+        """Make now the copies of a right side that `block` would make at its first call.
+
+        So threads that share the right side need not each make them. Nothing here: subclasses
+        whose `block` needs copies (rounded, transposed or packed rows) override it.
+        """
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able record; `kernel_from_dict` reads it."""
@@ -178,7 +195,7 @@ class Kernel:
 
 
 def as_operand(A: AnyRows) -> Operand:
-    """Return the rows as an Operand."""
+    """Return the rows as an Operand: themselves if they are one, else a new one."""
     return A if isinstance(A, Operand) else Operand(A)
 
 
@@ -190,7 +207,7 @@ def count_rows(A: AnyRows) -> int:
 def output_array(
     A: AnyRows, B: Operand, out: NDArray[Any] | None, dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """Return the array to write a block to: `out` if given (it must fit), else a new one."""
+    """Return an array (len A, len B) for kernel entries: `out` if given (it must fit) or new."""
     shape = (count_rows(A), len(B))
     if out is None:
         return np.empty(shape, dtype=dtype)
@@ -200,15 +217,19 @@ def output_array(
 
 
 def check_vectors(V: FloatArray, B: Operand) -> None:
-    """Raise ValueError unless V has the shape (len(B), k)."""
+    """Raise ValueError unless V has the shape (len(B), k).
+
+    V holds k vectors to be multiplied with kernel entries, as in ``K(A, B) @ V``.
+    """
     if V.ndim != 2 or len(V) != len(B):
         raise ValueError(f"V must have shape ({len(B)}, k), not {V.shape}")
 
 
 def phi_norms(kernel: Kernel, rows: Operand) -> FloatArray:
-    """Upper bounds of ||phi(x)||: ``sqrt(k(x, x))``, or the root of the largest possible entry.
+    """Upper bounds of ||phi(x)|| for each row x, phi the kernel's feature map: float64 (rows,).
 
-    The second if the kernel is not positive semidefinite.
+    ``sqrt(k(x, x))``. If the kernel is not positive semidefinite there is no phi: the root of the
+    largest possible |entry| of rows as long as x is returned.
     """
     if kernel.psd:
         # A given kernel may be declared positive semidefinite and have a negative diagonal.
@@ -221,7 +242,8 @@ def product_error(sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> 
     """Error of a float32 inner product of d terms: six sigma of a random walk of d roundings.
 
     This is an estimate, not a bound: the worst-case bound (d in place of 2 sqrt(d)) is 13 times as
-    wide at 784 columns. The second term covers underflow.
+    wide at 784 columns. The second term covers underflow. ``sqnorm_a``: squared norms of left rows,
+    or the largest; ``max_sqnorm_b``: the largest of right rows; ``d``: terms of the product.
     """
     lost = d * FLOAT32_TINY * (1.0 + np.sqrt(sqnorm_a) + np.sqrt(max_sqnorm_b))
     return U32 * (2.0 * math.sqrt(d) + 2.0) * np.sqrt(sqnorm_a * max_sqnorm_b) + lost

@@ -40,6 +40,7 @@ class Slots:
     """
 
     def __init__(self, capacity: int, n_rows: int) -> None:
+        """Make slots that no row has yet, at most one for each row of the data."""
         self.capacity = min(capacity, n_rows)
         self.slot = np.full(n_rows, -1)
         self.owner = np.full(self.capacity, -1)
@@ -47,9 +48,9 @@ class Slots:
         self.clock = 0
 
     def use(self, row: int) -> tuple[int, bool]:
-        """Return the slot of one row, and whether the row already had it.
+        """Return the slot of one row, and whether the row had it before this call.
 
-        A row without a slot gets the least recently used one.
+        A row without a slot gets the least recently used one, which its owner loses.
         """
         self.clock += 1
         place = int(self.slot[row])
@@ -69,7 +70,11 @@ class Slots:
         self.capacity = len(self.owner)
 
     def assign(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give each of these rows a slot; return -1 for all of them if they exceed the capacity."""
+        """Give each of the rows ``ids`` (k,) a slot, and return the slots: int64 (k,).
+
+        Rows that have a slot keep it; the others get the least recently used slots. If there are
+        more rows than slots, none gets one, and -1 is returned for all.
+        """
         if len(ids) > self.capacity:
             return np.full(len(ids), -1)
         self.clock += 1
@@ -91,7 +96,7 @@ class KernelCache:
     ----------
     kernel : Kernel
     side : Operand
-        The rows i.
+        The rows i with which each cached row j of the data has an entry.
     capacity : int
         Number of slots.
     dtype : float32 or float64
@@ -102,7 +107,8 @@ class KernelCache:
 
     Attributes
     ----------
-    store : (slots, rows of side)
+    store : array (slots, rows of side) of ``dtype``
+        The entries; if ``padded``, with up to ROW_MULTIPLE more slots and rows, as padding.
     owner : int64 (slots,)
         The row j that each slot holds, -1 if it is empty.
     entries : int
@@ -112,6 +118,7 @@ class KernelCache:
     def __init__(
         self, kernel: Kernel, side: Operand, capacity: int, dtype: type, padded: bool = True
     ) -> None:
+        """Allocate the memory of the cache; no column is computed yet."""
         self.kernel, self.dtype, self.padded = kernel, dtype, padded
         self.side, self.rows = self._whole(side), len(side)
         # The system provides memory as columns fill it. BLAS writes multiples of ROW_MULTIPLE.
@@ -125,8 +132,17 @@ class KernelCache:
     ) -> None:
         """Add ``sum_j coef_j k(x_j, .)`` over these rows to the scores, in the order of the rows.
 
-        ``slots`` are the rows' slots in the cache, all -1 if they are not to be cached. A column of
-        another row in one of these slots is overwritten.
+        Columns that the cache lacks are computed, and stored in the given slots.
+
+        Parameters
+        ----------
+        rows : Operand of k rows, with ids
+        slots : int64 (k,)
+            The rows' slots in the cache (see `Slots.assign`): a column of another row there is
+            overwritten. All -1: do not store the columns.
+        coef : float64 (k,)
+        scores : float64 (rows of side,)
+            Updated.
         """
         assert rows.ids is not None
         for a in range(0, len(coef), CHUNK_COLUMNS):
@@ -149,7 +165,10 @@ class KernelCache:
             add_columns(self.store, places, coef[piece], scores)
 
     def compute_row(self, row: Operand, slot: int) -> NDArray[Any]:
-        """Compute the entries of one row into this slot, and return them."""
+        """Compute the entries of one row with all rows of the side into this slot, and return them.
+
+        ``row``: an Operand of one row, with its id.
+        """
         assert row.ids is not None
         self.owner[slot] = row.ids[0]
         self.entries += self.rows
@@ -160,7 +179,11 @@ class KernelCache:
     def _compute(
         self, rows: Operand, places: NDArray[np.int64], out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Compute the entries of the rows at these places with all rows of the side."""
+        """Compute the entries of the rows at these places with all rows of the side.
+
+        Returns an array (places padded to a ROW_MULTIPLE, rows of the side), within ``out`` or, if
+        None, this thread's buffer, which the next call overwrites.
+        """
         # Padded, so that a cached column and a recomputed one have the same bits.
         padded = pad_places(places)
         if out is None:
@@ -170,7 +193,7 @@ class KernelCache:
         return self.kernel.block(rows.X[padded], self.side, out=block, dtype=self.dtype)
 
     def _whole(self, side: Operand) -> Operand:
-        """Pad the rows to a ROW_MULTIPLE with copies of the first, if BLAS computes entries."""
+        """Return the rows, padded with copies of the first to a ROW_MULTIPLE if BLAS is used."""
         if (
             not self.padded
             or len(side) % ROW_MULTIPLE == 0
@@ -180,12 +203,12 @@ class KernelCache:
         return side.part(pad_places(np.arange(len(side))))
 
     def compact(self, side: Operand, keep: NDArray[np.int64], most: int = 0) -> None:
-        """Drop the entries of all rows of the side but ``keep``, and use the memory for more slots.
+        """Replace the side by some of its rows, and use the memory of the others for more slots.
 
         Parameters
         ----------
         side : Operand
-            The rows kept.
+            The rows of the present side that are kept.
         keep : int64
             Their places among the rows so far, ascending.
         most : int
@@ -208,9 +231,10 @@ class KernelCache:
 def squeeze(
     store: NDArray[Any], before: int, after: int, slots: NDArray[np.int64], keep: NDArray[np.int64]
 ) -> None:
-    """Keep the entries ``keep`` (ascending) of each slot, in place.
+    """Keep the entries ``keep`` (ascending) of each of these slots, and move the slots together.
 
-    Slots of ``before`` entries become slots of ``after`` entries.
+    ``store``: flat memory, in which slots of ``before`` entries become slots of ``after`` entries,
+    in place.
     """
     for slot in slots:
         for j in range(len(keep)):
@@ -221,7 +245,11 @@ def squeeze(
 def add_columns(
     store: NDArray[Any], slots: NDArray[np.int64], coef: FloatArray, scores: FloatArray
 ) -> None:
-    """Add ``sum_j coef_j store[slots_j]`` to the scores: float64 sums, four columns per sweep."""
+    """Add ``sum_j coef_j store[slots_j]`` to the scores (n,), which are float64.
+
+    Four columns are added per sweep over 1,024 scores at a time, so that these stay in the cache.
+    Entries of `store` beyond the first n of a slot are padding, and are not read.
+    """
     n, tile = len(scores), 1024
     sums = np.empty(tile)
     for a in range(0, n, tile):

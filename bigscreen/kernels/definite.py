@@ -21,6 +21,7 @@ from bigscreen.kernels.operand import Operand
 WITHOUT_PROOF = (
     "the fit ends at a stationary point of the dual, which may have others, and nothing is proved"
 )
+"""What a fit with a kernel that is not positive semidefinite lacks, for messages to the user."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class DefinitenessTuning:
 def check_definite(
     kernel: Precomputed | Custom, data: Any, tuning: DefinitenessTuning = DefinitenessTuning()
 ) -> Precomputed | Custom:
-    """Test a kernel on these rows, and return it with the result in its fields.
+    """Test whether a user's kernel is positive semidefinite, and return it with the result.
 
     Parameters
     ----------
@@ -65,7 +66,8 @@ def check_definite(
     Returns
     -------
     Precomputed or Custom
-        ``psd`` is False if the rows disprove it; ``known`` describes the test and its result.
+        The kernel with new fields: ``psd`` is False if the rows disprove it, ``known`` describes
+        the test and its result, ``largest`` is the largest tested |entry| if ``psd`` is False.
 
     Raises
     ------
@@ -95,7 +97,10 @@ def check_definite(
 
 
 def _check_symmetric(K: NDArray[np.float64], ids: NDArray[np.int64], tol: float) -> None:
-    """Raise InputError if entries (i, j) and (j, i) differ by more than `tol`."""
+    """Raise InputError if entries (i, j) and (j, i) of K differ by more than `tol`.
+
+    ``ids``: the rows' numbers in the data, for the message.
+    """
     off = np.abs(K - K.T)
     i, j = np.unravel_index(int(np.argmax(off)), off.shape)
     if not off[i, j] <= tol:
@@ -106,7 +111,11 @@ def _check_symmetric(K: NDArray[np.float64], ids: NDArray[np.int64], tol: float)
 
 
 def _find_fault(K: NDArray[np.float64], ids: NDArray[np.int64], slack: float) -> str | None:
-    """Say why a symmetric matrix is not positive semidefinite; None if it is, up to rounding."""
+    """Say why a symmetric matrix is not positive semidefinite; None if it is, up to rounding.
+
+    ``ids``: the rows' numbers in the data, for the text. Eigenvalues above ``-slack`` count as
+    rounding.
+    """
     n = len(K)
     diag = np.diagonal(K)
     k = int(np.argmin(diag))

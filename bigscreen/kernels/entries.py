@@ -41,6 +41,7 @@ class TileTuning:
 
 
 TILES = TileTuning()
+"""The sizes of tiles that all kernels use."""
 
 
 def pad_places(places: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -49,17 +50,20 @@ def pad_places(places: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class LinearTerms(NamedTuple):
-    """Constants of a linear kernel: none."""
+    """Constants of a linear kernel, for compiled code: none, its entry is the product itself."""
 
 
 class RbfTerms(NamedTuple):
-    """Constants of an RBF kernel: the factor of the squared distance in the exponent."""
+    """Constants of an RBF kernel, for compiled code: ``scale`` is ``2 gamma log2(e)``.
+
+    The entry is 2 to the power of ``-scale ||a - b||^2 / 2``.
+    """
 
     scale: float
 
 
 class PolynomialTerms(NamedTuple):
-    """Constants of a polynomial kernel."""
+    """Constants of a polynomial kernel ``(scale <a, b> + shift)^degree``, for compiled code."""
 
     scale: float
     shift: float
@@ -67,28 +71,42 @@ class PolynomialTerms(NamedTuple):
 
 
 class LaplacianTerms(NamedTuple):
-    """Constants of a Laplacian kernel: the factor of the distance in the exponent."""
+    """Constants of a Laplacian kernel, for compiled code: ``scale`` is ``-gamma log2(e)``.
+
+    The entry is 2 to the power of ``scale ||a - b||_1``.
+    """
 
     scale: float
 
 
 class SigmoidTerms(NamedTuple):
-    """Constants of a sigmoid kernel."""
+    """Constants of a sigmoid kernel ``tanh(scale <a, b> + shift)``, for compiled code."""
 
     scale: float
     shift: float
 
 
 def entry(terms: Any, value: float, half_a: float, half_b: float) -> float:
-    """Turn the value of a pair of rows (see `tiles`) into a kernel entry, in compiled code."""
+    """Turn the value of a pair of rows into a kernel entry, in compiled code.
+
+    ``terms``: the kernel's constants, whose type chooses the kernel. ``value``: the product or
+    distance that `tiles` computes. ``half_a``, ``half_b``: half the squared norms of the two rows,
+    used by RBF kernels only.
+    """
     raise NotImplementedError
 
 
 def entry_of(constants: type) -> Callable[[F], F]:
-    """Decorate a function to be compiled as `entry` for kernel constants of this type."""
+    """Make a decorator: its function is compiled as `entry` for kernel constants of this type.
+
+    ``constants``: the named tuple class, for example `RbfTerms`.
+    """
 
     def register(function: F) -> F:
+        """Register the function as the overload of `entry` for the type ``constants``."""
+
         def choose(terms: Any, value: Any, half_a: Any, half_b: Any) -> F | None:
+            """Return the function if the terms are of the type ``constants``, else None."""
             return function if getattr(terms, "instance_class", None) is constants else None
 
         overload(entry, jit_options={"fastmath": {"contract"}})(choose)
@@ -98,10 +116,11 @@ def entry_of(constants: type) -> Callable[[F], F]:
 
 
 class Tile(NamedTuple):
-    """Values of pairs of rows: rows from `row` on, and len(half_b) columns from `column` on.
+    """Values (products or distances) of some left rows with some right rows; see `tiles`.
 
-    They stand at values[:, first:]. half_a and half_b are half the squared norms, of the type of
-    the values (zeros unless the pairing is "distance").
+    ``values[i, first + j]`` belongs to left row ``row + i`` and right row ``column + j``, for j
+    below ``len(half_b)``. ``half_a`` and ``half_b`` are half the squared norms of these left and
+    right rows, of the type of the values (zeros unless the pairing is "distance").
     """
 
     values: NDArray[Any]
@@ -120,14 +139,19 @@ def tiles(
     out: NDArray[Any] | None = None,
     tuning: TileTuning = TILES,
 ) -> Iterator[Tile]:
-    """Yield the values between the rows of A and of `side`, in a fixed order of tiles.
+    """Yield products or distances of all rows of A with all rows of `side`, tile by tile.
 
     Parameters
     ----------
+    A : Operand, ndarray or CSR array
+        The left rows.
+    side : Operand
+        The right rows.
     pairing : str
-        "product": <a, b>. "distance": <a, b> of rows less side.origin, from which the caller
-        subtracts half_a and half_b. "apart": -||a - b||^2 / 2, from differences of each column
-        (not for rows with an index). "manhattan": ||a - b||_1.
+        The value of a pair of rows. "product": <a, b>. "distance": <a, b> of rows less
+        side.origin, from which the caller subtracts half_a and half_b. "apart":
+        -||a - b||^2 / 2, from differences of each column (not for rows with an index).
+        "manhattan": ||a - b||_1.
     dtype : float32 or float64
     out : ndarray (len A, len side) or None
         Where to write the values. None: this thread's buffer, which the next tile overwrites.
@@ -196,7 +220,10 @@ def check_width(A: AnyRows, side: Operand) -> Any:
 def _manhattan(
     A: NDArray[Any], BT: NDArray[Any], c: int, w: int, out: NDArray[Any], first: int
 ) -> None:
-    """out[i, first + j] = ||A_i - B_(c + j)||_1, four features per sweep to save stores."""
+    """Write the L1 distances ``out[i, first + j] = ||A_i - B_(c + j)||_1`` for j below w.
+
+    ``BT``: B transposed. Four features per sweep save stores.
+    """
     d = A.shape[1]
     for i in range(len(A)):
         a = A[i]
@@ -218,7 +245,10 @@ def _manhattan(
 def _apart(
     A: NDArray[Any], BT: NDArray[Any], c: int, w: int, out: NDArray[Any], first: int
 ) -> None:
-    """out[i, first + j] = -||A_i - B_(c + j)||^2 / 2."""
+    """Write ``out[i, first + j] = -||A_i - B_(c + j)||^2 / 2`` for j below w.
+
+    ``BT``: B transposed.
+    """
     for i in range(len(A)):
         row = out[i, first : first + w]
         row[:] = 0
@@ -237,7 +267,11 @@ def _add_shared(
     l1_norms: FloatArray,
     out: NDArray[Any],
 ) -> None:
-    """Add inner products or L1 distances over the rare columns, summed in float64, to `out`.
+    """Add inner products or L1 distances over the rare (mostly 0) columns to `out` (rows, m).
+
+    ``A``: the CSR triple of the left rows. ``position``: negative for rare columns. ``index``: the
+    m right rows' nonzeros of these columns as (values, rows, column starts). ``l1_norms`` (m,): L1
+    norms of the right rows over them; read if ``manhattan``. Sums are float64.
 
     ||a - b||_1 = ||a||_1 + ||b||_1 + sum over shared columns of |a - b| - |a| - |b|.
     """

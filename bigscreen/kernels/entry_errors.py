@@ -22,6 +22,7 @@ class EntryErrors:
     Attributes
     ----------
     relative, absolute : float64 (rows,)
+        The two parts of the bound of each row's entries.
     norms : float64 (rows,)
         ``||phi_i||``, an appended constant included; of a kernel that is not positive semidefinite
         the root of the largest entry.
@@ -42,7 +43,7 @@ class EntryErrors:
         constant: bool = False,
         max_sqnorm: float | None = None,
     ) -> EntryErrors:
-        """Bound the errors of float32 entries.
+        """Bound the errors of float32 entries of ``rows`` with all rows of the data.
 
         Parameters
         ----------
@@ -71,7 +72,7 @@ class EntryErrors:
         return cls(each + relative, each + absolute, norms, max_norm)
 
     def in_float64(self) -> EntryErrors:
-        """Return the bounds for float64 entries."""
+        """Return the bounds for the same entries computed in float64 instead of float32."""
         return replace(
             self,
             relative=FLOAT64_ERROR_FACTOR * self.relative,
@@ -90,7 +91,8 @@ class EntryErrors:
 
         ``spread``: `bigscreen.kernels.square.error_spread` of the coefficients. The independent
         errors of a row's entries add up to at most ``absolute_i spread``, the common ones to
-        ``relative_i |u_i|``.
+        ``relative_i |u_i|``. ``rows``: places among the rows of these bounds, one for each score.
+        Returns float64 (scores,).
         """
         bounds: FloatArray = self.relative[rows] * np.abs(scores) + self.absolute[rows] * spread
         return bounds

@@ -25,6 +25,7 @@ from bigscreen.kernels.operand import AnyRows, Operand, float_rows
 from bigscreen.numerics.rows import FloatArray
 
 UNKNOWN = "trusted to be positive semidefinite"
+"""What is known of a user's kernel before it is tested (see `kernels.definite`), in words."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Precomputed(Kernel):
     psd : bool
         False if the entries have shown that the matrix is not positive semidefinite.
     known : str
-        What is known about that, in words.
+        In words, whether it is positive semidefinite and how that was tested.
     largest : float
         The largest absolute entry of the tested rows, if ``psd`` is False.
     """
@@ -52,6 +53,7 @@ class Precomputed(Kernel):
     name: ClassVar[str] = "precomputed"
 
     def diag(self, A: AnyRows) -> FloatArray:
+        """Return k(a, a), which is feature ``ids`` of each row: float64 (len A,)."""
         side = as_operand(A)
         ids = _ids(side)
         rows = np.arange(len(side))
@@ -62,22 +64,27 @@ class Precomputed(Kernel):
         return np.asarray(side.X[rows, ids], dtype=np.float64)
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
+        """Bound |k(a, b)| by the larger of the two rows' norms."""
         # An entry is a feature of a row, so it is at most the row's norm.
         return math.sqrt(max(max_sqnorm_a, max_sqnorm_b))
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
+        """Bound the rounding of one entry to float32, given rows' squared norms."""
         return ONE_ROUNDING * np.sqrt(np.maximum(sqnorm_a, max_sqnorm_b))
 
     def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
+        """Bound the relative error of rounding an entry to float32, shaped as ``sqnorm_a``."""
         return ONE_ROUNDING + 0.0 * sqnorm_a
 
     def precision(self, max_sqnorm: float, d: int) -> type:
+        """Return float32, or float64 if rows' squared norms of this size are out of its range."""
         held = max_sqnorm == 0 or is_in_float32_range(max_sqnorm)
         return np.float32 if held else np.float64
 
     def block(
         self, A: AnyRows, B: Operand, out: NDArray[Any] | None = None, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
+        """Select the entries of the rows of A in the columns ``B.ids`` (see `Kernel.block`)."""
         X = A.X if isinstance(A, Operand) else float_rows(A)
         if X.shape[1] != B.X.shape[1]:
             raise InputError(
@@ -95,7 +102,7 @@ class Precomputed(Kernel):
 
 
 def _ids(side: Operand) -> NDArray[Any]:
-    """Return the row numbers of a right side, which a precomputed kernel requires."""
+    """Return the rows' ids (numbers among the training rows); ValueError if they are None."""
     if side.ids is None:
         raise ValueError("a precomputed kernel needs the ids of its rows")
     return side.ids
@@ -112,7 +119,7 @@ class Custom(Kernel):
         arrays if the rows are sparse. The entry of a pair of rows must not depend on the other
         rows. It is called from several threads at once; on a cluster it must be picklable.
     psd, known, largest
-        As in `Precomputed`.
+        Results of the test for positive semidefiniteness, as in `Precomputed`.
     """
 
     function: Callable[[Any, Any], Any]
@@ -124,6 +131,7 @@ class Custom(Kernel):
     storable: ClassVar[bool] = False
 
     def diag(self, A: AnyRows) -> FloatArray:
+        """Return k(a, a) for every row of A, float64 (len A,), from blocks of 32 rows."""
         X = A.X if isinstance(A, Operand) else float_rows(A)
         parts, step = [np.empty(0)], 32  # small square blocks, of which only the diagonal is used
         for start in range(0, X.shape[0], step):
@@ -132,23 +140,28 @@ class Custom(Kernel):
         return np.concatenate(parts)
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
+        """Return ``largest``, the largest tested |entry|; norms of rows bound nothing here."""
         # Norms of rows do not bound an unknown function. If it is positive semidefinite use `diag`,
         # which bounds its entries; otherwise the largest tested entry has to do.
         return self.largest
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
+        """Bound the rounding of one entry to float32, in the shape of ``sqnorm_a``."""
         return ONE_ROUNDING * self.largest + 0.0 * sqnorm_a
 
     def precision(self, max_sqnorm: float, d: int) -> type:
+        """Return float32: rows' norms do not tell the size of entries of an unknown function."""
         return np.float32
 
     def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
+        """Bound the relative error of rounding an entry to float32, shaped as ``sqnorm_a``."""
         # The function's float64 entries count as exact; here they are rounded to float32.
         return ONE_ROUNDING + 0.0 * sqnorm_a
 
     def block(
         self, A: AnyRows, B: Operand, out: NDArray[Any] | None = None, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
+        """Call the user's function on A and B, and check what it returns (see `Kernel.block`)."""
         X = A.X if isinstance(A, Operand) else float_rows(A)
         if X.shape[1] != B.X.shape[1]:
             raise InputError(

@@ -22,7 +22,10 @@ KernelT = TypeVar("KernelT", Kernel, Kernel | None)
 
 
 def move_kernel(move: Move, kernel: Kernel) -> Kernel:
-    """Return the kernel whose entries between moved rows equal those of the original rows."""
+    """Return the kernel whose entries between moved rows equal ``kernel``'s between the originals.
+
+    A move subtracts an origin and multiplies by a power of two; gamma undoes the factor.
+    """
     if not move.exponent:
         return kernel
     scaled: Any = kernel  # (`choose_move` scales only for kernels with a gamma.)

@@ -32,9 +32,14 @@ class _Scratch(threading.local):
     """Named buffers, one set per thread, kept between calls: new memory costs 1 ns per entry."""
 
     def __init__(self) -> None:
+        """Start this thread with no buffers."""
         self.buffers: dict[str, NDArray[Any]] = {}
 
     def __call__(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Return this thread's buffer of this name as an array of this shape and type.
+
+        Its content is arbitrary, and is overwritten by the next call with the name.
+        """
         size = math.prod(shape) * np.dtype(dtype).itemsize
         buffer = self.buffers.get(name)
         if buffer is None or buffer.nbytes < size:
@@ -43,6 +48,7 @@ class _Scratch(threading.local):
 
 
 scratch = _Scratch()
+"""The buffers of the process: ``scratch(name, shape, dtype)`` returns this thread's array."""
 
 
 def float_rows(X: Any) -> Any:
@@ -84,6 +90,7 @@ class Operand:
     """
 
     def __init__(self, X: Any, ids: NDArray[np.int64] | None = None) -> None:
+        """Convert the rows to floats, and compute their squared norms."""
         self.X = float_rows(X)
         self.ids = ids
         self.sqnorms = sqnorms(as_rows(self.X))
@@ -102,13 +109,16 @@ class Operand:
         return Operand(self.X[places], None if self.ids is None else self.ids[places])
 
     def copy_measures(self, other: "Operand") -> None:
-        """Take over origin and grid from an operand that contains these rows: equal entry bits."""
+        """Take over the `MEASURED` attributes of an operand that contains these rows: origin, grid.
+
+        So entries have the same bits, whichever of the two operands computes them.
+        """
         for name in MEASURED:
             if name != "grid" or vnni.is_available():
                 setattr(self, name, getattr(other, name))
 
     def _once(self, key: tuple[str, Any], make: Callable[[], Any]) -> Any:
-        """Return the copy with this key, made at first use."""
+        """Return the derived copy of the rows with this key, calling ``make`` only at first use."""
         if key not in self._copies:
             self._copies[key] = make()
         return self._copies[key]
@@ -116,6 +126,9 @@ class Operand:
     @cached_property
     def position(self) -> NDArray[np.int32]:
         """The place of each frequent column in `dense`, -1 for a rare column: int32 (d,).
+
+        A column is frequent if more than 14 % of the rows have a nonzero there; all columns of
+        dense rows are.
 
         A column costs 0.02 ns per entry in a dense product. If it is nonzero in a fraction p of
         the rows on either side, it costs p^2 ns in the index (one thread, AVX-512). A frequent
@@ -130,7 +143,7 @@ class Operand:
 
     @cached_property
     def dense(self) -> NDArray[Any]:
-        """The frequent columns, (rows, frequent) of X's type; X itself if it is dense."""
+        """The frequent columns (see `position`): (rows, frequent), X's type; X itself if dense."""
         if not sparse.issparse(self.X):
             return np.asarray(self.X)
         return np.ascontiguousarray(self.X[:, self.position >= 0].toarray())
@@ -147,7 +160,10 @@ class Operand:
 
     @cached_property
     def index(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """The nonzeros of each rare column, as an inverted index (values, rows, column starts)."""
+        """The nonzeros of each rare column, as an inverted index (values, rows, column starts).
+
+        Nonzeros of column j are at places [starts[j], starts[j + 1]) of values and rows.
+        """
         columns = self.rare.tocsc()
         # Unsigned: no check for indices from the end in the loop that uses them.
         return columns.data, columns.indices.astype(np.uint32), columns.indptr.astype(np.uint64)
@@ -175,7 +191,7 @@ class Operand:
 
     @cached_property
     def grid(self) -> vnni.Grid | None:
-        """The columns that represent 8-bit integers, and their scale; None if most do not."""
+        """The columns of `dense` that represent 8-bit integers, and the scale; None if few do."""
         return vnni.find_grid(self.dense)
 
     @cached_property
@@ -191,7 +207,10 @@ class Operand:
         return half
 
     def shift_for(self, pairing: str) -> NDArray[Any]:
-        """Return what to subtract from rows before values of this pairing: (frequent,)."""
+        """Return what to subtract from rows before their products or distances: (frequent,).
+
+        ``pairing``: the value of a pair of rows, see `entries.tiles`. Zeros: no shift.
+        """
         # Differences of columns do not need a shift, unless float64 rows have yet to be rounded.
         rounds = pairing in ("manhattan", "apart") and self.X.dtype == np.float64
         if pairing == "distance" or rounds:
@@ -203,6 +222,7 @@ class Operand:
         origin = self.shift_for(pairing)
 
         def make() -> NDArray[np.float32]:
+            """Make the rounded copy; `dense` itself if it is float32 and not shifted."""
             with np.errstate(over="ignore"):
                 if not origin.any():
                     return self.dense.astype(np.float32, copy=False)
@@ -213,10 +233,14 @@ class Operand:
         return cast("NDArray[np.float32]", self._once(("rounded", origin.any()), make))
 
     def transposed(self, dtype: DTypeLike) -> NDArray[Any]:
-        """Return `dense` less the origin, transposed, for entries of this type."""
+        """Return `dense` less the origin, transposed: (frequent, rows), for entries of this type.
+
+        float64 only for float64 entries of float64 rows, else float32.
+        """
         wide = dtype == self.X.dtype == np.float64
 
         def make() -> NDArray[Any]:
+            """Make the transposed copy."""
             rows = self.dense - self.origin if wide else self.as_float32("manhattan")
             return np.ascontiguousarray(rows.T)
 
@@ -226,13 +250,17 @@ class Operand:
         """Return `dense` less the shift of this pairing, packed for products of bytes."""
 
         def make() -> vnni.Panels:
+            """Pack the rows as the right side of products of bytes."""
             assert self.grid is not None
             return vnni.pack_rows(self.dense, self.grid, self.shift_for(pairing), vnni.RIGHT)
 
         return cast("vnni.Panels", self._once(("panels", pairing), make))
 
     def columns(self, pairing: str, c: int, w: int, dtype: DTypeLike) -> NDArray[Any]:
-        """Return rows [c, c + w) of `dense`, less the shift, for a dense product by BLAS."""
+        """Return rows [c, c + w) of `dense` less the shift of this pairing, for a product by BLAS.
+
+        float64 rows stand in this thread's buffer, which the next call overwrites.
+        """
         if dtype == np.float32:
             return self.as_float32(pairing)[c : c + w]
         # From the original rows, since the float32 copy has lost digits; not kept.
@@ -255,9 +283,11 @@ def load_rows(
     out: NDArray[Any],
     half: FloatArray,
 ) -> None:
-    """Write the frequent columns of X[start:], less the origin, to `out`.
+    """Write the frequent columns of the rows from ``start`` on, less the origin, to `out`.
 
-    ``half`` is set to half the squared norm of the shifted row, rare columns included.
+    ``out`` (rows, frequent) says how many rows. ``position``: the place of each column in a row of
+    ``out``, negative for rare columns. ``half`` (rows,) is set to half the squared norm of each
+    shifted row, rare columns included.
     """
     for i in range(len(out)):
         rest = row_load(X, start + i, position, origin, out[i])

@@ -33,6 +33,7 @@ _KINDS = {
     PolynomialTerms: _POLYNOMIAL,
     SigmoidTerms: _SIGMOID,
 }
+"""The kind of kernel, as a `Recipe` stores it, for each type of kernel constants."""
 
 
 class Recipe(NamedTuple):
@@ -53,7 +54,7 @@ class Recipe(NamedTuple):
 
     @classmethod
     def of(cls, kernel: Compiled, X: Any, max_columns: int = 32) -> Recipe | None:
-        """Prepare to compute rows of the kernel matrix of X in float64.
+        """Make the recipe for the kernel matrix of the rows X, with float64 entries.
 
         Returns None if the rows have too many columns, for other kinds of kernels, and if a
         distance computed from norms and products would lose too many digits. With at most
@@ -79,7 +80,7 @@ class Recipe(NamedTuple):
         )
 
     def part(self, rows: Iterable[slice]) -> Recipe:
-        """Return the recipe of these rows only."""
+        """Return the recipe for the kernel matrix of these rows only; ``rows``: ranges of rows."""
         rows = list(rows)
         columns = np.concatenate([self.columns[:, each] for each in rows], axis=1)
         half = np.concatenate([self.half[each] for each in rows])
@@ -118,6 +119,7 @@ class Square:
         room: NDArray[np.float64] | None = None,
         recipe: Recipe | None = None,
     ) -> None:
+        """Compute the diagonal, and choose the type of entries; the matrix is computed later."""
         self.kernel, self.side, self._room, X = kernel, side, room, side.X
         self._recipe = None
         # Row by row only if the columns fit a core's cache, 1 MB.
@@ -135,9 +137,10 @@ class Square:
 
     @cached_property
     def table(self) -> tuple[Any, NDArray[Any], NDArray[np.bool_]]:
-        """The arguments of `row_of`: the recipe, memory for the rows, and which rows are computed.
+        """Arguments of `row_of`: the recipe, the rows (n, n), and which are computed, bool (n,).
 
-        If the whole matrix is computed at once, the first is the matrix itself.
+        Compiled loops fill in the rows they need. If the matrix is not `lazy`, all is computed
+        here, and the matrix itself takes the place of the recipe.
         """
         n = len(self.side)
         room: NDArray[Any] | None = self._room
@@ -152,7 +155,10 @@ class Square:
 
     @cached_property
     def alike(self) -> NDArray[np.int64] | None:
-        """A number per row, the same for equal rows; None if no two are equal. May be assigned."""
+        """A number per row, int64 (n,), the same for equal rows; None if no two rows are equal.
+
+        May be assigned if it is known.
+        """
         return number_equal_rows(self.side.X)
 
     @property
@@ -171,7 +177,10 @@ class Square:
 
 
 def number_equal_rows(X: Any) -> NDArray[np.int64] | None:
-    """Number the rows so that equal rows have the same number; None if no two are equal."""
+    """Number the rows so that equal rows have the same number, int64 (n,); None if all differ.
+
+    Rows are compared by their products with a random vector.
+    """
     mark = np.random.default_rng(0).normal(size=X.shape[1])
     keys = np.empty(X.shape[0])
     project_rows(as_rows(X), mark, keys)
@@ -181,7 +190,10 @@ def number_equal_rows(X: Any) -> NDArray[np.int64] | None:
 
 @njit(cache=True, nogil=True)
 def project_rows(X: Any, mark: FloatArray, out: FloatArray) -> None:
-    """Multiply rows with a vector, each summed in the same order: equal rows get equal products."""
+    """Write the products of rows with a vector ``mark`` to `out`: equal rows have equal products.
+
+    (Each is summed in the same order. ``X``: rows as compiled loops take them, see `as_rows`.)
+    """
     for i in range(len(out)):
         out[i] = row_dot(X, i, mark)
 
@@ -213,25 +225,32 @@ def error_spread(coef: FloatArray, group: NDArray[np.int64] | None) -> float:
 
 
 def _dense(X: Any) -> NDArray[np.float64]:
-    """Copy the rows to a dense float64 array, so that either layout gives the same entries."""
+    """Copy dense or CSR rows to a dense float64 array: either layout gives equal entries."""
     return (X if isinstance(X, np.ndarray) else X.toarray()).astype(np.float64)
 
 
 def row_of(K: Any, copies: NDArray[Any], there: NDArray[np.bool_], i: int) -> NDArray[Any]:
-    """Return row i of a `Square.table`, computed if it is missing, in compiled code."""
+    """Return row i of a kernel matrix, computing it first if it is missing, in compiled code.
+
+    ``K``, ``copies``, ``there``: the three parts of a `Square.table` (recipe, rows, which are
+    computed). If K is the matrix itself, its row i is returned, and the other two are not used.
+    """
     raise NotImplementedError
 
 
 @overload(row_of, jit_options={"fastmath": {"contract"}})
 def _row_of(K: Any, copies: Any, there: Any, i: Any) -> Any:
+    """Choose the compiled code of `row_of` by the type of K: a recipe, or the matrix itself."""
     if getattr(K, "instance_class", None) is not Recipe:
 
         def return_row(K: Any, copies: Any, there: Any, i: Any) -> Any:
+            """Return row i of a matrix in memory."""
             return K[i]
 
         return return_row
 
     def compute_if_missing(K: Any, copies: Any, there: Any, i: Any) -> Any:
+        """Return row i, computed from the recipe K if this is its first use."""
         if not there[i]:
             there[i] = True
             compute(K, i, copies[i])
@@ -242,7 +261,7 @@ def _row_of(K: Any, copies: Any, there: Any, i: Any) -> Any:
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def compute(recipe: Recipe, i: int, out: FloatArray) -> None:
-    """Write row i of the matrix to `out`, four columns per sweep to save stores."""
+    """Write row i of a recipe's kernel matrix to `out` (n,), four columns per sweep."""
     columns = recipe.columns
     d, n = columns.shape
     out[:] = 0.0
@@ -260,7 +279,10 @@ def compute(recipe: Recipe, i: int, out: FloatArray) -> None:
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def _finish(recipe: Recipe, own: float, out: FloatArray) -> None:
-    """Turn products into kernel entries, in place."""
+    """Turn the products of one row with all rows into kernel entries, in place in `out`.
+
+    ``own``: half the squared norm of that one row.
+    """
     kind, scale, shift, factors, _, half = recipe
     if kind == _RBF:
         for j in range(len(out)):
@@ -279,7 +301,10 @@ def _finish(recipe: Recipe, own: float, out: FloatArray) -> None:
 
 @njit(cache=True, nogil=True)
 def fill(recipe: Recipe, copies: FloatArray, there: NDArray[np.bool_]) -> None:
-    """Compute all missing rows."""
+    """Compute all missing rows of a recipe's kernel matrix.
+
+    ``copies`` (n, n): the rows. ``there`` (n,): which are computed; all are afterwards.
+    """
     for i in range(len(there)):
         if not there[i]:
             there[i] = True
@@ -289,7 +314,11 @@ def fill(recipe: Recipe, copies: FloatArray, there: NDArray[np.bool_]) -> None:
 def sum_rows(
     square: Square, ids: NDArray[np.int64], coef: FloatArray, other: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Sum ``coef_j K_j`` and, separately, ``other_j K_j`` over the rows ``ids_j`` of the matrix."""
+    """Compute ``sum_j coef_j K_j`` and ``sum_j other_j K_j`` over rows K_j of a kernel matrix.
+
+    ``ids`` (q,): the rows j; ``coef`` and ``other`` (q,) have a number for each. Returns two
+    arrays, float64 (n,). One pass over the rows serves both sums.
+    """
     out, rest = np.zeros(len(square.side)), np.zeros(len(square.side))
     _sums(*square.table, ids, coef, other, out, rest)
     square.count()
@@ -307,7 +336,10 @@ def _sums(
     out: FloatArray,
     rest: FloatArray,
 ) -> None:
-    """Compute `sum_rows` in compiled code; one pass over each row of the matrix."""
+    """Add ``coef_j K_j`` to `out` and ``other_j K_j`` to `rest` over rows ``ids`` of a matrix.
+
+    ``K``, ``copies``, ``there``: a `Square.table`. Compiled part of `sum_rows`.
+    """
     for k in range(len(ids)):
         row, a, b = row_of(K, copies, there, ids[k]), coef[k], other[k]
         for j in range(len(out)):

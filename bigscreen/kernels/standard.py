@@ -47,7 +47,11 @@ _LOG2E = math.log2(math.e)
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
 def _finish_row(terms: NamedTuple, row: NDArray[Any], half_a: float, half_b: NDArray[Any]) -> None:
-    """Turn a row of values into kernel entries, in place."""
+    """Turn the values of one left row with several right rows into kernel entries, in place.
+
+    ``row``: the values (see `tiles`). ``half_a``, ``half_b``: half the squared norms of the left
+    row and of the right rows.
+    """
     for j in range(len(row)):
         row[j] = entry(terms, row[j], half_a, half_b[j])
 
@@ -71,7 +75,10 @@ def _dot(row: NDArray[Any], v: FloatArray) -> float:
 
 @njit(nogil=True, cache=True)
 def _finish_dots(terms: NamedTuple, tile: Tile, VT: FloatArray, out: FloatArray) -> None:
-    """Add entries @ V to `out`; each row is used while in the first-level cache."""
+    """Turn the values of a tile into kernel entries, and add entries @ VT' to `out` (left rows, k).
+
+    ``VT`` (k, right rows). Each row of entries is used while it is in the first-level cache.
+    """
     values, first, row_number, column, half_a, half_b = tile
     width = len(half_b)
     for i in range(len(values)):
@@ -84,7 +91,8 @@ def _finish_dots(terms: NamedTuple, tile: Tile, VT: FloatArray, out: FloatArray)
 class Compiled(Kernel):
     """A kernel whose entry is a compiled function of one value per pair of rows.
 
-    `pairing` names the value that `entries.tiles` computes for a pair.
+    `pairing` names this value, which `entries.tiles` computes: "product", "distance" or
+    "manhattan".
     """
 
     pairing: ClassVar[str] = "product"
@@ -94,10 +102,11 @@ class Compiled(Kernel):
         raise NotImplementedError
 
     def values(self, side: Operand, dtype: np.dtype[Any]) -> str:
-        """The pairing to use for entries of this type."""
+        """The pairing (see `entries.tiles`) for entries of this type with this right side."""
         return self.pairing
 
     def prepare(self, side: Operand) -> None:
+        """Make the copies of a right side that float32 entries need (see `Operand`)."""
         if vnni_entries.can_multiply(side, self.pairing, np.float32):
             side.in_panels(self.pairing)
         else:
@@ -110,6 +119,11 @@ class Compiled(Kernel):
     def block(
         self, A: AnyRows, B: Operand, out: NDArray[Any] | None = None, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
+        """Compute kernel entries (see `Kernel.block`), from exact products of bytes if possible.
+
+        Left rows that are not bytes, and all rows if the right side is not, are multiplied by BLAS
+        or loops.
+        """
         dtype = np.dtype(dtype)
         out, terms = output_array(A, B, out, dtype), self.terms(dtype)
         if not vnni_entries.can_multiply(B, self.pairing, dtype):
@@ -122,7 +136,7 @@ class Compiled(Kernel):
     def _tiled(
         self, A: AnyRows, B: Operand, dtype: np.dtype[Any], out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Compute entries tile by tile, without products of bytes."""
+        """Compute entries (len A, len B) tile by tile, without products of bytes."""
         out, terms = output_array(A, B, out, dtype), self.terms(dtype)
         for tile in tiles(A, B, self.values(B, dtype), dtype, out):
             _finish(terms, tile)
@@ -131,6 +145,7 @@ class Compiled(Kernel):
     def dots(
         self, A: AnyRows, B: Operand, V: FloatArray, dtype: DTypeLike = np.float32
     ) -> FloatArray:
+        """Compute K(A, B) @ V (see `Kernel.dots`), from exact products of bytes if possible."""
         dtype = np.dtype(dtype)
         check_vectors(V, B)
         VT = np.ascontiguousarray(V.T, dtype=np.float64)
@@ -147,7 +162,10 @@ class Compiled(Kernel):
     def _tiled_dots(
         self, A: AnyRows, B: Operand, VT: FloatArray, dtype: np.dtype[Any]
     ) -> FloatArray:
-        """Compute K(A, B) @ VT' tile by tile, without products of bytes."""
+        """Compute K(A, B) @ VT' tile by tile, without products of bytes: float64 (len A, k).
+
+        ``VT`` (k, len B): the vectors, transposed.
+        """
         out, terms = np.zeros((count_rows(A), len(VT))), self.terms(dtype)
         for tile in tiles(A, B, self.values(B, dtype), dtype):
             _finish_dots(terms, tile, VT, out)
@@ -156,37 +174,43 @@ class Compiled(Kernel):
 
 @entry_of(LinearTerms)
 def _linear(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
+    """Return the entry of a linear kernel: ``value`` is the product of the two rows."""
     return value
 
 
 @dataclass(frozen=True)
 class Linear(Compiled):
-    """Entries <a, b>."""
+    """The linear kernel, with entries <a, b>."""
 
     name: ClassVar[str] = "linear"
 
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
+        """Return the constants for compiled code: a linear kernel has none."""
         return LinearTerms()
 
     def diag(self, A: AnyRows) -> FloatArray:
+        """Return ``||a||^2`` of each row: float64 (len A,)."""
         return as_operand(A).sqnorms
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
+        """Bound |<a, b>| by the product of the largest norms."""
         return math.sqrt(max_sqnorm_a * max_sqnorm_b)
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
+        """Bound the error of a float32 product of d terms (see `Kernel.entry_error`)."""
         return product_error(sqnorm_a, max_sqnorm_b, d)
 
 
 @entry_of(RbfTerms)
 def _rbf(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
+    """Return ``exp(-gamma ||a - b||^2)`` from rows' product and half squared norms."""
     # value - half_a - half_b = -||a - b||^2 / 2; exp2_negative clips what rounding made positive.
     return exp2_negative(terms.scale * ((value - half_b) - half_a))
 
 
 @dataclass(frozen=True)
 class Rbf(Compiled):
-    """Entries exp(-gamma ||a - b||^2)."""
+    """The RBF kernel, with entries exp(-gamma ||a - b||^2)."""
 
     gamma: float
     name: ClassVar[str] = "rbf"
@@ -195,9 +219,11 @@ class Rbf(Compiled):
     nonnegative: ClassVar[bool] = True
 
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
+        """Return the constant for compiled code, for entries of this type: ``2 gamma log2(e)``."""
         return RbfTerms(dtype.type(2 * self.gamma * _LOG2E))
 
     def values(self, side: Operand, dtype: np.dtype[Any]) -> str:
+        """Return the pairing for entries of this type: by differences if products lose too much."""
         dense = dtype == np.float64 and side.rare is None
         return "apart" if dense and self.coarse(side.halves) else self.pairing
 
@@ -211,22 +237,25 @@ class Rbf(Compiled):
         return error > 2.0**-36  # (of the exponent)
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
+        """Bound the error of a float32 entry: exponent's error times largest possible entry."""
         # A row longer than every row of B has at least this distance from all of them.
         apart = np.maximum(np.sqrt(sqnorm_a) - math.sqrt(max_sqnorm_b), 0.0)
         exponent = self._exponent_error(sqnorm_a, max_sqnorm_b, d)
         return exponent * np.exp(-self.gamma * apart**2) + 4 * U32
 
     def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
+        """Bound the relative error of a float32 entry, that is, its exponent's absolute error."""
         return self._exponent_error(sqnorm_a, max_sqnorm_b, d) + 4 * U32
 
     def _exponent_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        """Bound the error of ``gamma ||a - b||^2`` in float32."""
+        """Bound the error of the exponent ``gamma ||a - b||^2`` computed in float32."""
         half = product_error(sqnorm_a, max_sqnorm_b, d) + U32 * (sqnorm_a + max_sqnorm_b)
         return 2 * self.gamma * half
 
 
 @entry_of(PolynomialTerms)
 def _polynomial(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
+    """Return ``(gamma <a, b> + coef0)^degree``; ``value`` is the product of the two rows."""
     x = terms.scale * value + terms.shift
     power = x
     for _ in range(len(terms.factors)):
@@ -236,7 +265,7 @@ def _polynomial(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
 
 @dataclass(frozen=True)
 class Polynomial(Compiled):
-    """Entries (gamma <a, b> + coef0)^degree.
+    """The polynomial kernel, with entries (gamma <a, b> + coef0)^degree.
 
     Each degree is compiled by itself, which takes longer the larger it is, so degrees above
     ``max_degree`` are refused; float32 overflows long before.
@@ -251,23 +280,28 @@ class Polynomial(Compiled):
     # (A class attribute of the other kernels.)
     @property
     def psd(self) -> bool:  # type: ignore[override]
+        """Whether the kernel is positive semidefinite for all data: if coef0 is not negative."""
         return self.coef0 >= 0
 
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
+        """Return the constants for compiled code, for entries of this type."""
         factors = (0,) * (self.degree - 1)
         return PolynomialTerms(dtype.type(self.gamma), dtype.type(self.coef0), factors)
 
     def diag(self, A: AnyRows) -> FloatArray:
+        """Return ``(gamma ||a||^2 + coef0)^degree`` of each row: float64 (len A,)."""
         return (self.gamma * as_operand(A).sqnorms + self.coef0) ** self.degree
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
+        """Bound |k(a, b)| over rows with squared norms of at most these."""
         return float(self._base(max_sqnorm_a, max_sqnorm_b) ** self.degree)
 
     def _base(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float) -> Any:
-        """Upper bound of ``|gamma <a, b> + coef0|``."""
+        """Upper bound of ``|gamma <a, b> + coef0|`` for rows of these squared norms."""
         return self.gamma * np.sqrt(sqnorm_a * max_sqnorm_b) + abs(self.coef0)
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
+        """Bound the error of a float32 entry: the base's error times the largest derivative."""
         base = self._base(sqnorm_a, max_sqnorm_b)
         step = self.gamma * product_error(sqnorm_a, max_sqnorm_b, d) + 3 * U32 * base
         return self.degree * base ** (self.degree - 1) * step
@@ -275,12 +309,13 @@ class Polynomial(Compiled):
 
 @entry_of(LaplacianTerms)
 def _laplacian(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
+    """Return ``exp(-gamma ||a - b||_1)``; ``value`` is the L1 distance of the two rows."""
     return exp2_negative(terms.scale * value)
 
 
 @dataclass(frozen=True)
 class Laplacian(Compiled):
-    """Entries exp(-gamma ||a - b||_1)."""
+    """The Laplacian kernel, with entries exp(-gamma ||a - b||_1)."""
 
     gamma: float
     name: ClassVar[str] = "laplacian"
@@ -289,9 +324,11 @@ class Laplacian(Compiled):
     nonnegative: ClassVar[bool] = True
 
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
+        """Return the constant for compiled code, for entries of this type: ``-gamma log2(e)``."""
         return LaplacianTerms(dtype.type(-self.gamma * _LOG2E))
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
+        """Bound the error of a float32 entry (see `Kernel.entry_error`)."""
         # All terms of the distance are positive, so its error is relative, and x exp(-x) <= 1/e.
         # The last term: float64 rows are rounded to float32 before subtracting.
         rows = self.gamma * math.sqrt(d) * (np.sqrt(sqnorm_a) + math.sqrt(max_sqnorm_b))
@@ -300,12 +337,13 @@ class Laplacian(Compiled):
 
 @entry_of(SigmoidTerms)
 def _sigmoid(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
+    """Return ``tanh(gamma <a, b> + coef0)``; ``value`` is the product of the two rows."""
     return tanh(terms.scale * value + terms.shift)
 
 
 @dataclass(frozen=True)
 class Sigmoid(Compiled):
-    """Entries tanh(gamma <a, b> + coef0): a kernel that is not positive semidefinite."""
+    """The sigmoid kernel, with entries tanh(gamma <a, b> + coef0); not positive semidefinite."""
 
     gamma: float
     coef0: float = 0.0
@@ -313,12 +351,15 @@ class Sigmoid(Compiled):
     psd: ClassVar[bool] = False
 
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
+        """Return the constants for compiled code, for entries of this type."""
         return SigmoidTerms(dtype.type(self.gamma), dtype.type(self.coef0))
 
     def diag(self, A: AnyRows) -> FloatArray:
+        """Return ``tanh(gamma ||a||^2 + coef0)`` of each row: float64 (len A,)."""
         return np.tanh(self.gamma * as_operand(A).sqnorms + self.coef0)
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
+        """Bound the error of a float32 entry (see `Kernel.entry_error`)."""
         # Slope at most 1; a relative error of the argument x costs x (1 - tanh(x)^2) < 1/2.
         return self.gamma * product_error(sqnorm_a, max_sqnorm_b, d) + 5 * U32
 
@@ -382,8 +423,9 @@ def kernel_from_dict(record: dict[str, Any]) -> Kernel:
 def clustering_kernel(kernel: Kernel | None) -> Kernel:
     """Choose the kernel whose distances cluster the rows into parts, and route rows to parts.
 
-    For kernels of the distance, and without a kernel, that is the linear one. With a narrow kernel,
-    kernel k-means would put all rows without a near sampled row into one part (13,000 of covtype's
+    ``kernel``: that of the machine, None if it is linear. Returned is the linear kernel for kernels
+    of the distance and for None, else ``kernel``. With a narrow kernel of the distance, kernel
+    k-means would put all rows without a near sampled row into one part (13,000 of covtype's
     16,000). The share of the kernel's mass within parts is as large or larger (covtype, 16 parts of
     at most 1,500: 0.99, not 0.89; ijcnn1, 10 parts: 0.88 either way). It also costs one product per
     part, not one kernel entry per sampled row.

@@ -31,7 +31,7 @@ LEFT, RIGHT = 8, 32
 """Rows per panel on the left and the right side: their 8 x 32 sums fit the registers."""
 
 WORD = 4
-"""Bytes of a row that an instruction reads: four 8-bit integers, or one float32 number."""
+"""Bytes of a row that one instruction reads: four 8-bit integers, or one float32 number."""
 
 PITCH = 528
 """Distance of two rows of sums in numbers: a power of 2 would make them share cache sets."""
@@ -62,8 +62,9 @@ def is_available() -> bool:
 class Grid(NamedTuple):
     """The columns whose values are multiples of 1 / steps, and the shifts that make them bytes.
 
-    Rows times ``steps`` are integers in the columns ``small`` (int64); ``others`` are all other
-    columns. ``left`` and ``right`` are subtracted from the integers on either side.
+    ``small`` (int64) are the columns in which rows times ``steps`` are integers of 8 bits,
+    ``others`` all other columns. ``left`` and ``right`` are subtracted from the integers of rows
+    on the left and right side of products, so that they fit a signed and an unsigned byte.
     """
 
     steps: float
@@ -84,7 +85,7 @@ class Panels(NamedTuple):
     Attributes
     ----------
     small : uint8 (panels, words, rows of a panel, WORD)
-        The columns of integers.
+        The columns of integers; a word is WORD of them.
     sums, squares : int64 (rows,)
         Sums of each row's integers and of their squares.
     fits : bool (rows,)
@@ -156,7 +157,7 @@ def pack_rows(
 
 @njit(nogil=True, cache=True)
 def _level(x: Any, steps: float) -> float:
-    """Return the integer that a number represents on this grid; NaN if none."""
+    """Return the integer that a number represents on this grid, ``x steps``; NaN if none."""
     number = np.float64(x)
     level = np.rint(number * steps)
     # The division by the steps may have been rounded.
@@ -167,10 +168,10 @@ def _level(x: Any, steps: float) -> float:
 
 @njit(nogil=True, cache=True)
 def _ranges(rows: NDArray[Any], steps: float, most: int) -> tuple[FloatArray, FloatArray]:
-    """Return the least and the largest integer of each column.
+    """Return the least and the largest integer (values times ``steps``) of each column, (d,) each.
 
-    The least is -inf for columns with a value that is not an integer; for all columns, if more than
-    ``most`` columns have one.
+    The least is -inf for a column with a value that is no integer or whose size exceeds 255; it is
+    -inf for all columns if more than ``most`` columns have such a value.
     """
     n, d = rows.shape
     low, high = np.zeros(d), np.zeros(d)
@@ -197,7 +198,10 @@ def _levels(
     low: int,
     levels: NDArray[np.int32],
 ) -> bool:
-    """Write the integers of a row to `levels`; return whether all are within [low, low + 255]."""
+    """Write the integers of row i to `levels`; return whether all are within [low, low + 255].
+
+    The integers are the values in ``columns`` times ``steps``; 0 is written for others.
+    """
     d, wrong = len(columns), 0
     every = d == rows.shape[1]
     for k in range(d):
@@ -217,7 +221,12 @@ def _pack(
     numbers: NDArray[np.uint8],
     known: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]],
 ) -> None:
-    """Write the integers of rows to panels of bytes, and their sums and squares to `known`."""
+    """Write the integers of rows to panels of bytes (see `Panels`).
+
+    ``columns``: where rows times ``steps`` are integers. ``least``: the least integer of a byte,
+    and a bit to flip (128 on the left, else 0). ``numbers``: the panels, written. ``known``: the
+    rows' sums, sums of squares, and whether their integers fit, written.
+    """
     n, d = len(rows), len(columns)
     words, panel = numbers.shape[1], numbers.shape[2]
     sums, squares, fits = known
@@ -251,7 +260,11 @@ def _pack_others(
     numbers: NDArray[np.float32],
     halves: FloatArray,
 ) -> None:
-    """Write the other columns of rows, less the origin, to panels of float32."""
+    """Write columns that are no bytes, less the origin, to panels of float32 (see `Panels`).
+
+    ``columns``: their numbers. ``numbers``: the panels, written. ``halves``: half the squared norm
+    of each row over these columns, written.
+    """
     panel = numbers.shape[2]
     for i in range(panel * len(numbers)):
         to, square = numbers[i // panel, :, i % panel], 0.0
@@ -266,12 +279,18 @@ def _pack_others(
 
 
 def instruction(function: Callable[..., Any]) -> Callable[..., None]:
-    """Apply `numba.extending.intrinsic`, with the type that compiled callers see (no context)."""
+    """Apply `numba.extending.intrinsic`: the function makes an instruction for compiled callers.
+
+    The result has the type that callers see, without numba's typing context.
+    """
     return cast("Callable[..., None]", intrinsic(function))
 
 
 def _panels(multiply: str) -> Any:
-    """Make an intrinsic (left, right, words, sums) that multiplies two panels by an instruction.
+    """Make an intrinsic (left, right, words, sums) that multiplies two panels.
+
+    ``multiply``: the AVX-512 instruction that multiplies a word of a left row with words of right
+    rows. Returned are numba's signature and code generator.
 
     Registers: $0 and $1 point into the panels, $2 counts words down, $6 is the address of the sums.
     """
@@ -291,6 +310,7 @@ def _panels(multiply: str) -> Any:
     flags = ["~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}"]
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        """Emit the assembly code (numba's code generator)."""
         function = ir.FunctionType(ir.LiteralStructType([words] * 3), [words] * 4)
         constraints = ",".join(["=&r"] * 3 + ["0", "1", "2", "r"] + registers + flags)
         builder.asm(function, "\n".join(lines), constraints, arguments, side_effect=True)
@@ -303,8 +323,8 @@ def _panels(multiply: str) -> Any:
 def multiply_bytes(typing: Any, left: Any, right: Any, words: Any, sums: Any) -> Any:
     """Multiply two panels of bytes: LEFT x RIGHT int32 sums, in rows PITCH numbers apart.
 
-    ``left``, ``right`` and ``sums`` are addresses. Bytes on the left are signed, on the right
-    unsigned.
+    ``left``, ``right`` and ``sums`` are addresses, ``words`` the words of a row (WORD bytes each).
+    Bytes on the left are signed, on the right unsigned.
     """
     return _panels("vpdpbusd")
 

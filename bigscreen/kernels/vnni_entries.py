@@ -22,14 +22,17 @@ from bigscreen.kernels.vnni import LEFT, PITCH, RIGHT, Panels, multiply_bytes, m
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, overload
 
 STRIP = PITCH - 16
-"""Rows of the right side that are multiplied with a left panel at a time."""
+"""Rows of the right side that are multiplied with a left panel at a time: their sums stay in
+the cache."""
 
 
 class Terms(NamedTuple):
-    """The terms that turn sums of bytes into values: ``scale (2 sum + left_i + right_j)``.
+    """The terms that turn sums of byte products into values: ``scale (2 sum + left_i + right_j)``.
 
-    ``left`` and ``right`` are int32 (rows,). ``half_a`` and ``half_b`` are half the squared norms
-    of the other columns; they and ``scale`` have the type of the entries.
+    A value is the product of left row i and right row j (with its squared distance: less half of
+    both squared norms). ``left`` and ``right`` are int32 (rows,). ``half_a`` and ``half_b`` are
+    half the rows' squared norms over the columns that are no bytes, 0 for products; they and
+    ``scale`` have the type of the entries.
     """
 
     left: NDArray[np.int32]
@@ -40,7 +43,10 @@ class Terms(NamedTuple):
 
 
 def can_multiply(side: Operand, pairing: str, dtype: DTypeLike) -> bool:
-    """Whether `multiply` can compute entries of this type with this right side."""
+    """Whether `multiply` can compute entries of this type with this right side from bytes.
+
+    ``pairing``: the value of a pair of rows that the kernel uses, see `entries.tiles`.
+    """
     if pairing == "manhattan" or not vnni.is_available() or side.rare is not None:
         return False
     return side.grid is not None and (dtype == np.float32 or side.grid.exact)
@@ -60,6 +66,12 @@ def multiply(
     Parameters
     ----------
     kernel : a kernel's constants (see `entries`), of type ``dtype``
+    A : Operand, ndarray or CSR array
+        The left rows.
+    side : Operand
+        The right rows, for which `can_multiply` is True.
+    pairing : "product" or "distance"
+        The value of a pair of rows that the kernel uses (see `entries.tiles`).
     dtype : float32 or float64
     VT : None or float64 (k, len side)
     out : C-contiguous
@@ -88,19 +100,28 @@ def multiply(
 
 
 def rows_off_grid(A: AnyRows, off: NDArray[np.int64]) -> Any:
-    """Return the rows of A at these places, padded for `entries.tiles`."""
+    """Return the rows of A at the places ``off``, padded (see `pad_places`) for `entries.tiles`.
+
+    So the bits of an entry do not depend on the number of rows that are not bytes.
+    """
     X = A.X if isinstance(A, Operand) else A
     return X[pad_places(off)]
 
 
 def _halves(rows: Panels, apart: bool, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return half the squared norms of the other columns; 0 unless distances are wanted."""
+    """Return half the rows' squared norms over columns that are no bytes: (rows,) of this type.
+
+    Zeros unless ``apart`` (entries of distances).
+    """
     with np.errstate(over="ignore"):  # inf: so far away that the entry is 0
         return rows.halves.astype(dtype) if apart else np.zeros(len(rows.halves), dtype)
 
 
 def _lefts(A: AnyRows, side: Operand, pairing: str) -> Iterator[tuple[int, Panels]]:
-    """Yield the rows of A in pieces: the number of the first row, and their panels."""
+    """Yield the left rows A in pieces: the number of the first row, and the piece in panels.
+
+    ``side``: the right side of the products, which has the grid and the shift of ``pairing``.
+    """
     X, grid, origin = check_width(A, side), side.grid, side.shift_for(pairing)
     assert grid is not None
     step = max(LEFT, (1 << 18) // len(origin) // LEFT * LEFT)  # a piece of 2^18 numbers
@@ -115,7 +136,7 @@ def _lefts(A: AnyRows, side: Operand, pairing: str) -> Iterator[tuple[int, Panel
 
 
 def _space(shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
-    """Return this thread's buffer for panels of the left side."""
+    """Return this thread's buffer for panels of the left side; the next call overwrites it."""
     return scratch(f"left, {np.dtype(dtype).name}", shape, dtype)
 
 
@@ -128,7 +149,12 @@ def _run(
     VT: FloatArray | None,
     out: NDArray[Any],
 ) -> None:
-    """Multiply panels strip by strip, and write entries, or add K VT', to `out`."""
+    """Multiply panels strip by strip, and write entries, or add K VT', to `out`.
+
+    ``kernel``: the kernel's constants. ``terms``: how sums of byte products become values. ``VT``
+    None: `out` (left rows, right rows) gets the entries; else (k, right rows), and the products are
+    added to `out` (left rows, k).
+    """
     n, m, words, more = len(terms.left), len(terms.right), left.small.shape[1], left.others.shape[1]
     sums, row = np.empty((LEFT, PITCH), np.int32), np.full(STRIP, terms.scale)
     rest = np.zeros((LEFT, PITCH), np.float32)
@@ -162,7 +188,11 @@ def _entries(
     b: int,
     to: NDArray[Any],
 ) -> None:
-    """Write the entries of left row i and right rows from b on; ``rest``: other columns' sums."""
+    """Write the kernel entries of left row i and the right rows from b on to `to`.
+
+    ``sums``: the row's sums of byte products. ``rest``: its float32 products over the columns that
+    are no bytes; empty if there are none.
+    """
     if len(rest):
         _mixed(kernel, sums, rest, terms, i, b, to)
     else:
@@ -178,7 +208,10 @@ def _whole(
     b: int,
     to: NDArray[Any],
 ) -> None:
-    """Write entries of a row whose columns are all integers."""
+    """Write entries of left row i and the right rows from b on, if all columns are integers.
+
+    ``sums``: the row's sums of byte products.
+    """
     of_left, scale = terms.left[i], terms.scale
     of_right, zero = terms.right[b : b + len(to)], _as(0, scale)
     for k in range(len(to)):
@@ -196,7 +229,10 @@ def _mixed(
     b: int,
     to: NDArray[Any],
 ) -> None:
-    """Write entries of a row with columns of integers and others."""
+    """Write entries of left row i and the right rows from b on, if some columns are no integers.
+
+    ``sums``: the row's sums of byte products; ``rest``: its float32 products over other columns.
+    """
     of_left, half_a, scale = terms.left[i], terms.half_a[i], terms.scale
     of_right, half_b = terms.right[b : b + len(to)], terms.half_b[b : b + len(to)]
     for k in range(len(to)):
@@ -205,15 +241,17 @@ def _mixed(
 
 
 def _as(x: Any, like: Any) -> Any:
-    """Convert an integer to the type of another number, in compiled code."""
+    """Convert an integer to float32 or float64, whichever ``like`` is, in compiled code."""
     raise NotImplementedError
 
 
 @overload(_as)
 def _as_overload(x: Any, like: Any) -> Callable[..., Any]:
+    """Choose the compiled code of `_as` by the type of ``like``."""
     real: Any = np.float32 if like == types.float32 else np.float64
 
     def implementation(x: Any, like: Any) -> Any:
+        """Return x as that type."""
         return real(x)
 
     return implementation
@@ -221,7 +259,10 @@ def _as_overload(x: Any, like: Any) -> Callable[..., Any]:
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
 def _dots(row: NDArray[Any], VT: FloatArray, b: int, end: int, out: FloatArray) -> None:
-    """Add the products of a strip of entries with vectors to `out`, summed in float64."""
+    """Add the products of one left row's entries with vectors to `out` (k,), summed in float64.
+
+    ``row``: its entries with the right rows [b, end). ``VT`` (k, right rows): the vectors.
+    """
     for c in range(len(VT)):
         v, total = VT[c, b:end], 0.0
         for k in range(len(v)):
