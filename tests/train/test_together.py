@@ -23,10 +23,8 @@ from bigscreen.fleet.local import local_cluster
 from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
 from bigscreen.plan.plan import plan, plan_on
-from bigscreen.plan.tuning import PLAN
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.job import STORED, TOGETHER
-from bigscreen.train.run import train
 
 
 def rows(n=2400, classes=5, thin=False, weights=False, wide=True, apart=0.0):
@@ -47,10 +45,9 @@ def rows(n=2400, classes=5, thin=False, weights=False, wide=True, apart=0.0):
 def trained(data, fleet, report=None, together=32, **how):
     """Fit a model, solving this many classes at once."""
     options = TrainOptions(**{"landmarks": 80, "gamma": 0.2, "tol": 1e-4, "C": 3.0, **how})
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bigscreen.plan.plan.PLAN", replace(PLAN, max_together=together))
-        return train(data, options, fleet, report)
+    planned = plan_on(fleet, data, options)
+    planned = replace(planned, together=min(planned.together, together))
+    return fitted_by(FeaturesJob, data, options, fleet, planned, report)
 
 
 def passes(model):
