@@ -65,7 +65,10 @@ class Design:
     square: Square | None = field(default=None, repr=False, compare=False)
 
     def dual(self, problem: Problem) -> Dual:
-        """Return the dual of all rows, not to be written to (cached if there is a `square`)."""
+        """Return the dual of all rows for a problem; callers must not write to it.
+
+        With a `square` (few rows) it is cached until another problem is requested.
+        """
         made = self._made
         if not made or made[0] is not problem:
             data = self.data
@@ -77,7 +80,7 @@ class Design:
 
     @cached_property
     def _made(self) -> list[Any]:
-        """The last problem and its dual, cached by `dual`."""
+        """The problem and the dual that `dual` has cached; empty if none."""
         return []
 
     @property
@@ -100,13 +103,13 @@ class Design:
 
     @property
     def precision(self) -> type:
-        """The type of kernel entries to use between these rows: see `Kernel.precision`."""
+        """The type of kernel entries between these rows (see `Kernel.precision`)."""
         assert self.kernel is not None
         return self.kernel.precision(self.data.max_sqnorm, self.data.n_features)
 
     @property
     def side(self) -> Operand:
-        """The landmarks of a kernel design."""
+        """The landmarks of a kernel design, the right side of its kernel entries."""
         assert self.landmarks is not None
         return self.landmarks
 
@@ -148,7 +151,10 @@ class Design:
         return np.concatenate([self.factor[:b, a:b].T @ v[:b] for a, b in ranges])
 
     def multiply_by_landmark_kernel(self, coef: FloatArray) -> FloatArray:
-        """Return ``(K_ZZ + ridge I) coef`` (m,) in float64; `features` of it are w of ``coef``."""
+        """Return ``(K_ZZ + ridge I) coef`` (m,) in float64; K_ZZ: the landmarks' kernel matrix.
+
+        `features` of the result are the w (r,) that has these coefficients of the columns.
+        """
         assert self.kernel is not None
         side = self.side
         found = self.kernel.dots(side, side, coef[:, None], np.float64)[:, 0]
@@ -157,9 +163,9 @@ class Design:
     def features_of(
         self, columns: NDArray[Any], out: NDArray[np.float32] | None = None
     ) -> NDArray[Any]:
-        """Return the features (rows, r) of rows with these columns (rows, m), of the same type.
+        """Compute the features (rows, r) of rows from their columns (rows, m), of the same type.
 
-        ``out``: where to write float32 features.
+        ``out``: an array to which float32 features are written, and which is returned.
         """
         if self.factor is None:
             return columns
@@ -180,7 +186,7 @@ class Design:
         return Operand(self.factor.T.astype(np.float32))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out caches and the `square`."""
+        """Return the fields to pickle: caches are left out, and the `square` is None."""
         known = {each.name: getattr(self, each.name) for each in fields(self)}
         return {**known, "square": None}
 
@@ -211,7 +217,7 @@ class Design:
         return self.kernel.dots(X, self.side, coefs, dtype)
 
     def norms(self, X: Any, sqnorms: FloatArray) -> FloatArray:
-        """Return upper bounds of ``||phi_i||`` for rows X with these ``||x||^2``."""
+        """Return upper bounds of ``||phi_i||`` (len X,) for rows X with these ``||x||^2``."""
         if self.kernel is None:
             return np.asarray(np.sqrt(sqnorms))
         if not self.kernel.psd:
@@ -225,7 +231,8 @@ class Design:
         """Bound how far ``||w||^2`` of each column of w (r, k) differs from the published model's.
 
         The model's is ``c' (K_ZZ + ridge I) c`` with ``c = T w``; they differ by the rounding of T.
-        The result is the difference computed in float64, plus the rounding error of that.
+        The result (k,) is the difference computed in float64, plus a bound on the rounding of this
+        computation.
         """
         if self.factor is None:
             return np.zeros(w.shape[1])
@@ -238,7 +245,10 @@ class Design:
         return np.asarray(np.abs(seen - np.einsum("ik,ik->k", w, w)) + entry * size)
 
     def feature_error(self, dtype: type = np.float32) -> float:
-        """Bound on the change of a feature vector by the rounding of its column entries."""
+        """Bound the norm of the change of a feature vector by errors of its column entries.
+
+        ``dtype``: the type in which the entries are computed.
+        """
         return (
             self._stretch
             * self._entry_error
@@ -280,7 +290,10 @@ class Design:
         return float(self.kernel.bound(self.data.max_sqnorm, float(np.max(self.side.sqnorms))))
 
     def score_error(self, coef: FloatArray, dtype: type = np.float32) -> float:
-        """Bound on the rounding error of one score (maths.md 4): entry error x ``||coef||_1``."""
+        """Bound the rounding error of one score (maths.md 4): entry error x ``||coef||_1``.
+
+        ``coef`` (m,): coefficients of the columns. ``dtype``: type of the kernel entries.
+        """
         weight = float(np.sum(np.abs(coef)))
         if self.kernel is None:
             return 2.0**-52 * float(np.sqrt(self.width)) * self.column_bound * weight
@@ -298,17 +311,20 @@ class Design:
 
 
 def row_ranges(n: int, size: int) -> list[tuple[int, int]]:
-    """Split [0, n) into ranges of at most ``size`` rows."""
+    """Split [0, n) into ranges (start, stop) of at most ``size`` rows."""
     return [(a, min(a + size, n)) for a in range(0, n, size)]
 
 
 def _factor_ranges(size: int) -> list[tuple[int, int]]:
-    """Split the rows or columns of a factor T into the parts of one matrix product."""
+    """Split the rows or columns of a factor T into ranges of 1,024, for one matrix product each.
+
+    So parts that are 0 (T can be triangular) are skipped, and no copy of all of T is needed.
+    """
     return row_ranges(size, 1024)
 
 
 def _raw_dots(X: Any, coefs: FloatArray) -> FloatArray:
-    """Multiply dense or CSR rows with coefficients, with float64 sums."""
+    """Multiply dense or CSR rows X with coefficients (d, k): float64 (len X, k)."""
     if not isinstance(X, np.ndarray):
         return np.asarray(X @ coefs)
     out = np.empty((len(X), coefs.shape[1]))
@@ -328,9 +344,10 @@ def _dense_dots(X: NDArray[Any], coefs: FloatArray, out: FloatArray) -> None:
 
 
 def with_constant(design: Design, sums: FloatArray, constant: float) -> FloatArray:
-    """Return w from sums over columns and, last, of their weights (m + 1,).
+    """Return w from ``sums = sum_i coef_i [c_i, 1]`` (m + 1,) over rows i with columns c_i.
 
-    (r,), or (r + 1,) if ``constant``, a constant feature, is not 0.
+    ``constant``: the value of a feature that is appended to every phi; 0: none is. w is float64
+    (r,), with the constant feature (r + 1,).
     """
     w = design.features(sums[:-1])
     return np.append(w, constant * sums[-1]) if constant else w
@@ -363,9 +380,10 @@ def compute_scores(design: Design, coef: FloatArray, fleet: Fleet) -> FloatArray
 
 
 class RowsAtBounds(NamedTuple):
-    """Gradients of rows (n,), and ``sum s alpha [c, 1]`` (m + 1,) with alpha at its bounds.
+    """Gradients of rows, and a sum over these rows with each alpha at a bound.
 
-    alpha of a row is its upper bound if its gradient is positive, else 0.
+    ``G`` (n,): the dual gradients. ``sums`` (m + 1,): ``sum_i s_i alpha_i [c_i, 1]``, c_i the
+    columns of row i; alpha_i is the upper bound if G_i is positive, else 0.
     """
 
     G: FloatArray
@@ -401,7 +419,7 @@ def put_rows_at_bounds(
 
 @dataclass(frozen=True)
 class _PutAtBounds:
-    """The task of `put_rows_at_bounds` for one shard."""
+    """The task of `put_rows_at_bounds` for one shard, called with the shard's number."""
 
     design: Design
     problem: Problem
@@ -427,7 +445,7 @@ class _PutAtBounds:
 
 @dataclass(frozen=True)
 class _ColumnSum:
-    """The task of `weighted_columns` for one shard and its coefficients."""
+    """The task of `weighted_columns` for one shard, called with (its number, its coefficients)."""
 
     design: Design
 
@@ -450,7 +468,7 @@ class _ColumnSum:
 
 @dataclass(frozen=True)
 class _Scores:
-    """The task of `compute_scores` for one shard."""
+    """The task of `compute_scores` for one shard, called with the shard's number."""
 
     design: Design
     coef: FloatArray
@@ -467,14 +485,14 @@ class _Scores:
 
 @njit(cache=True, nogil=True)
 def column_dots(columns: Any, coef: FloatArray, out: FloatArray) -> None:
-    """Write the scores ``c_i . coef`` of rows with these columns, dense or CSR, to `out`."""
+    """Write the scores ``c_i . coef`` to `out` (rows,), c_i the columns of row i, dense or CSR."""
     for i in range(len(out)):
         out[i] = row_dot(columns, i, coef)
 
 
 @njit(cache=True, nogil=True)
 def _add(columns: Any, coef: FloatArray, total: FloatArray) -> None:
-    """Add ``coef_i [c_i, 1]`` of rows with these columns to `total`."""
+    """Add ``sum_i coef_i [c_i, 1]`` to `total` (m + 1,), c_i the columns of row i, dense or CSR."""
     for i in range(len(coef)):
         row_axpy(columns, i, coef[i], total)
         total[-1] += coef[i]

@@ -24,13 +24,17 @@ from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray
 
 OVERFLOW = "kernel entries between {} overflow; scale the data, or lower gamma, coef0 or degree"
+"""The message if kernel entries are not finite; filled with the names of the rows."""
 
 CHUNK_ROWS = 2048
 """Compute entries or distances of this many rows at a time."""
 
 
 def pool_rows(n: int, count: int, min_rows: int = 20_000, rows_per_landmark: int = 20) -> int:
-    """Return how many of n rows, drawn uniformly, form the pool for ``count`` landmarks."""
+    """Return how many of n rows form the pool from which ``count`` landmarks are chosen.
+
+    The pool is drawn uniformly: ``rows_per_landmark`` for each, at least ``min_rows``, at most n.
+    """
     return min(n, max(rows_per_landmark * count, min_rows))
 
 
@@ -42,6 +46,7 @@ def _proposals(count: int) -> int:
 def choosing_bytes(sampling: str, n: int, count: int, row_bytes: float) -> int:
     """Estimate the bytes of memory that choosing ``count`` landmarks of n rows takes.
 
+    ``sampling``: the name of the way to choose (see `CHOOSERS`), "uniform" or "auto".
     ``row_bytes``: bytes of one row.
     """
     if sampling == "uniform":
@@ -66,6 +71,15 @@ def choose_pivots(
     block of proposals is thinned: each is accepted with the fraction of its residual that the ones
     before it have left, so the distribution is that of one pivot at a time. If the residual is 0
     before ``count`` pivots, the rows with the largest residuals follow.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        A positive semidefinite kernel.
+    pool : Operand of n rows
+    count : int
+        At most n.
+    rng : Generator
 
     Returns
     -------
@@ -113,7 +127,7 @@ def _thin(
     residual : float64 (q, q)
         Residual kernel matrix of the proposals.
     weight : float64 (q,)
-        The residuals that they were drawn with.
+        The residuals in proportion to which the proposals were drawn.
     most : int
         Accept at most this many.
     least : float
@@ -143,7 +157,10 @@ def _thin(
 # -- leverage --------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class LeverageTuning:
-    """Tuned values of approximate leverage scores.
+    """Tuned values of approximate ridge leverage scores (see `estimate_leverage`).
+
+    Its stages compute scores for falling regularisation lambda. The effective dimension is the sum
+    of all scores.
 
     Parameters
     ----------
@@ -161,12 +178,13 @@ class LeverageTuning:
 
 
 LEVERAGE = LeverageTuning()
+"""The tuned values of leverage scores that are used."""
 
 MIN_RIDGE: dict[type, float] = {np.float32: 1e-3, np.float64: 1e-8}
 """The least lambda n, as a fraction of the largest k(x, x), that entries of this type resolve."""
 MIN_RESIDUAL: dict[type, float] = {np.float32: 1e-6, np.float64: 1e-13}
 """The smallest residual of a row, as a fraction of the largest k(x, x), that entries of this type
-resolve: smaller residuals are raised to it."""
+resolve: smaller residuals (k(x, x) less what a sample's features explain) are raised to it."""
 
 
 class Leverage(NamedTuple):
@@ -197,7 +215,8 @@ class _Sample:
     """A weighted sample J of the pool, from which leverage scores are computed.
 
     ``l(x) = (k(x, x) - k_J(x)' (K_JJ + lambda n A)^-1 k_J(x)) / (lambda n)``, with A the diagonal
-    of the probabilities (``chances``) with which the rows J were drawn.
+    of the probabilities (``chances``) with which the rows J were drawn. ``places``: the rows J of
+    the pool; ``dtype``: type of the kernel entries.
     """
 
     kernel: Kernel
@@ -207,7 +226,10 @@ class _Sample:
     dtype: type
 
     def scores(self, rows: NDArray[np.int64], ridge: float, diag: FloatArray) -> FloatArray:
-        """Compute the leverage scores of these rows of the pool; ``ridge``: lambda n."""
+        """Compute the leverage scores of these rows of the pool: float64 (rows,).
+
+        ``ridge``: lambda n. ``diag`` (n,): k(x, x) of all rows of the pool.
+        """
         left = diag[rows]
         if len(self.places):
             side = self.pool.part(self.places)
@@ -285,7 +307,11 @@ def estimate_leverage(
 def choose_by_leverage(
     kernel: Kernel, pool: Operand, count: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw ``count`` distinct rows of the pool in proportion to their leverage scores."""
+    """Draw ``count`` distinct rows of the pool in proportion to their leverage scores.
+
+    Returns their places in the pool, int64 (count,). If fewer rows have a positive score, rows are
+    drawn uniformly.
+    """
     scores = estimate_leverage(kernel, pool, rng, dimension=LEVERAGE.share * count).scores
     total = scores.sum()
     chances = scores / total if total > 0 else None
@@ -302,8 +328,8 @@ def choose_medoids(
 
     k-means on the columns of the pool's rows: k-means++ (in blocks with rejection, as for the
     pivots), then ``rounds`` of Lloyd's algorithm. Zhang, Tsang and Kwok (2008) also take 5 rounds,
-    but use the centres themselves; those are not rows of the data, and are dense even if the rows
-    are sparse.
+    but use the centres themselves, which are not rows of the data, and are dense even if the rows
+    are sparse. Returns places of distinct rows of the pool, int64 (count,).
     """
     if isinstance(kernel, (Custom, Precomputed)):
         raise InputError(
@@ -331,6 +357,7 @@ class _Points:
     """Rows of a pool as points for k-means; dense rows are centred, which loses fewer digits."""
 
     def __init__(self, X: Any) -> None:
+        """Centre dense rows, and choose the precision of products; InputError if they overflow."""
         if isinstance(X, np.ndarray):
             X = X - X.mean(axis=0, dtype=np.float64).astype(X.dtype)
         with np.errstate(over="ignore"):
@@ -346,7 +373,7 @@ class _Points:
         return len(self.side)
 
     def distances(self, centres: Operand) -> Iterator[tuple[slice, NDArray[Any]]]:
-        """Yield the squared distances to the centres, for one piece of the rows after the other."""
+        """Yield (range of rows, squared distances (rows, centres)), piece by piece."""
         for a, b in row_ranges(len(self), CHUNK_ROWS):
             products = Linear().block(self.side.X[a:b], centres, dtype=self.dtype)
             apart = self.side.sqnorms[a:b, None] + centres.sqnorms - 2.0 * products
@@ -362,7 +389,11 @@ class _Points:
 
 
 def _draw_seeds(rows: _Points, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """k-means++: draw rows in proportion to the squared distance from the nearest chosen row."""
+    """Choose initial centres by k-means++: places of ``count`` distinct rows, int64 (count,).
+
+    Rows are drawn in proportion to the squared distance from the nearest chosen row, in blocks with
+    rejection, so that the distribution is that of one row at a time.
+    """
     n = len(rows)
     chosen = [int(rng.integers(n))]
     _, left = rows.nearest(rows.side.part(np.array(chosen)))
@@ -395,7 +426,11 @@ def _draw_seeds(rows: _Points, count: int, rng: np.random.Generator) -> NDArray[
 def _fill_empty_clusters(
     owner: NDArray[np.int64], apart: FloatArray, count: int
 ) -> NDArray[np.int64]:
-    """Move into each empty cluster a row that is far from the centre of its own cluster."""
+    """Move into each empty cluster a row that is far from the centre of its own cluster.
+
+    ``owner`` (n,): each row's cluster, below ``count``. ``apart`` (n,): the squared distance to its
+    centre. Returns the new owners.
+    """
     sizes = np.bincount(owner, minlength=count)
     if sizes.all():
         return owner
@@ -417,7 +452,8 @@ DEFINITE = {
     "rpcholesky": "randomly pivoted Cholesky steps",
     "leverage": "leverage scores",
 }
-"""The ways that require a positive semidefinite kernel, and their names in error messages."""
+"""Names of the `CHOOSERS` that require a positive semidefinite kernel, each with its name in error
+messages."""
 
 
 @dataclass(frozen=True)
@@ -441,13 +477,14 @@ class RepetitionTuning:
 
 
 REPETITION = RepetitionTuning()
+"""The tuned values of ``sampling="auto"`` that are used."""
 
 
 def resolve_auto(kernel: Kernel, side: Operand) -> str:
     """Resolve ``sampling="auto"``: "rpcholesky" if the sampled rows are redundant, else "uniform".
 
-    For other data nothing had a lower test error than uniform (pipelines.tanji2023). ``side``: rows
-    drawn uniformly.
+    On data that are not redundant no other way had a lower test error than uniform landmarks
+    (pipelines.tanji2023). ``side``: rows drawn uniformly.
     """
     if not kernel.psd:
         return "uniform"

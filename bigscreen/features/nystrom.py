@@ -50,6 +50,7 @@ FLOAT64_CUTOFF = 1e-12
 below this fraction of the largest."""
 
 ZERO = "the kernel of the landmarks is zero everywhere; choose another gamma or scaling"
+"""The error message for a kernel matrix of landmarks that is 0."""
 
 MAX_EIGH_LANDMARKS = 2048
 """Factor the kernel matrix of more landmarks by Cholesky: eigenvectors would take approximately
@@ -57,7 +58,10 @@ thirty times as long, and several times the memory."""
 
 
 def resolve_sampling(data: Rows, kernel: Kernel, sampling: str, seed: int) -> str:
-    """Resolve sampling "auto" for these rows; return any other name unchanged."""
+    """Resolve sampling "auto" to "rpcholesky" or "uniform" for these rows; return other names.
+
+    "auto" looks at the kernel matrix of sampled rows (see `resolve_auto`).
+    """
     if sampling != "auto":
         return sampling
     # From a random stream of its own, so that "auto" and "uniform" draw the same landmarks.
@@ -111,8 +115,10 @@ def choose_landmarks(
 class Factor(NamedTuple):
     """The factor ``T`` of the landmarks' kernel matrix, and how small eigenvalues were handled.
 
+    ``matrix`` is T, float64 (m, r), with ``T' (K_ZZ + ridge I) T = I``. Features: ``T' k(x, Z)``.
+
     ``cutoff``: directions with an eigenvalue below this fraction of the largest are dropped. With
-    more than ``MAX_EIGH_LANDMARKS`` they are not dropped: ``ridge`` is added to the diagonal
+    more than ``MAX_EIGH_LANDMARKS`` landmarks none is dropped; ``ridge`` is added to the diagonal
     instead. It is ``cutoff`` times the largest row sum of the kernel matrix, which bounds all
     eigenvalues.
     """
@@ -123,7 +129,7 @@ class Factor(NamedTuple):
 
     @property
     def entries(self) -> type:
-        """The type of columns precise enough for all directions that were kept."""
+        """The type of kernel entries precise enough for all directions of T: float32 or float64."""
         lengths = np.einsum("ij,ij->j", self.matrix, self.matrix)
         # Squared lengths of T's orthogonal columns are the inverse eigenvalues.
         smallest, largest = 1 / lengths.max(), 1 / lengths.min()
@@ -144,7 +150,7 @@ class Factor(NamedTuple):
         )
 
     def record(self) -> dict[str, Any]:
-        """JSON-able record for models and certificates."""
+        """JSON-able record for models and certificates: sizes, cutoff, ridge, type."""
         m, r = self.matrix.shape
         of = {"landmarks": m, "rank": r, "cutoff": self.cutoff}
         if self.ridge:
@@ -155,8 +161,11 @@ class Factor(NamedTuple):
 def factor_by_eigenvectors(kernel: Kernel, side: Operand, cutoff: float = FLOAT32_CUTOFF) -> Factor:
     """Compute ``T`` (m, r) with ``T' K_ZZ T = I`` from the r eigenvalues above the cutoff.
 
-    All in float64. Negative eigenvalues (of kernels that are not positive semidefinite) are dropped
-    with the small ones. No bound is known on how much that changes P.
+    K_ZZ is the kernel matrix of the landmarks ``side``. All is computed in float64. ``cutoff``:
+    drop eigenvalues below this fraction of the largest.
+
+    Negative eigenvalues (of kernels that are not positive semidefinite) are dropped
+    with the small ones; no bound is known on how much dropping these changes P.
     """
     gram = kernel.block(side, side, dtype=np.float64)
     if not np.isfinite(gram).all():
@@ -176,7 +185,10 @@ def factor_by_eigenvectors(kernel: Kernel, side: Operand, cutoff: float = FLOAT3
 
 
 def factor_landmarks(kernel: Kernel, side: Operand, cutoff: float = FLOAT32_CUTOFF) -> Factor:
-    """Factor the landmarks' kernel matrix: by eigenvectors, or if large by Cholesky."""
+    """Factor the kernel matrix of the landmarks ``side``: by eigenvectors, or if large by Cholesky.
+
+    ``cutoff``: see `Factor`.
+    """
     if len(side) > MAX_EIGH_LANDMARKS and kernel.psd:
         return factor_by_cholesky(kernel, side, cutoff)
     return factor_by_eigenvectors(kernel, side, cutoff)
@@ -196,11 +208,13 @@ def factor_by_cholesky(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
 
         def at_once(function: Callable[[int], Any], items: Iterable[int]) -> list[Any]:
+            """Map a function over items in the threads of the pool."""
             return list(pool.map(function, items))
 
         gram, strip = np.empty((m, m)), 256  # rows that one thread computes at a time
 
         def entries_of(start: int) -> float:
+            """Compute ``strip`` rows of the matrix; return their largest absolute row sum."""
             rows = slice(start, start + strip)
             own = kernel.block(side.X[rows], side, out=gram[rows], dtype=np.float64)
             return float(np.max(np.sum(np.abs(own), axis=1)))
@@ -239,7 +253,10 @@ def _stretch(T: FloatArray, start: int) -> float:
 
 
 def feature_fingerprint(design: Design, dtype: type = np.float32) -> str:
-    """Hash what stored features depend on: data, kernel, landmarks, factor and number types."""
+    """Hash what stored features depend on: data, kernel, landmarks, factor and number types.
+
+    ``dtype``: the type in which features are stored. Returns hexadecimal digits.
+    """
     digest = hashlib.sha256()
     assert design.kernel is not None and design.landmarks is not None
     X = design.landmarks.X
@@ -258,7 +275,11 @@ def feature_fingerprint(design: Design, dtype: type = np.float32) -> str:
 
 @dataclass(frozen=True)
 class _Block:
-    """A task that computes, and with a writer stores, the features of one chunk."""
+    """A task that computes the features of one chunk of rows, and stores them if it has a writer.
+
+    Called with (number of the chunk, first row, last row + 1). It returns the features (rows, r) of
+    type ``dtype``, or with a writer the number of the chunk.
+    """
 
     design: Design
     writer: DatasetWriter | None
@@ -296,7 +317,7 @@ def store_features(
     progress: Callable[[int, int], None] | None = None,
     dtype: type = np.float32,
 ) -> Design:
-    """Store the features of a design, and return the equal linear design over them.
+    """Compute and store the features of a design; return a linear design with them as its rows.
 
     Parameters
     ----------

@@ -21,7 +21,10 @@ ParallelMap = Callable[[Callable[[int], Any], Iterable[int]], list[Any]]
 
 
 def _lapack(name: str, arguments: int) -> Any:
-    """Find a LAPACK routine of scipy by name, callable without the GIL."""
+    """Find a LAPACK routine of scipy by name, callable without the GIL.
+
+    ``arguments``: the number of its arguments after the first, a character.
+    """
     address = get_cython_function_address("scipy.linalg.cython_lapack", name)
     # (A call through ctypes releases the GIL.)
     return ctypes.CFUNCTYPE(None, ctypes.c_char_p, *[ctypes.c_void_p] * arguments)(address)
@@ -29,6 +32,7 @@ def _lapack(name: str, arguments: int) -> Any:
 
 _POTRF = {np.dtype(np.float64): _lapack("dpotrf", 4), np.dtype(np.float32): _lapack("spotrf", 4)}
 _POTRS = {np.dtype(np.float64): _lapack("dpotrs", 7), np.dtype(np.float32): _lapack("spotrs", 7)}
+"""LAPACK's routines to factor (potrf) and to solve with a factor (potrs), by number type."""
 
 
 class Factor(NamedTuple):
@@ -65,7 +69,11 @@ def _call_lapack(
     columns: tuple[int, ...] = (),
     right: NDArray[Any] | None = None,
 ) -> int:
-    """Call a LAPACK routine; return its info: 0, or the column where it failed."""
+    """Call a LAPACK routine on a square matrix; return its info: 0, or the column where it failed.
+
+    ``routines``: the routine for each number type. ``triangle``: b"L" or b"U". ``columns``: further
+    counts that the routine takes. ``right``: right-hand sides, overwritten.
+    """
     n, info = ctypes.c_int(len(matrix)), ctypes.c_int(0)
     size, told = ctypes.byref(n), ctypes.byref(info)
     counts = [ctypes.byref(ctypes.c_int(count)) for count in columns]
@@ -108,10 +116,12 @@ def factorise_in_parallel(matrix: NDArray[Any], at_once: ParallelMap, block: int
         later = range(own.stop, n, block)
 
         def multiply_panel(at: int, own: slice = own, turned: NDArray[Any] = turned) -> None:
+            """Turn the block of rows ``own`` at columns from ``at`` on into U's, by U_own'^-1."""
             there = slice(at, at + block)
             matrix[own, there] = turned @ matrix[own, there]
 
         def update_rest(at: int, own: slice = own) -> None:
+            """Subtract the rows ``own`` of U from the block of rows from ``at`` on: A -= U' U."""
             there = slice(at, min(at + block, n))
             panel = np.ascontiguousarray(matrix[own, there].T)
             rest = panel @ matrix[own, at:]
@@ -149,6 +159,7 @@ def invert_in_parallel(matrix: NDArray[Any], at_once: ParallelMap, block: int = 
             above: NDArray[Any] = above,
             corner: NDArray[Any] = corner,
         ) -> None:
+            """Write the inverse's block of rows from ``at`` on, in the columns ``own``."""
             # (The inverse of the leading part is upper triangular, too.)
             there = slice(at, at + block)
             matrix[there, own] = -(matrix[there, at:start] @ above[at:]) @ corner

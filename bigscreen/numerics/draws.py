@@ -11,10 +11,11 @@ from bigscreen.numerics.rows import FloatArray
 
 _SEED = 0x64726177
 _MIX = np.uint64(0xFF51AFD7ED558CCD)
+"""An odd multiplier that mixes the bits of a hash (from MurmurHash3)."""
 
 
 def row_draws(X: Any) -> FloatArray:
-    """Hash each row's float32 values to a number in [0, 1): float64 (rows,).
+    """Draw a number in [0, 1) for each row, a hash of its float32 values: float64 (rows,).
 
     Equal rows have equal numbers, dense or sparse, alone or among others. The numbers of different
     rows behave as if independent and uniform.

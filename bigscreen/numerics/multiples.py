@@ -11,11 +11,14 @@ from numpy.typing import NDArray
 from bigscreen.numerics.rows import FloatArray
 
 SCALING_TOL = 4 * 2.0**-52
-"""Relative difference of coefficients up to which they count as scaled, not moved: rounding."""
+"""Relative difference of a coefficient and the multiple of another up to which they count as equal:
+rounding."""
 
 
 def find_multiple(before: FloatArray, coef: FloatArray) -> tuple[float, NDArray[np.int64]]:
     """Find the multiple of ``before`` that differs from ``coef`` in the fewest rows.
+
+    Both are coefficients of rows, float64 (n,). A few likely factors are tried, not all.
 
     Returns
     -------

@@ -46,7 +46,10 @@ def middle_order_statistic(
 def _statistics(
     values: NDArray[np.float64], weights: NDArray[np.float64], threshold: float, level: float
 ) -> tuple[float, float]:
-    """Return the order statistics at ``threshold - level`` and at ``threshold + level``."""
+    """Return the order statistics at ``threshold - level`` and at ``threshold + level``.
+
+    ``level``: sums of weights that differ by less count as equal.
+    """
     low = order_statistic(values, weights, threshold - level)
     if np.isfinite(low) and float(np.sum(weights * (values <= low))) >= threshold + level:
         return low, low  # the usual case: saves one pass

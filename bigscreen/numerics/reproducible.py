@@ -17,10 +17,14 @@ from bigscreen.errors import InputError
 from bigscreen.numerics.rows import njit
 
 Totals = dict[str, NDArray[np.int64]]
+"""Sums by name, each in int64 multiples of its own quantum."""
 
 
 def quantum(bound: float) -> float:
-    """Return a power of two q with ``bound / q <= 2^61``; twice the bound fits in int64 then."""
+    """Choose the quantum q (a power of two) of which sums up to ``bound`` are stored as multiples.
+
+    ``bound / q <= 2^61``, so that even twice the bound fits in int64.
+    """
     if not np.isfinite(bound):
         raise InputError(
             "the data or C are so large that sums overflow float64; scale the data, or lower C"
@@ -52,7 +56,7 @@ def read(totals: Totals, name: str, bound: float) -> NDArray[np.float64]:
 
 @njit(cache=True, nogil=True, fastmath={"reassoc"})
 def _sum_of_zeros(values: NDArray[Any]) -> Any:
-    """Return 0 if all values are finite, else NaN."""
+    """Return the sum of ``values - values``: 0 if all are finite, else NaN."""
     total = values.dtype.type(0)
     for i in range(len(values)):
         total += values[i] - values[i]

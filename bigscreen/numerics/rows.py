@@ -26,6 +26,7 @@ RowArrays = NDArray[Any] | tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 indptr)."""
 
 CACHE_LINE = 64
+"""Bytes of a cache line of the processor."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,20 +97,23 @@ def _is_csr(X: Any) -> bool:
 
 
 def row_count(X: RowArrays) -> int:
-    """Number of rows."""
+    """Return the number of rows of X."""
     raise NotImplementedError
 
 
 @overload(row_count)
 def _row_count(X: Any) -> Callable[..., Any]:
+    """Choose the compiled code of `row_count` by the type of X: CSR triple or dense array."""
     if _is_csr(X):
 
         def csr(X: Any) -> Any:
+            """Return the number of rows, X a CSR triple."""
             return len(X[2]) - 1
 
         return csr
 
     def dense(X: Any) -> Any:
+        """Return the number of rows, X a dense array."""
         return len(X)
 
     return dense
@@ -122,9 +126,11 @@ def row_dot(X: RowArrays, i: int, w: FloatArray) -> float:
 
 @overload(row_dot, jit_options={"fastmath": SUMS})
 def _row_dot(X: Any, i: Any, w: Any) -> Callable[..., Any]:
+    """Choose the compiled code of `row_dot` by the type of X: CSR triple or dense array."""
     if _is_csr(X):
 
         def csr(X: Any, i: Any, w: Any) -> Any:
+            """Return <X_i, w>, X a CSR triple."""
             data, indices, indptr = X
             total = w[0] * 0
             # Unsigned, here and below: without the test for negative indices, which took 30 % of a
@@ -136,6 +142,7 @@ def _row_dot(X: Any, i: Any, w: Any) -> Callable[..., Any]:
         return csr
 
     def dense(X: Any, i: Any, w: Any) -> Any:
+        """Return <X_i, w>, X a dense array."""
         row = X[i]
         total = w[0] * 0
         for j in range(len(row)):
@@ -151,9 +158,11 @@ def row_axpy(X: RowArrays, i: int, a: float, w: FloatArray) -> None:
 
 @overload(row_axpy, jit_options={"fastmath": {"contract"}})
 def _row_axpy(X: Any, i: Any, a: Any, w: Any) -> Callable[..., Any]:
+    """Choose the compiled code of `row_axpy` by the type of X: CSR triple or dense array."""
     if _is_csr(X):
 
         def csr(X: Any, i: Any, a: Any, w: Any) -> Any:
+            """Add a X_i to w, X a CSR triple."""
             data, indices, indptr = X
             for k in range(np.uintp(indptr[i]), np.uintp(indptr[i + 1])):
                 w[np.uintp(indices[k])] += a * data[k]
@@ -161,6 +170,7 @@ def _row_axpy(X: Any, i: Any, a: Any, w: Any) -> Callable[..., Any]:
         return csr
 
     def dense(X: Any, i: Any, a: Any, w: Any) -> Any:
+        """Add a X_i to w, X a dense array."""
         row = X[i]
         for j in range(len(row)):
             w[j] += a * row[j]
@@ -175,9 +185,11 @@ def row_sqnorm(X: RowArrays, i: int) -> float:
 
 @overload(row_sqnorm, jit_options={"fastmath": SUMS})
 def _row_sqnorm(X: Any, i: Any) -> Callable[..., Any]:
+    """Choose the compiled code of `row_sqnorm` by the type of X: CSR triple or dense array."""
     if _is_csr(X):
 
         def csr(X: Any, i: Any) -> Any:
+            """Return ||X_i||^2, X a CSR triple."""
             data, _, indptr = X
             total = 0.0
             for k in range(indptr[i], indptr[i + 1]):
@@ -187,6 +199,7 @@ def _row_sqnorm(X: Any, i: Any) -> Callable[..., Any]:
         return csr
 
     def dense(X: Any, i: Any) -> Any:
+        """Return ||X_i||^2, X a dense array."""
         row = X[i]
         total = 0.0
         for j in range(len(row)):
@@ -223,6 +236,7 @@ def row_load(
 
 @overload(row_load, jit_options={"fastmath": {"contract"}})
 def _row_load(X: Any, i: Any, position: Any, origin: Any, out: Any) -> Callable[..., Any]:
+    """Choose the compiled code of `row_load` by the type of X: CSR triple or dense array."""
     number = (X[0] if _is_csr(X) else X).dtype
     double = types.float64 in (number, out.dtype)
     real = np.float64 if double else np.float32
@@ -230,6 +244,7 @@ def _row_load(X: Any, i: Any, position: Any, origin: Any, out: Any) -> Callable[
     if _is_csr(X):
 
         def csr(X: Any, i: Any, position: Any, origin: Any, out: Any) -> Any:
+            """Write row i's columns with a position, less the origin, to `out`, X a CSR triple."""
             data, indices, indptr = X
             for j in range(len(out)):
                 out[j] = real(0) - origin[j]
@@ -245,6 +260,7 @@ def _row_load(X: Any, i: Any, position: Any, origin: Any, out: Any) -> Callable[
         return csr
 
     def dense(X: Any, i: Any, position: Any, origin: Any, out: Any) -> Any:
+        """Write row i less the origin to `out`, X a dense array."""
         row = X[i]
         for j in range(len(row)):
             out[j] = real(row[j]) - origin[j]
@@ -271,6 +287,7 @@ def exp2_negative(t: float) -> float:
 
 @overload(exp2_negative, jit_options={"fastmath": {"contract"}})
 def _exp2_negative(t: Any) -> Callable[..., Any]:
+    """Choose the compiled code of `exp2_negative`, with constants for the type of t."""
     single = t == types.float32
     real: Any = np.float32 if single else np.float64
     whole: Any = np.int32 if single else np.int64
@@ -285,6 +302,7 @@ def _exp2_negative(t: Any) -> Callable[..., Any]:
     offset = int(rounder.view(whole)) - bias
 
     def implementation(t: Any) -> Any:
+        """Return 2^min(t, 0): a polynomial of the fraction of t times 2 to its whole part."""
         t = zero if t > zero else t  # NaN passes both clips
         t = lowest if t < lowest else t
         z = t + rounder
@@ -306,10 +324,12 @@ def tanh(x: float) -> float:
 # error_model: a test for division by zero would prevent vectorisation.
 @overload(tanh, jit_options={"fastmath": {"contract"}, "error_model": "numpy"})
 def _tanh(x: Any) -> Callable[..., Any]:
+    """Choose the compiled code of `tanh`, with constants for the type of x."""
     real = np.float32 if x == types.float32 else np.float64
     one, zero, scale = real(1), real(0), real(-2 * math.log2(math.e))
 
     def implementation(x: Any) -> Any:
+        """Return ``(1 - e) / (1 + e)`` with ``e = exp(-2 |x|)``, and the sign of x."""
         e = exp2_negative(scale * abs(x))
         y = (one - e) / (one + e)
         return -y if x < zero else y
