@@ -37,13 +37,14 @@ class ExplicitTuning:
     Parameters
     ----------
     max_newton_size, max_quick_newton_size : int
-        Take Newton steps if the rows or the columns are at most this many, the size of a step's
-        matrix; else coordinate descent. The second: if quick stages update the matrix of the step
-        before in float32.
+        Take Newton steps if the number of rows or of columns (the size of a step's linear system)
+        is at most this; else coordinate descent. ``max_quick_newton_size`` is for quick stages,
+        which update the previous step's matrix in float32.
     max_dense_columns : int
-        Take no Newton steps if there are more columns: they write rows out dense.
+        Take no Newton steps if there are more columns than this: they store rows as dense arrays.
     max_retries : int
-        Continue a solve at most this often after its certificate has refuted it.
+        Continue a solve at most this often after the pass over all rows has found a wider gap than
+        the solver did.
     max_epochs : int
         Coordinate descent returns its point after this many epochs, whatever the gap.
     """
@@ -59,10 +60,13 @@ EXPLICIT = ExplicitTuning()
 
 
 class Engine(Protocol):
-    """A solver that moves the alpha of undecided rows until their gap meets a goal."""
+    """A solver that moves the alpha of undecided rows until their gap meets a goal.
+
+    ``begin`` prepares it for the rows of a new point; ``run`` may be called more than once.
+    """
 
     h: float
-    """Width of the smoothing band, kept from solve to solve (0: the solver has none)."""
+    """Half-width of the smoothing band, kept from solve to solve (0: the solver has none)."""
 
     def begin(self, rows: UndecidedRows) -> None: ...
 
@@ -96,6 +100,7 @@ class ColumnsStage:
         quick: bool = False,
         tuning: ExplicitTuning = EXPLICIT,
     ) -> None:
+        """Choose Newton steps or coordinate descent by the size of X; solve nothing yet."""
         self._begin(ExplicitRows(X, constant), quick, tuning)
 
     def for_thread(self) -> ColumnsStage:
@@ -105,6 +110,7 @@ class ColumnsStage:
         return other
 
     def _begin(self, columns: ExplicitRows, quick: bool, tuning: ExplicitTuning) -> None:
+        """Set up a stage that has solved nothing yet, on rows that other stages may share."""
         self.columns, self.quick, self.tuning = columns, quick, tuning
         rows, width = columns.n_rows, columns.width
         limit = tuning.max_quick_newton_size if quick else tuning.max_newton_size
@@ -113,8 +119,8 @@ class ColumnsStage:
         if narrow:
             self._engine = ProxNewton(self.columns, quick)
         self._last: PathPoint | None = None
-        # The last point's ``sign * alpha`` and scores. (If classes are solved one against the rest,
-        # alpha without its signs does not say which machine it belongs to.)
+        # ``sign * alpha`` of the last solved point, and its scores. (If classes are solved one
+        # against the rest, alpha without its signs does not say which machine it belongs to.)
         self._coef = self._scored = np.zeros(rows)
         self._sum = RowSum(np.zeros(self.columns.width), 0.0)
 
@@ -167,12 +173,12 @@ class ColumnsStage:
         return {"coef": coef.copy(), "constant": constant}
 
     def memory(self) -> dict[str, NDArray[Any]]:
-        """See ``stage.Stage``."""
+        """Return w and the scores of the last point, and the solver's h, for `recall`."""
         numbers = np.array([self._sum.error, self._engine.h])
         return {"w": self._sum.w, "coef": self._coef, "scores": self._scored, "numbers": numbers}
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
-        """See ``stage.Stage``."""
+        """Restore the state that `memory` returned (see ``stage.Stage``)."""
         error, self._engine.h = memory["numbers"].tolist()
         self._sum = RowSum(memory["w"], error)
         self._coef, self._scored = memory["coef"], memory["scores"]
@@ -203,10 +209,10 @@ class ColumnsStage:
 
     @staticmethod
     def _factor(now: FloatArray, before: FloatArray) -> float | None:
-        """Return the factor between the undecided rows' ``sign * alpha`` now and at the last point.
+        """Return the factor f for which ``now = f * before``; None if there is none above 0.
 
-        None if they are not proportional. Decided rows need not share the factor: their alpha is
-        known.
+        ``now`` and ``before``: ``sign * alpha`` of the undecided rows, now and at the last point.
+        Decided rows need not share the factor: their alpha is known.
         """
         if not len(now):
             return None
@@ -219,7 +225,7 @@ class ColumnsStage:
 
     # -- the pass over all rows ------------------------------------------------------------------
     def _certified(self, dual: Dual, alpha: FloatArray) -> tuple[PathPoint, RowSum]:
-        """Return the point at alpha with its scores and gap over all rows, and its w."""
+        """Certify a feasible alpha (n,) over all rows; return the point, and its w."""
         columns, total = self.columns, self.columns.sum(dual.sign * alpha)
         square, length = float(total.w @ total.w), float(np.linalg.norm(total.w))
         error = 2 * length * total.error + total.error**2
@@ -239,10 +245,11 @@ class CoordinateDescent:
     h = 0.0
 
     def __init__(self, columns: ExplicitRows, max_epochs: int) -> None:
+        """Keep the rows, and the number of epochs after which a solve gives up."""
         self.columns, self.max_epochs = columns, max_epochs
 
     def begin(self, rows: UndecidedRows) -> None:
-        """Prepare to solve these rows, from the same seed in every solve."""
+        """Prepare to solve these rows; the random order has the same seed in every solve."""
         self._rng = np.random.default_rng(0)
         whole = rows.whole
         tube = np.zeros(len(whole)) if whole.tube is None else whole.tube

@@ -29,17 +29,20 @@ from bigscreen.problems.dual_sums import row_gap
 
 @dataclass(frozen=True)
 class ProximalTuning:
-    """Tuned values of the proximal point method.
+    """Tuned values of the proximal point method (see the module's docstring).
+
+    A row's G is the derivative of the dual in its alpha. The smoothing band is the rows whose G is
+    within h of the hinge point. A larger h takes fewer steps to a larger remaining gap.
 
     Parameters
     ----------
     max_steps : int
-        Return the point after this many Newton steps, whatever its gap.
+        Return the current point after this many Newton steps, whatever its gap.
     first_h, max_h : float
         Half-width h of the first smoothing band, and the largest h that a solve starts with, as
         parts of the mean |G|.
     gram_rows : int
-        Rows of the band that are made dense float64 at a time.
+        Rows of the band that are converted to a dense float64 array at a time.
     strip_rows : int
         Rows of the band whose products are summed in float32, before the sum is added in float64.
     max_idle_rounds : int
@@ -47,11 +50,12 @@ class ProximalTuning:
     min_gain_fraction : float
         A round has made progress if D gained at least this part of the gap.
     max_inexact_rounds : int
-        The first rounds, which need not be solved to their exact minimum.
+        At most this many rounds, the first ones, need not be solved to their exact minimum.
     max_root_trials : int
-        Evaluations of the derivative in a line search.
+        Evaluate the derivative at most this often in a line search.
     max_round_steps : int
-        Widen the band tenfold if a round takes more steps: it is too narrow for so far a centre.
+        Multiply h by ten if a round takes this many steps: the band is too narrow for a centre so
+        far from the optimum.
     """
 
     max_steps: int = 500
@@ -70,9 +74,11 @@ PROXIMAL = ProximalTuning()
 
 
 class ProximalTerms(NamedTuple):
-    """The undecided rows' dual with its proximal term, and the alpha that a step updates.
+    """The undecided rows' dual with its proximal term, as arrays (undecided rows,) and h.
 
-    ``centre``: the alpha of the round before; ``h``: half the width of the smoothing band.
+    ``sign``, ``lin``, ``lo``, ``hi``, ``tube``: as `Dual` has them; ``centre``: the alpha of the
+    previous round; ``h``: half the width of the smoothing band; ``alpha``: updated in place by a
+    step.
     """
 
     sign: FloatArray
@@ -93,6 +99,7 @@ class BandMoment:
     """
 
     def __init__(self, columns: ExplicitRows, strip_rows: int) -> None:
+        """Start with an empty band; ``strip_rows`` as `ProximalTuning` has it."""
         self.columns, self.strip_rows = columns, strip_rows
         self._sum = np.zeros((0, 0))
         self._inside = np.empty(0, np.int64)
@@ -103,7 +110,10 @@ class BandMoment:
         self._inside, self._slope = self._inside[:0], self._slope[:0]
 
     def matrix(self, band: NDArray[np.int64], slope: FloatArray) -> FloatArray:
-        """Return the matrix (d, d) of a band's rows, which ascend, as a copy."""
+        """Return the matrix ``sum slope_i phi_i phi_i'`` (d, d) over a band, as a copy.
+
+        ``band``: its row numbers, ascending; ``slope``: a positive number for each.
+        """
         common, now, before = np.intersect1d(
             band, self._inside, assume_unique=True, return_indices=True
         )
@@ -120,6 +130,7 @@ class BandMoment:
         return self._sum.copy()
 
     def _add(self, rows: NDArray[np.int64], slope: FloatArray, sign: float) -> None:
+        """Add ``sign * sum slope_i phi_i phi_i'`` over ``rows`` to the matrix, in float32."""
         scale = np.sqrt(slope)
         for a in range(0, len(rows), self.strip_rows):
             own = slice(a, a + self.strip_rows)
@@ -143,14 +154,19 @@ class ProxNewton:
     ----------
     columns : ExplicitRows
     quick : bool
-        Compute directions by Cholesky factors: in half the time, with other last bits than the
-        general solver's, which published paths have.
+        Compute directions by Cholesky factors, in half the time. Their last bits differ from those
+        of the general linear solver, by which paths are published.
     tuning : ProximalTuning
     """
 
     def __init__(
         self, columns: ExplicitRows, quick: bool = False, tuning: ProximalTuning = PROXIMAL
     ) -> None:
+        """Start without an h (0) and without a factored matrix.
+
+        ``_factored``: the band, h, its dense rows (or None) and the Cholesky factor of the last
+        step.
+        """
         self.columns, self.quick, self.tuning = columns, quick, tuning
         self.moment = BandMoment(columns, tuning.strip_rows)
         self.h = 0.0
@@ -173,7 +189,8 @@ class ProxNewton:
         tuning = self.tuning
         rounds, idle, last, taken, value = 0, 0, np.inf, 0, -np.inf
         if self._step_was_zero:
-            # The certificate found a wider gap: the smaller h, the coarser alpha is rounded.
+            # The certificate found a wider gap than this solver, which cannot move: with a small h
+            # rounding errors in alpha are large.
             self.h *= 30.0
             self.centre = rows.alpha.copy()
             self._step_was_zero = False
@@ -242,6 +259,7 @@ class ProxNewton:
         return band[:found], slope[:found], gap
 
     def _terms(self, rows: UndecidedRows) -> ProximalTerms:
+        """Collect the arrays of the undecided rows, the centre and h for the compiled functions."""
         dual = rows.dual
         of_rows = dual.sign, dual.lin, dual.lo, dual.hi, rows.tube
         return ProximalTerms(*of_rows, self.centre, self.h, rows.alpha)
@@ -249,7 +267,11 @@ class ProxNewton:
     def _direction(
         self, band: NDArray[np.int64], slope: FloatArray, gradient: FloatArray
     ) -> FloatArray:
-        """Compute the Newton direction ``-(I + sum slope_i phi_i phi_i')^-1 gradient``."""
+        """Compute the Newton direction ``-(I + sum slope_i phi_i phi_i')^-1 gradient``, (d,).
+
+        ``band``: row numbers in the smoothing band; ``slope``: d alpha / dG of each; ``gradient``:
+        (d,).
+        """
         width, scale = self.columns.width, np.sqrt(slope)
         if self.quick and len(band):
             found = self._quick_direction(band, slope, gradient)
@@ -273,7 +295,8 @@ class ProxNewton:
     ) -> FloatArray | None:
         """Compute the Newton direction by a Cholesky factor, kept while the band is unchanged.
 
-        None if rounding has lost the 1 on H's diagonal.
+        Arguments as for `_direction`. None if H is not positive definite: rounding has lost the 1
+        on its diagonal.
         """
         known = self._factored
         if known is not None and known[1] == self.h and np.array_equal(known[0], band):
@@ -298,7 +321,10 @@ class ProxNewton:
     def _move(
         self, rows: UndecidedRows, gradient: FloatArray, step: FloatArray, decrease: float
     ) -> None:
-        """Search along the step for about the least primal, and move the point there."""
+        """Search along the step for the least primal, approximately, and move the point there.
+
+        ``gradient``: of the smoothed primal at the point; ``decrease``: ``-<gradient, step>``, > 0.
+        """
         change = self.columns.scores(step, rows.ids)
         along = self._along(rows, gradient, step, change)
         length, slope = 1.0, along(1.0)
@@ -315,7 +341,7 @@ class ProxNewton:
         rows.scores += length * change
 
     def _scale_point(self, rows: UndecidedRows) -> None:
-        """Multiply the point by the factor in [0, 1] that makes the primal least."""
+        """Multiply the point by the factor in [0, 1] that makes the smoothed primal least."""
         along = self._along(rows, rows.point - rows.w, rows.point, rows.scores.copy())
         low, high = along(-1.0), along(0.0)
         if high > 0:
@@ -330,11 +356,16 @@ class ProxNewton:
     def _along(
         self, rows: UndecidedRows, gradient: FloatArray, step: FloatArray, change: FloatArray
     ) -> Callable[[float], float]:
-        """Return the function that computes the primal's derivative at a length of the step."""
+        """Return the derivative of the smoothed primal along the step, as a function of the length.
+
+        ``gradient``: at length 0; ``change``: the scores of the step itself, for the undecided
+        rows.
+        """
         linear, square = float(gradient @ step), float(step @ step)
         terms, scores = self._terms(rows), rows.scores
 
         def along(length: float) -> float:
+            """Return the derivative at ``length * step`` from the point."""
             return linear + length * square - _alpha_derivative(scores, change, length, terms)
 
         return along
@@ -360,7 +391,11 @@ def _find_root(
     enough: float,
     trials: int,
 ) -> float:
-    """Find where an increasing function is within ``enough`` of 0, between ``low`` and ``high``."""
+    """Find where an increasing function is within ``enough`` of 0, between ``low`` and ``high``.
+
+    ``at_low`` < 0 and ``at_high`` > 0 are its values there. After ``trials`` evaluations the last
+    place is returned, whatever its value.
+    """
     middle = low
     for _ in range(trials):
         middle = low - at_low * (high - low) / (at_high - at_low)
@@ -382,7 +417,9 @@ def _proximal(
 ) -> tuple[float, float]:
     """Compute a row's alpha for its gradient G, and the slope d alpha / dG.
 
-    The slope is 0 at a bound, and at 0 within the tube.
+    ``lo``, ``hi``: the row's box; ``tube``: half-width of a regression's tube; ``centre``: its
+    alpha of the previous round; ``h``: half-width of the smoothing band. The slope is 0 at a bound,
+    and at 0 within the tube.
     """
     slope = (hi - lo) / (2 * h)
     # delta c + G, in units of the gradient (slope = 1 / delta).

@@ -1,4 +1,4 @@
-"""Rows of explicit features in memory, with the sums and scores that path solvers need of them."""
+"""Explicit features of rows in memory, with the sums and scores that path solvers compute."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ class ExplicitRows:
     """
 
     def __init__(self, X: Any, constant: bool) -> None:
+        """Keep the rows, and compute upper bounds of their norms.
+
+        ``sqnorms``: ``||phi_i||^2``; ``norms``: upper bounds of ``||phi_i||``; ``largest``: the
+        largest.
+        """
         self.X, self.constant = as_rows(X), constant
         self.n_rows = X.shape[0]
         self.width = X.shape[1] + constant
@@ -74,7 +79,7 @@ class ExplicitRows:
     def dense(
         self, rows: NDArray[np.int64], scale: FloatArray, dtype: DTypeLike = np.float64
     ) -> NDArray[Any]:
-        """Compute the dense matrix of ``scale_k phi_k``, (rows, d), of the given rows."""
+        """Compute the dense matrix of ``scale_k phi_k`` of the given rows, (rows, width)."""
         out = np.empty((len(rows), self.width), dtype)
         _load(self.X, rows, scale, self._position, self.constant, out)
         return out
@@ -88,6 +93,10 @@ class ExplicitRows:
 def _sum(
     X: Any, coef: FloatArray, norms: FloatArray, constant: bool, tile: int, w: FloatArray
 ) -> float:
+    """Add ``sum coef_i phi_i`` to ``w``, in tiles; return ``sum |coef_i| ||phi_i||`` (maths.md 4).
+
+    ``tile``: rows whose terms are added up before their sum is added to ``w``.
+    """
     part, lost = np.empty_like(w), np.zeros_like(w)
     size = 0.0
     for start in range(0, len(coef), tile):
@@ -109,6 +118,7 @@ def _sum(
 
 @njit(nogil=True, cache=True)
 def _add(X: Any, rows: NDArray[np.int64], coef: FloatArray, constant: bool, w: FloatArray) -> None:
+    """Add ``sum coef_k phi_k`` over the row numbers ``rows`` to ``w``, in place."""
     for k in range(len(rows)):
         row_axpy(X, rows[k], coef[k], w)
         if constant:
@@ -124,6 +134,10 @@ def _load(
     constant: bool,
     out: NDArray[Any],
 ) -> None:
+    """Write ``scale_k phi_k`` of the row numbers ``rows`` to the dense ``out``, (rows, width).
+
+    ``position``: 0, 1, ..., the column of ``out`` for each column of X.
+    """
     origin = np.zeros(out.shape[1])
     for k in range(len(rows)):
         row_load(X, rows[k], position, origin, out[k])
@@ -135,12 +149,12 @@ def _load(
 
 @dataclass
 class Goal:
-    """The conditions under which a solver of undecided rows may stop.
+    """The conditions under which a solver of undecided rows (not fixed by a rule) may stop.
 
     Parameters
     ----------
     tol : float
-        Relative gap, over all rows.
+        Relative gap over all rows at which to stop.
     deadline : float or None
         Value of ``time.monotonic()`` at which to stop.
     dynamic : bool
@@ -156,7 +170,7 @@ class Goal:
     sharpness: float = 1e-6
 
     def sharpen(self) -> None:
-        """Aim closer, after a certificate over all rows found a wider gap than the solver did."""
+        """Aim at a smaller gap, after the gap over all rows proved wider than the solver's own."""
         self.tol *= 0.5
         self.sharpness *= 1e-3
 
@@ -200,6 +214,11 @@ class UndecidedRows:
         scores: FloatArray,
         ray: bool,
     ) -> None:
+        """Collect the undecided rows' parts of the dual; ``w`` starts as the vector of ``total``.
+
+        ``_alpha``: the alpha of all rows, of which the decided rows' values are final; ``_error``:
+        the error bound of ``total``; ``_tried``: the radius of the last gap ball that was tried.
+        """
         self.columns, self.whole = columns, whole
         self.w, self.point, self.scores, self.ray = total.w, point, scores, ray
         self.counts = {"steps": 0, "screened": 0}
@@ -211,6 +230,11 @@ class UndecidedRows:
         self._part(ids)
 
     def _part(self, ids: NDArray[np.int64]) -> None:
+        """Make ``ids`` the undecided rows: take their dual, alpha, norms and boxes.
+
+        ``room``: the sum of their boxes' sizes; ``_others``: the linear terms of D of all other
+        rows.
+        """
         self.ids, self.dual, self.alpha = ids, self.whole[ids], self._alpha[ids]
         self.norms = self.columns.norms[ids]
         box, tube = self.dual.hi - self.dual.lo, self.dual.tube

@@ -1,9 +1,9 @@
 """How much the rounding of stored features changes a path's P and D, measured on sampled rows.
 
 A stage of stored features solves the problem that these rounded features define. The published
-models have coefficients of kernel columns instead, and their features of the same rows differ: by
-the rounding of the stored numbers, amplified by the factor of the landmarks. The sampled rows'
-features are computed again in float64.
+models have coefficients of kernel columns instead. Their features of the same rows differ from the
+stored ones by the rounding of the stored numbers, amplified by the factor of the landmarks' kernel
+matrix. The sampled rows' features are computed again in float64.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class FeatureErrors:
     stored : Design
         The stored features of the same rows, which the stage solves on.
     min_rows : int
-        Sample at least this many rows, evenly spaced; all rows if there are less than twice as
-        many. A point costs a few products of their features with a vector, and one with each
-        other.
+        Sample at least this many rows, evenly spaced; all rows if there are fewer than twice this
+        number. A point of the path costs a few products of the sampled features with a vector.
     """
 
     def __init__(self, source: Design, stored: Design, min_rows: int = 512) -> None:
+        """Sample the rows, and compute their features again in float64, once for all points."""
         self.source, self.n_rows = source, source.data.n_rows
         self.rows = np.arange(0, self.n_rows, max(1, self.n_rows // min_rows))
         features = stored.data.rows(self.rows)
@@ -42,10 +42,16 @@ class FeatureErrors:
         self._looked = ComparedRows.at(source, stored, source.data.rows(self.rows), features, drawn)
 
     def added(self, dual: Dual, solved: PathPoint, w: FloatArray, constant: float) -> PathPoint:
-        """Return the point with the rounding bounds of the published model (maths.md 4).
+        """Return the point with the errors of stored features added to its rounding bounds.
+
+        See maths.md 4.
 
         Parameters
         ----------
+        dual : Dual
+            The dual of all rows.
+        solved : PathPoint
+            The point, certified on the stored features.
         w : float64 (r,)
             Coefficients of the stored features.
         constant : float

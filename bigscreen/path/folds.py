@@ -1,4 +1,4 @@
-"""The folds of a path: rows held out with the weight 0, which score the other rows' machines."""
+"""The folds of a path: each holds out rows, which score the machines of the other rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,18 @@ def make_folds(
     binaries: list[Binary],
     values: FloatArray,
 ) -> list[Fold]:
-    """Make the folds that the options of a path request.
+    """Make the folds that the options of a path request; an empty list if they request none.
+
+    Parameters
+    ----------
+    y : array (n,)
+        Label codes or targets.
+    weights : float64 (n,)
+        Row weights.
+    binaries : list of Binary
+        The binary problems of one point of the path.
+    values : float64 (points,)
+        The grid.
 
     Raises
     ------
@@ -100,7 +111,7 @@ def checked_folds(folds: Any, n: int) -> Folds | None:
     Raises
     ------
     InputError
-        If they are neither, or name rows that do not exist.
+        If they are neither a number nor pairs of row numbers, or name rows that do not exist.
     """
     if folds is None or isinstance(folds, (int, np.integer)):
         return None if folds is None else int(folds)
@@ -128,7 +139,7 @@ def _are_rows(rows: NDArray[Any], n: int) -> bool:
 
 
 def _given(fitted: NDArray[np.int64], held: NDArray[np.int64], weights: FloatArray) -> Fold:
-    """Make a fold from the rows to fit and the rows to hold out."""
+    """Make a fold from the row numbers to fit and to hold out, and the weights (n,) of all rows."""
     own = np.zeros(len(weights))
     own[fitted] = weights[fitted]
     return Fold(own, held)

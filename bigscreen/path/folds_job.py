@@ -40,7 +40,7 @@ class FoldsJob(ManyJob):
     data, options, fleet, plan
         As for `ManyJob`; C (or nu) of the options is not used.
     folds : list of Fold
-        A fold that holds nothing out fits the machines of all rows.
+        A fold that holds out no rows fits the machines of all rows.
     binaries : list of Binary
         The binary problems of all rows, at any value.
     values : list of float
@@ -48,8 +48,8 @@ class FoldsJob(ManyJob):
     report, deadline
         As for `Job`; passes are not reported.
     max_score_fraction : float
-        Scores of held-out rows take at most this part of the memory; else they are computed in
-        several passes.
+        Scores of held-out rows take at most this part of the allowed memory; if they would take
+        more, they are computed in several passes.
     """
 
     def __init__(  # noqa: PLR0913
@@ -65,12 +65,17 @@ class FoldsJob(ManyJob):
         deadline: float | None = None,
         max_score_fraction: float = 0.1,
     ) -> None:
+        """Make one outcome (rows' labels and weights to fit) for every fold and value."""
         outcomes = [Outcomes(None, fold.weights) for fold in folds for _ in values]
         super().__init__(data, options, fleet, plan, outcomes, report, deadline)
         self.folds, self.binaries, self.values = folds, binaries, values
         self.max_score_fraction = max_score_fraction
 
     def _problems(self) -> list[Binary]:
+        """Make the binary problems of every fold and value, in this order, each with its own name.
+
+        ``self.fits[name]`` is the index of the problem's outcome: fold * number of values + value.
+        """
         y = self.data.y(0, self.data.n_rows)
         found = []
         for f, fold in enumerate(self.folds):
@@ -128,7 +133,11 @@ class FoldsJob(ManyJob):
         return found
 
     def _held_scores(self, held: tuple[NDArray[np.int64], ...], values: range) -> list[FloatArray]:
-        """Compute each fold's decision values of its held-out rows, float64 (rows, values, k)."""
+        """Compute the decision values of held-out rows for some values of the grid.
+
+        ``held``: for each fold, ascending row numbers. Returns one array (rows, values, machines)
+        per fold.
+        """
         columns, offsets = [], []
         data = self.design.data
         for f in range(len(held)):
@@ -150,6 +159,11 @@ class FoldsJob(ManyJob):
     def _score(
         self, held: NDArray[np.int64], scores: FloatArray, scoring: str
     ) -> NDArray[np.float64]:
+        """Score a fold's held-out rows at several values; float64 (values,), larger is better.
+
+        ``held``: row numbers; ``scores``: decision values (rows, values, machines); ``scoring``: a
+        name of `SCORINGS`.
+        """
         n, options = self.data.n_rows, self.options
         y = self.data.y(0, n)[held]
         # A one-class machine's rows without weight are scored, though not fitted.
@@ -167,10 +181,12 @@ class FoldsJob(ManyJob):
 
 @dataclass(frozen=True)
 class _HeldOut:
-    """Computes the decision values of a chunk's held-out rows, for each fold by its own machines.
+    """Computes the decision values of the held-out rows in one chunk of the data.
 
-    For each fold, ``columns`` has its coefficients (columns, machines), ``offsets`` its offsets
-    (machines,), and ``held`` the numbers of its held-out rows, int64, ascending.
+    A fold's rows are scored by the machines of this fold. For each fold, ``columns`` has their
+    coefficients (columns, machines), ``offsets`` their offsets (machines,), and ``held`` the
+    numbers of its held-out rows, int64, ascending. A call takes the number of a chunk, and returns
+    an array (rows, machines) for each fold.
     """
 
     design: Design

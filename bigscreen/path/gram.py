@@ -32,31 +32,35 @@ from bigscreen.solvers.smo.loop import Limits, Matrix, smo
 
 @dataclass(frozen=True)
 class GramTuning:
-    """Tuned values of the solver on a kernel matrix.
+    """Tuned values of the solver on a kernel matrix: rounds of pair steps (SMO) and checks.
 
     Parameters
     ----------
     extra_pair_steps : int
-        A round takes one pair step per row and this many more; then it may take Newton steps, and
-        screens.
+        A round takes at most one pair step per row plus this many; then the gap is computed over
+        all rows, rows are screened, and Newton steps may follow.
     target_fraction : float
-        Pair steps aim at this part of the allowed gap.
+        Pair steps aim at this part of the requested gap.
     max_idle_rounds : int
-        Stop after this many rounds in a row without progress; each aims ten times closer.
+        Stop after this many rounds in a row without progress. After a round that reached its aim,
+        the aim is divided by ten.
     min_gain_fraction : float
         A round has made progress if D gained more than this part of the gap.
     min_zero_checks, zero_norm_fraction : int, float
-        After this many checks a nu-SVC is left if ||w||^2 is at most this part of the largest that
-        its rows allow: w* is 0 as far as float32 entries can tell.
+        After ``min_zero_checks`` checks of the gap, the solve of a nu-SVC stops if ||w||^2 is at
+        most ``zero_norm_fraction`` times the largest value that its rows allow: w* is then 0 as far
+        as float32 entries can tell, and no relative gap can be reached.
     max_free_variables : int
-        Take Newton steps on at most this many free variables: they factor a matrix of that size.
+        Take Newton steps only if at most this many dual variables are free (strictly inside their
+        box): a step factors a matrix of that size.
     newton_cost : float
-        A quick stage takes Newton steps once pair steps have read this many entries for each cube
-        of the number of free variables. (From 1/15 to never: the same time for paths of 3,000 rows
-        of a9a and ijcnn1 up to C = 10. At C = 1e4 a9a ends at a gap of 9.7e-4 in .41 s, at 5e-2 in
-        .53 s with 1/15.)
+        A quick stage takes Newton steps once pair steps have read this many kernel entries times
+        the cube of the number of free variables. (Values from 1/15 to infinity take the same time
+        for paths of 3,000 rows of a9a and ijcnn1 up to C = 10. At C = 1e4, a9a ends at a gap of
+        9.7e-4 in 0.41 s; with 1/15 at a gap of 5e-2 in 0.53 s.)
     min_screened_fraction : float
-        Leave screened rows out if they are at least this part: the smaller matrix must be copied.
+        Leave screened rows out of the solve if they are at least this part of its rows; with fewer,
+        copying the smaller matrix costs more than it saves.
     """
 
     extra_pair_steps: int = 500
@@ -88,8 +92,9 @@ class GramStage:
     progress : callable or None
         Called with (rows done, rows) while the matrix is computed.
     quick : bool
-        For gaps that float32 entries can prove: use them, take Newton steps only once pair steps
-        have cost as much, and leave no row out of a solve (this would cost a copy of the others).
+        Use float32 entries (for gaps that they can prove), take Newton steps only once pair steps
+        have cost as much, and never leave screened rows out of a solve (which would cost a copy of
+        the matrix of the other rows).
     tuning : GramTuning
 
     Raises
@@ -107,6 +112,7 @@ class GramStage:
         quick: bool = False,
         tuning: GramTuning = GRAM,
     ) -> None:
+        """Compute the kernel matrix, and begin with no solved point."""
         gram = FullGram(design, constant, budget, progress, quick)
         self._begin(gram, quick, GramInterior(gram, budget - 2 * gram.K.nbytes), tuning)
 
@@ -119,12 +125,17 @@ class GramStage:
     def _begin(
         self, gram: FullGram, quick: bool, interior: GramInterior, tuning: GramTuning
     ) -> None:
+        """Set up a stage that has solved nothing yet, on a matrix that other stages may share.
+
+        ``_kept``: the scores of the last w; ``_square``: the part of K that pair steps read, copied
+        for the rows ``_order`` into ``_room`` (None: no copy yet).
+        """
         self.gram, self.quick, self._interior, self.tuning = gram, quick, interior, tuning
         self._kept = CachedScores(self.gram)
         self._whole = self._square = Matrix(self.gram.K)
         self._order: NDArray[np.int64] | None = None
         self._room: NDArray[Any] | None = None
-        # The gap as a part of the KKT violation times the boxes' sizes, learned in the last solve.
+        # The gap divided by (KKT violation times the sum of the boxes' sizes), as last measured.
         self._share = 0.25
 
     @property
@@ -209,13 +220,13 @@ class GramStage:
         return {"support": support, "coef": coef, "constant": constant}
 
     def memory(self) -> dict[str, NDArray[Any]]:
-        """See ``stage.Stage``."""
+        """Return the coefficients and scores of the last w, for `recall` (see ``stage.Stage``)."""
         kept = self._kept
         numbers = np.array([kept.drift, self._share, self.gram.wide], np.float64)
         return {"coef": kept.coef, "scores": kept.scores, "numbers": numbers}
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
-        """See ``stage.Stage``."""
+        """Restore the state that `memory` returned, if K has entries of the same type now."""
         # (Files of older versions have one more number.)
         drift, self._share, *_, wide = memory["numbers"].tolist()
         if bool(wide) == self.gram.wide:  # scores of other entries have other errors
@@ -223,10 +234,14 @@ class GramStage:
             kept.coef, kept.scores, kept.drift = memory["coef"], memory["scores"], drift
 
     def _allowed(self, tol: float, point: PathPoint) -> float:
+        """Return the gap at which ``point`` counts as solved to the relative gap ``tol``.
+
+        If the kernel is not positive semidefinite: ``tol``, for the KKT violation.
+        """
         return sufficient_gap(point.rounding, point.primal, tol) if self.gram.psd else tol
 
     def _norm_may_be_zero(self, dual: Dual, point: PathPoint) -> bool:
-        """Whether a nu-SVC's optimum w* is 0 as far as float32 entries can tell.
+        """Whether the optimum w* of a nu-SVC is 0 as far as float32 entries can tell.
 
         The optimal value -1/2 ||w*||^2 is then 0, and no relative gap can be reached.
         """
@@ -238,7 +253,7 @@ class GramStage:
     def _should_try_newton(
         self, dual: Dual, alpha: FloatArray, live: NDArray[np.int64], steps: int, idle: bool
     ) -> bool:
-        """Whether to take Newton steps after ``steps`` pair steps.
+        """Whether to take Newton steps after ``steps`` pair steps on the rows ``live``.
 
         ``idle``: whether the last round of pair steps gained nothing.
         """
@@ -250,7 +265,10 @@ class GramStage:
     def _interior_alpha(
         self, dual: Dual, alpha: FloatArray, live: NDArray[np.int64], task: PointTask
     ) -> FloatArray:
-        """Solve for the alpha of the live rows by the interior point method, the others fixed."""
+        """Solve for the alpha of the live rows by the interior point method, the others fixed.
+
+        ``live``: numbers of the rows that may move. Returns the alpha of all rows, float64 (n,).
+        """
         part = restrict_dual(dual, alpha, live)
         found = alpha.copy()
         aim = self.tuning.target_fraction * task.tol
@@ -258,6 +276,7 @@ class GramStage:
         return found
 
     def _certified(self, dual: Dual, alpha: FloatArray) -> PathPoint:
+        """Certify a feasible alpha (n,) over all rows, with scores updated from the last w."""
         self._kept.move(dual.sign * alpha)
         kept, gram = self._kept, self.gram
         slack = gram.slack(kept.scores, kept.coef, kept.drift)
@@ -353,6 +372,7 @@ class CachedScores:
     """
 
     def __init__(self, gram: FullGram) -> None:
+        """Start at w = 0, whose scores are 0."""
         self.gram = gram
         self.coef, self.scores, self.drift = np.zeros(len(gram)), np.zeros(len(gram)), 0.0
 

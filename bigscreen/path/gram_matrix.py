@@ -19,6 +19,7 @@ ENTRY_UNIT = 2.0**-52
 """Spacing of float64 numbers at 1: the relative error of a kernel entry's last rounding."""
 
 Progress = Callable[[int, int], None]
+"""A function that is called with the number of rows done, and of all rows."""
 
 
 class FullGram:
@@ -31,7 +32,7 @@ class FullGram:
     constant : bool
         Whether a 1 is appended to every phi.
     budget : int
-        Bytes for K and for copies of its rows: entries are float64 if they fit, else float32.
+        Bytes for K and for a copy of its rows: entries are float64 if both fit, else float32.
     progress : callable or None
         Called with (rows done, rows).
     quick : bool
@@ -66,6 +67,7 @@ class FullGram:
         quick: bool = False,
         stripe_rows: int = 256,
     ) -> None:
+        """Choose the type of the entries by the budget, compute K, and bound their errors."""
         if design.landmarks is not None:
             raise InputError(
                 "a kernel matrix is made of rows; store the Nystrom features and give those"
@@ -110,7 +112,7 @@ class FullGram:
         return len(self.K)
 
     def add(self, scores: FloatArray, rows: NDArray[np.int64], coef: FloatArray) -> float:
-        """Add ``sum_j coef_j K[rows_j]`` to ``scores``; return a bound on its rounding errors.
+        """Add ``sum_j coef_j K[rows_j]`` to ``scores`` (n,); return a bound on the rounding errors.
 
         The bound is a multiple of ``||phi_i||``, and holds if the w of ``scores`` is no longer than
         the w that is added.
@@ -134,7 +136,7 @@ class FullGram:
 
 
 def bytes_needed(n: int, dtype: type) -> int:
-    """Return the bytes of a kernel matrix of n rows plus the copies of its rows in a solve."""
+    """Return the bytes of an n by n kernel matrix, plus a copy of its rows during a solve."""
     return 2 * n * n * np.dtype(dtype).itemsize
 
 

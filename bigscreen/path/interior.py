@@ -36,9 +36,10 @@ class GramInterior:
     """
 
     def __init__(self, gram: FullGram, room: int) -> None:
+        """Decide whether the method is usable on this matrix; compute no features yet."""
         self.gram = gram
-        # (With float32 entries it proves no smaller gap than pair steps do.) The features and the
-        # systems of the steps take up to five matrices as large as K.
+        # (With float32 entries the interior point method proves no smaller gap than pair steps do.)
+        # Its features and the linear systems of its steps take up to five matrices as large as K.
         self.usable = gram.psd and gram.wide and 5 * gram.K.nbytes <= room
         self.features = KernelFeatures(
             lambda: cholesky_features(np.array(gram.K, np.float64)), factor_terms(len(gram))
@@ -51,7 +52,10 @@ class GramInterior:
     def alpha(
         self, dual: Dual, rows: NDArray[np.int64], tol: float, late: Callable[[], bool]
     ) -> FloatArray:
-        """Solve the dual of ``rows`` to a relative gap of ``tol``: its best alpha, (rows,)."""
+        """Solve the dual of ``rows`` to a relative gap of ``tol``; return its best alpha, (rows,).
+
+        ``late`` returns whether the deadline has passed; the solve then stops at its best point.
+        """
         data = MemoryDataset(self.features.made[rows], None, None)
         with Inline(1) as fleet:
             run = Run(Design(data, None), FixedDual("none", dual), fleet)
@@ -63,7 +67,11 @@ class GramInterior:
 
 @dataclass
 class _KeepBest:
-    """The check of an interior point solve: it keeps the point with the smallest gap."""
+    """The check that an interior point solve calls after each step; it keeps the best point.
+
+    ``target``: the relative gap at which the solve stops; ``is_late``: says whether the deadline
+    has passed; ``best``: the point with the smallest gap; ``made``: the number of calls.
+    """
 
     target: float
     is_late: Callable[[], bool]
@@ -79,12 +87,12 @@ class _KeepBest:
         return None if over or point.relative_gap <= self.target else Verdict()
 
     def expired(self) -> bool:
-        """See ``Check``."""
+        """Whether the deadline has passed."""
         return self.is_late()
 
     def pause(self, save: Save | None = None) -> None:
         """Do nothing: an interrupted point of a path is solved again from its start."""
 
     def restored(self, meta: dict[str, Any]) -> None:
-        """Raise, for these solves write no checkpoints."""
+        """Raise AssertionError: these solves write no checkpoints that could be restored."""
         raise AssertionError

@@ -1,8 +1,9 @@
 """The stage for rows whose kernel matrix does not fit in memory: block solver, cached columns.
 
-Shards keep rows, scores and kernel columns over all points and folds. If the box scales by a factor
-from point to point, so do the scores, and most rows whose alpha changes beyond this factor still
-have their columns in the cache: a point costs only what changes since the point before.
+Shards (fixed ranges of rows) keep rows, scores and kernel columns over all points and folds. If the
+box of the dual variables grows by a factor from point to point, so do the scores, and most rows
+whose alpha changes by more than this factor still have their columns in the cache: a point costs
+only what has changed since the previous point.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class KernelStage:
     Raises
     ------
     InputError
-        If the design has explicit columns: they have better stages.
+        If the design has explicit columns: `ColumnsStage` or `GramStage` is faster for them.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class KernelStage:
         options: Block | None = None,
         max_rounds: int = 10_000,
     ) -> None:
+        """Prepare the block solver on the fleet; ``_near`` has the last point's proved scores."""
         if not design.exact:
             raise InputError("a stage of kernel columns needs an exact kernel")
         self.design, self.fleet, self.constant = design, fleet, constant
@@ -71,7 +73,7 @@ class KernelStage:
         self._near: ProvedScores | None = None
 
     def reset(self) -> KernelStage:
-        """Forget all solved points but keep their kernel columns; return the stage itself."""
+        """Forget all solved points but keep the cached kernel columns; return the stage itself."""
         if self._solve.fine:
             self._solve.begin(fine=False)
         else:
@@ -145,7 +147,11 @@ class KernelStage:
         return {"support": support, "coef": coef, "constant": constant}
 
     def memory(self) -> dict[str, NDArray[Any]]:
-        """See ``stage.Stage``."""
+        """Return the last point's coefficients and scores, for `recall` (see ``stage.Stage``).
+
+        ``fine``: whether the shards compute kernel entries in float64; ``near_...``: the proved
+        scores of the last certified point.
+        """
         solve = self._solve
         near = {} if self._near is None else self._near._asdict()
         return {
@@ -156,7 +162,7 @@ class KernelStage:
         }
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
-        """See ``stage.Stage``."""
+        """Restore the state that `memory` returned (see ``stage.Stage``)."""
         if bool(memory["fine"]) and not self._solve.fine:
             self._solve.begin(fine=True)
         self._solve.recall(memory["coef"], memory["scores"])
@@ -180,9 +186,11 @@ class KernelStage:
 
 @dataclass
 class _Judge:
-    """Certifies the solver's points over all rows, and keeps the best with its proved scores.
+    """Certifies the block solver's points over all rows, and keeps the best with its proved scores.
 
-    ``near``: the proved scores of the last certified point, of this or the previous solve.
+    ``near``: the proved scores of the last certified point, of this or the previous solve, from
+    which new scores are updated; ``calls``: how many points were certified; ``left``: the gap of
+    the best point (its KKT violation if the kernel is not positive semidefinite).
     """
 
     design: Design
@@ -214,9 +222,10 @@ class _Judge:
 
 @dataclass
 class ThrottledGapBall:
-    """The gap ball rule, applied only once the gap is below a part of the last screening's gap.
+    """The gap ball rule, applied only once the gap has fallen below ``part`` times ``last``.
 
-    A round that screens costs as much as a round that moves rows.
+    ``last``: the gap at the last screening. A round that screens costs as much as a round that
+    moves rows. ``name`` and ``safe`` as every `Rule` has them.
     """
 
     part: float = 0.3

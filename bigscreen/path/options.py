@@ -16,14 +16,16 @@ from bigscreen.options.train import CHANGEABLE, PROBLEMS, TrainOptions
 from bigscreen.train.records import describe_difference
 
 FREE_OPTIONS = (*CHANGEABLE, "C", "nu", "lam", "screening", "f")
-"""Options of a fit that do not change a path's result."""
+"""Options of a fit (`TrainOptions`) that do not change a path's result: a path ignores them, or
+they say only how and where to compute."""
 
 RULES = {
     **dict.fromkeys(("dvi", "ssnsv", "essnsv"), "C"),
     **dict.fromkeys(("srbo", "srbo-cut"), "nu"),
     "gap": None,
 }
-"""Screening rules of paths, each with the parameter ("C" or "nu") of its grids; None: both."""
+"""Names of the screening rules that a path can apply, each with the parameter whose grids it serves
+("C" or "nu"; None: both)."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,10 @@ class PathOptions:
     dynamic : bool
         Whether to screen during a solve as well.
     warm : bool
-        Whether to start every solve at the point before.
+        Whether to start every solve at the solution for the previous value (a warm start).
     alone : bool
-        Whether to record also which rows each rule decides by itself (not for the folds).
+        Whether to record also which rows each screening rule would decide without the other rules
+        (for the walk over all rows, not for the folds).
     """
 
     fit: TrainOptions
@@ -89,9 +92,9 @@ class PathOptions:
         return default_rules(self.fit.problem) if self.rules is None else tuple(self.rules)
 
     def unlike(self, record: Mapping[str, Any], data: Rows) -> str:
-        """Say how a saved path differs from this one, in words; empty if it does not.
+        """Say how a saved path differs from this one's data and options; empty if it does not.
 
-        ``record``: the saved path's record.
+        ``record``: the saved path's record (`SolvedPath`), with its values, folds and provenance.
         """
         folds = None if record["folds"] is None else len(record["folds"])
         asked = self.folds if self.folds is None or isinstance(self.folds, int) else len(self.folds)
@@ -101,7 +104,7 @@ class PathOptions:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Everything that the result depends on, JSON-able."""
+        """The options that change the path's result, JSON-able; a resumed path needs equal ones."""
         names = ("dynamic", "warm", "alone")
         own = {**{name: getattr(self, name) for name in names}, "rules": list(self.effective_rules)}
         folds = self.folds
@@ -128,7 +131,7 @@ def refuse_rules(rules: Sequence[str] | None) -> None:
 
 
 def default_rules(problem: str) -> tuple[str, ...]:
-    """Return the screening rules that suit a problem: its parameter's rule, and the gap ball."""
+    """Return the screening rules that suit a problem: one for its grid's parameter, and "gap"."""
     return ("srbo-cut", "gap") if "nu" in PROBLEMS[problem].parameters else ("dvi", "gap")
 
 
@@ -146,7 +149,8 @@ def checked_grid(values: ArrayLike, name: str) -> FloatArray:
     Raises
     ------
     InputError
-        If they are not. (They are not sorted silently: the caller must know which point is which.)
+        If the values are not numbers, out of range, or not strictly ascending. (They are not sorted
+        silently: the caller must know which point is which.)
     """
     try:
         grid = np.atleast_1d(np.asarray(values, dtype=np.float64))

@@ -1,4 +1,4 @@
-"""Choice of a path's stage: explicit features, the whole kernel matrix, or cached columns of it."""
+"""Choice of a path's stage (prepared rows with a solver): features, kernel matrix or columns."""
 
 from __future__ import annotations
 
@@ -37,30 +37,33 @@ from bigscreen.train.kernel import choose_kernel
 
 @dataclass(frozen=True)
 class PathTuning:
-    """Tuned values by which a path's stage is chosen.
+    """Tuned values by which a path's stage (prepared rows with a solver for all points) is chosen.
 
     Parameters
     ----------
     matrix_rows : int
-        Use the whole kernel matrix for one walk over at most this many rows. Of more rows, the
-        columns of rows that change take less time, and a tenth of the memory. Folds share the
-        matrix: the limit grows with the fourth root of the number of walks (measured with no, 3
-        and 10 folds, on rows of 22 to 784 columns).
+        Use the whole kernel matrix for one walk (solve of the grid) over at most this many rows.
+        With more rows, computing only the kernel columns of rows whose alpha changes takes less
+        time, and a tenth of the memory. Folds share the matrix: the limit grows with the fourth
+        root of the number of walks (measured with no, 3 and 10 folds, on rows of 22 to 784
+        columns).
     side_by_side : int
-        From this many numbers in memory on, the walks run in parallel, and stored features are
-        float32 unless the requested gap is too small for them.
+        If the matrix of rows or features has at least this many entries, the walks run in
+        parallel, and stored features are float32 unless the requested gap is too small for them.
     row_bytes : int
-        Memory that a walk's state of a row takes during a solve: two points of a path, their
-        scores, intervals and temporaries.
+        Bytes that a walk needs per row during a solve: two points of a path, their scores,
+        intervals and temporaries.
     idle_row_bytes : int
-        Memory that a walk's state of a row takes between its points.
+        Bytes that a walk needs per row between the solves of two points.
     kernel_fraction : float
-        Part of the remaining memory that kernel columns may take if the matrix does not fit.
+        Part of the free memory (`free_bytes`) that cached kernel columns, or float64 features, may
+        take.
     min_float32_tol : float
-        Use float32 kernel entries and features only for relative gaps of at least this: they can
-        prove somewhat smaller ones.
+        Use float32 kernel entries and features only if the requested relative gap is at least
+        this; with smaller gaps, their rounding may leave the gap unproved.
     max_score_fraction : float
-        See `FoldsJob`.
+        Part of the allowed memory that scores of held-out rows may take in a path over features
+        that do not fit in memory; more scores are computed in several passes.
     """
 
     matrix_rows: int = 10_000
@@ -77,13 +80,13 @@ PATH = PathTuning()
 
 @dataclass(frozen=True)
 class PreparedPath:
-    """A path's stage, with what turns its machines into published models.
+    """A path's stage (prepared rows with a solver), and what turns its machines into models.
 
     Parameters
     ----------
     stage : Stage
     name : str
-        Name of the solver in records.
+        Name of the solver in records: "gram", "block" or "columns".
     kernel : Kernel
         The models' kernel.
     data : Rows
@@ -93,7 +96,7 @@ class PreparedPath:
         Rows or features from which a machine's w is summed, if models have coefficients of
         columns; None: models keep support rows.
     factor : nystrom.Factor or None
-        The factor of the landmarks' kernel matrix.
+        The factor T of the landmarks' kernel matrix, with which phi = T' k(x, landmarks).
     ids : int64 (m,) or None
         Numbers of the rows that are landmarks.
     side_by_side : bool
@@ -119,6 +122,10 @@ class PreparedPath:
         return None if self.errors is None else self._published
 
     def _published(self, stage: Stage, dual: Dual, solved: PathPoint) -> PathPoint:
+        """Return the point with the errors of stored features added to its rounding bounds.
+
+        ``solved`` is a point of ``stage``, certified for ``dual`` on the stored features.
+        """
         assert self.errors is not None
         machine = stage.machine(dual, solved)
         return self.errors.added(dual, solved, self._features(machine), machine["constant"])
@@ -157,9 +164,10 @@ class PreparedPath:
 def free_bytes(
     data: Rows, options: TrainOptions, fleet: Fleet, walks: int = 1, tuning: PathTuning = PATH
 ) -> float:
-    """Compute the bytes of allowed memory left for rows, features or kernel columns.
+    """Compute the bytes of the allowed memory that are free for rows, features or kernel columns.
 
-    ``walks``: the number of walks in parallel, each with its own state of the rows.
+    The process itself and the state of the walks (solves of the grid, one for each fold and one for
+    all rows) are subtracted. ``walks``: how many run in parallel, each with its own state.
     """
     taken = process_bytes(fleet.workers, hasattr(fleet, "address"))
     return allowed_memory(options.memory) - taken - walks * data.n_rows * tuning.row_bytes
@@ -190,7 +198,8 @@ def make_stage(
     Raises
     ------
     InputError
-        If the kernel matrix or its columns cannot fit into the allowed memory, with the arithmetic.
+        If the kernel matrix or its columns cannot fit into the allowed memory; the message has the
+        numbers of bytes.
     """
     room = free_bytes(data, options, fleet, tuning=tuning)
     if callable(options.kernel):
@@ -202,6 +211,7 @@ def make_stage(
     constant = options.offset == "constant"
 
     def progress(phase: str, done: int, total: int) -> None:
+        """Report that ``done`` of ``total`` rows of the phase named ``phase`` are computed."""
         report({"event": "progress", "phase": phase, "done": done, "total": total})
 
     matrix = partial(progress, "kernel matrix")
@@ -265,9 +275,9 @@ def exact_stage(  # noqa: PLR0913
     ----------
     design : Design
     constant, progress, quick
-        As `GramStage` takes them.
+        See `GramStage`; ``constant`` is used for both kinds of stage.
     room : float
-        Bytes for the matrix or the cached columns.
+        Bytes of memory for the matrix or the cached columns.
     options : TrainOptions
     fleet : Fleet
     matrix_rows : float
@@ -282,7 +292,7 @@ def exact_stage(  # noqa: PLR0913
     Raises
     ------
     InputError
-        If not even the fewest columns fit.
+        If the memory has no room for even the smallest number of kernel columns (see the body).
     """
     n, narrow = design.data.n_rows, options.tol >= tuning.min_float32_tol
     dtype = np.float32 if narrow else np.float64

@@ -36,8 +36,8 @@ def state(walks: list[Walk]) -> Arrays:
 def restore(walks: list[Walk], kept: Arrays) -> None:
     """Restore walks from the arrays of `state`.
 
-    If the memory allowed now calls for another kind of stage, this stage starts without a memory
-    of earlier solves.
+    If the memory allowed now calls for another class of stage than the interrupted run had, the new
+    stage starts without the arrays of earlier solves.
     """
     records, stage = json.loads(kept["records"].tobytes()), walks[0].stage
     same = records.pop("stage") == type(stage).__name__
@@ -55,6 +55,7 @@ def restore(walks: list[Walk], kept: Arrays) -> None:
 
 
 def _parts(solved: PathPoint) -> Arrays:
+    """Return the arrays of a solved point by name, to be saved; `_solved` reads them back."""
     return {
         "alpha": solved.alpha,
         "scores": solved.scores.values,
@@ -65,6 +66,7 @@ def _parts(solved: PathPoint) -> Arrays:
 
 
 def _solved(parts: Arrays, counts: dict[str, int]) -> PathPoint:
+    """Make a solved point from the arrays of `_parts`, and the ``counts`` of its record."""
     scores = Scores(parts["scores"], _plain(parts["slack"]))
     # (Files of older versions have only the first five.)
     numbers = dict(zip(_NUMBERS, parts["numbers"].tolist(), strict=False))
@@ -72,6 +74,7 @@ def _solved(parts: Arrays, counts: dict[str, int]) -> PathPoint:
 
 
 def _plain(value: np.ndarray) -> Any:
+    """Return a 0-dimensional array as a float, and any other array as it is."""
     return float(value) if value.ndim == 0 else value
 
 
@@ -98,7 +101,22 @@ def save_point(kept: KeptFiles, k: int, record: Any, arrays: Arrays, state: Arra
 
 
 def load_points(kept: KeptFiles, walks: list[Walk], most: int) -> list[tuple[Any, Arrays]]:
-    """Read the points that an interrupted run has solved, and restore the walks to the last."""
+    """Read the points that an interrupted run has solved, and restore the walks to the last.
+
+    Parameters
+    ----------
+    kept : KeptFiles
+        The files of one walk over the grid.
+    walks : list of Walk
+        Its machines.
+    most : int
+        The number of values of the grid.
+
+    Returns
+    -------
+    list of (record, arrays)
+        Empty if there is no saved point.
+    """
     found: list[tuple[Any, Arrays]] = []
     for k in range(most):
         point = kept.read(f"point-{k}")

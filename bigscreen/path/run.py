@@ -52,11 +52,16 @@ from bigscreen.train.records import (
 )
 
 Point = tuple[list[dict[str, Any]], Arrays]
-"""Records of a point's machines, and the arrays that its model needs."""
+"""A solved point of a path: records of its machines (binary problems), and its model's arrays."""
 
 
 class Shared(NamedTuple):
-    """What the models of all points share: kernel, landmarks, and how they were solved."""
+    """What the models of all points of a path have in common.
+
+    ``landmarks`` and ``factor`` (of the landmarks' kernel matrix) are None without a Nystrom
+    kernel. ``solver`` and ``features`` are names for the provenance, and so is ``certified_in``:
+    the dtype in which the gaps are proved.
+    """
 
     kernel: Kernel
     landmarks: Any
@@ -108,7 +113,11 @@ def train_path(
 
 
 class PathJob:
-    """One run of `train_path`: its checks, its stage, and a walk for each fold and for all rows."""
+    """One run of `train_path`: its checks, its stage, and its walks.
+
+    A stage is the prepared rows with a solver. A walk solves the grid once: there is a walk for
+    each fold, and one over all rows. Parameters as for `train_path`.
+    """
 
     folds_job = FoldsJob
     """The job that solves all values at once if features or rows do not fit in memory."""
@@ -122,6 +131,13 @@ class PathJob:
         deadline: float | None,
         tuning: PathTuning = PATH,
     ) -> None:
+        """Check the options against the rows, and make the binary problems and the folds.
+
+        ``binaries``: the machines of one point, for the largest value; ``streamed``: whether
+        features do not fit in memory; ``_strict``: the deadline if it holds for the preparation
+        too; ``_end``: the deadline of the solves; ``done``, ``total``: reported points, of all
+        walks.
+        """
         self.data, self.options, self.fleet, self.tuning = data, options, fleet, tuning
         self.report: Report = report or (lambda event: None)
         self.fit = options.fit
@@ -154,6 +170,7 @@ class PathJob:
             return self._run()
 
     def _run(self) -> SolvedPath:
+        """Solve the path; the work folder is locked already. See `train_path`."""
         began = time.monotonic()
         if self._end is None and self.fit.time_budget is not None:
             self._end = began + self.fit.time_budget
@@ -212,7 +229,10 @@ class PathJob:
 
     # -- one walk ----------------------------------------------------------------------------------
     def _solve_walks(self, folds: list[int | None]) -> list[list[Point]]:
-        """Solve the points of every walk: one walk after the other, or all walks in parallel."""
+        """Solve the points of every walk: one walk after the other, or all walks in parallel.
+
+        ``folds``: numbers of folds, None for the walk over all rows.
+        """
         walks = [self._walk(fold) for fold in folds]
         if not self.prepared.side_by_side:
             return [list(walk) for walk in walks]
@@ -222,7 +242,11 @@ class PathJob:
         return [list(points) for points in zip(*rounds, strict=True)]
 
     def _walk(self, fold: int | None) -> Iterator[Point]:
-        """Yield the points of a fold, or of all rows: records of its machines, and model arrays."""
+        """Yield the points of one walk: its machines' records, and the arrays of its model.
+
+        ``fold`` is None for the walk over all rows; a fold's points have a score and no arrays.
+        Points that an interrupted run has saved are read first.
+        """
         weights = self.weights if fold is None else self.folds[fold].weights
         settings = PathSettings(
             self.fit.tol,
@@ -261,7 +285,7 @@ class PathJob:
             else:
                 arrays = {}
                 records[0]["score"] = self._score(steps, fold)
-            # A later run solves points that the deadline cut short again, and the end point too.
+            # Points that the deadline cut short are not saved: a later run solves them again.
             solved = [*records, *(walk.end.record for walk in walks if walk.end is not None)]
             late = late or (settings.is_late and not all(map(self._met, solved)))
             if folder is not None and not late:
@@ -270,16 +294,21 @@ class PathJob:
             yield records, arrays
 
     def _met(self, record: dict[str, Any]) -> bool:
+        """Whether the record of a machine says that the requested gap is reached (`is_solved`)."""
         return is_solved(record, self.fit.tol)
 
     def _deadline(self, fold: int | None) -> float | None:
-        """Return the time at which a walk has used its share of the time left."""
+        """Return when a walk has used its share of the time left; None without a limit."""
         if self._end is None or self.prepared.side_by_side:
             return self._end
         now, walks = time.monotonic(), 1 + (0 if fold is None else len(self.folds) - fold)
         return now + max(0.0, self._end - now) / walks
 
     def _report_point(self, fold: int | None, records: list[dict[str, Any]]) -> None:
+        """Report a solved point: its walk, value, largest gaps, and rows.
+
+        ``fold`` is None for the walk over all rows; ``records`` has one record for each machine.
+        """
         with self._reporting:
             self.done += 1
             self.report(
@@ -297,7 +326,10 @@ class PathJob:
             )
 
     def _score(self, steps: list[Step], fold: int) -> float:
-        """Score a point on the fold's held-out rows."""
+        """Score a point on the fold's held-out rows; larger is better.
+
+        ``steps``: the point's machines; ``fold``: number of the fold.
+        """
         rows = self.folds[fold].held
         # (Several machines are compared in the scale in which the model publishes them.)
         scales = [libsvm_scale(step.problem, step.multiplier, self.data) for step in steps]
@@ -348,7 +380,10 @@ class PathJob:
         return plan_on(self.fleet, self.data, fit, fits, has_folder=fit.work is not None)
 
     def _streamed_points(self, job: FoldsJob, f: int, scores: Sequence[float]) -> list[Point]:
-        """Make the points of a fold, or of all rows (the last f), from the job's results."""
+        """Make the points of fold number f from the results of a job over streamed features.
+
+        The last f is the walk over all rows. ``scores``: the fold's held-out score at each value.
+        """
         fold, points = (None if f == len(self.folds) else f), []
         weights = job.folds[f].weights
         each = (job.seconds["solve"] + job.seconds["certify"]) / len(job.problems)

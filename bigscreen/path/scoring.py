@@ -71,14 +71,14 @@ def best_of(scores: Sequence[float]) -> int:
 
 
 def check_spread(y: NDArray[Any], what: str) -> None:
-    """Refuse targets whose squares overflow float64, because R2 divides by a sum of squares.
+    """Refuse targets whose sum of squared deviations overflows float64: R2 divides by this sum.
 
-    ``what`` names the fold at the start of the message.
+    ``what`` names the fold in the message.
 
     Raises
     ------
     InputError
-        If the sum of squares overflows.
+        If the sum overflows.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         spread = float(np.sum(np.square(y - np.mean(y))))

@@ -1,4 +1,4 @@
-"""The stage of a path: rows prepared once, which solves all points of the grid and all folds.
+"""The stage of a path: rows prepared once, with a solver for all points of the grid and all folds.
 
 A stage holds the features phi only. Each problem is a ``Dual`` over all rows. In a fold's dual the
 held-out rows have the weight 0, so their alpha is 0: they cost nothing in the solve, and their
@@ -117,7 +117,8 @@ class PointTask:
     deadline : float or None
         Value of ``time.monotonic()`` after which the best point so far is returned.
     dynamic : bool
-        Whether to screen with the gap ball during the solve.
+        Whether to screen with the gap ball (a ball around w, its radius from the gap, that holds
+        the optimum) during the solve.
     point : float64 (d,) or None
         A w near the optimum at which a stage of explicit features starts. None: w(alpha).
     """
@@ -159,17 +160,18 @@ class Stage(Protocol):
         """Compute the scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
 
     def memory(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that the next solve takes from earlier solves."""
+        """Return the arrays, by name, that the next solve reuses from earlier solves."""
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
-        """Restore the arrays that ``memory`` returned.
+        """Restore the arrays that `memory` returned, perhaps in another process.
 
-        A path resumed in another process is then the same bit for bit as an uninterrupted one.
+        A resumed path is then the same bit for bit as an uninterrupted one.
         """
 
     def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
-        """Return a machine's parameters by name.
+        """Return a solved point's model by name: ``coef`` and ``constant``, perhaps ``support``.
 
-        ``coef`` of the columns (m,), or ``support`` row numbers and their ``coef``; ``constant``,
-        the penalised part of the offset (0 without one).
+        Without ``support``, ``coef`` has a coefficient of every column (d,). Otherwise ``support``
+        has row numbers, and ``coef`` their coefficients. ``constant`` is the penalised part of the
+        offset (0 if there is none).
         """

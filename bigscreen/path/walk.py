@@ -1,8 +1,9 @@
 """A walk along a path: one problem solved at every value of a grid, with a certificate for each.
 
-Points are solved in the order of the grid. Each starts at the point before, scaled if the box
-scales. Safe rules decide rows from the points before, and these rows are left out of the solve.
-The stage screens on while it solves, and proves the gap over all rows, including the decided ones.
+Points are solved in the order of the grid. Each starts at the previous solution, multiplied by the
+factor by which the box of the dual variables has grown, if there is one. Safe rules prove from the
+previous solutions at which bound some dual variables are, and their rows are left out of the solve.
+The stage goes on screening while it solves, and proves the gap over all rows, including these.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from bigscreen.screening.regions import Past
 from bigscreen.screening.sequential import PathRule, Screened, screen
 
 Start = Callable[[Dual, float], tuple[FloatArray, FloatArray | None] | None]
+"""A function from a dual and its grid value to a start (alpha, w or None), or to None."""
+
 Published = Callable[[Stage, Dual, PathPoint], PathPoint]
+"""A function that adds the rounding errors of the published model to a point's bounds."""
 
 
 @dataclass(frozen=True)
@@ -39,22 +43,22 @@ class PathSettings:
     tol : float
         Relative gap of every point.
     rules : sequence of PathRule
-        Screening rules applied before every point but the first.
+        Screening rules applied before every point except the first.
     dynamic : bool
         Whether to screen with the gap ball during a solve.
     warm : bool
-        Whether to start a point at the point before.
+        Whether to start each point at the previous solution.
     alone : bool
-        Whether to record also which rows each rule decides alone: a few passes over the rows for
-        each.
+        Whether to record also which rows each rule would decide without the other rules; it costs
+        a few passes over the rows for each rule.
     deadline : float or None
         Value of ``time.monotonic()`` after which solves return their best point.
     published : callable or None
         ``published(stage, dual, solved)`` returns the point with the rounding bounds of the
         published model, if its features differ from the stage's (see `path.feature_errors`).
     rounding_fraction : float
-        With ``published``, stages solve to a gap smaller by this part, which leaves room for
-        these errors.
+        With ``published``, stages solve to a gap that is smaller than ``tol`` by this part, which
+        leaves room for the errors that ``published`` adds.
     """
 
     tol: float = 1e-3
@@ -79,7 +83,7 @@ class PathSettings:
 
 @dataclass(frozen=True)
 class Step:
-    """A solved point of a path, with its problem and its record.
+    """A solved point of a path for one machine, with its problem and its record.
 
     Attributes
     ----------
@@ -90,7 +94,7 @@ class Step:
     record : dict
         JSON-able: value, primal, dual, gap, relative_gap, rounding, primal_rounding, dual_rounding
         (bounds on the rounding errors of gap, primal and dual), rows (how many rows have a box of
-        more than one value), left (how many of these the rules left to the solver), screened (for
+        more than one value), left (how many of them the rules left to the solver), screened (for
         each rule, and for all together, rows at lo, hi and zero), support, seconds of rules and
         solver, counts of the stage, and init: whether the solve had no earlier point to start
         from. If the kernel is not positive semidefinite, primal, primal_rounding and the gaps are
@@ -104,7 +108,7 @@ class Step:
 
     @property
     def past(self) -> Past:
-        """The point in the form that screening rules take."""
+        """The point as screening rules take it: value, dual, alpha, scores, norm and gap."""
         own = self.solved
         gap = own.gap + own.rounding
         return Past(self.record["value"], self.dual, own.alpha, own.scores, own.w_sq, gap)
@@ -154,6 +158,10 @@ class Walk:
         settings: PathSettings,
         start: Start | None = None,
     ) -> None:
+        """Keep the parameters; nothing is solved yet.
+
+        ``before`` is the last solved step; None at first.
+        """
         refuse_uncommon(problem)
         self.start = start
         self.stage, self.problem, self.settings = stage, problem, settings
@@ -164,6 +172,7 @@ class Walk:
 
     @cached_property
     def _norms(self) -> FloatArray:
+        """Upper bounds of ``||phi_i||``, float64 (n,), computed when a rule first needs them."""
         return self.stage.norms
 
     @property
@@ -181,6 +190,7 @@ class Walk:
         return self.before
 
     def _solve(self, k: int) -> Step:
+        """Solve point k: choose a start, decide rows by the rules, let the stage solve the rest."""
         value, settings, before = float(self.values[k]), self.settings, self.before
         began = time.perf_counter()
         problem = self.problem.at(value)
@@ -223,6 +233,10 @@ class Walk:
         return Step(problem, dual, solved, record)
 
     def _screen(self, dual: Dual, value: float, before: Step) -> Screened:
+        """Apply the rules to the point at ``value``, from the previous solution and the end point.
+
+        Returns the decision for every row, and counts of decided rows for each rule.
+        """
         past = [before.past] if self.end is None else [before.past, self.end.past]
         rules, alone = self.settings.rules, self.settings.alone
         return screen(dual, value, rules, past, self.stage.products, self._norms, alone)
@@ -241,9 +255,9 @@ def _proof(solved: PathPoint, value: float) -> dict[str, Any]:
 
 
 def _start(problem: Problem, dual: Dual, before: Step | None) -> FloatArray:
-    """Return the alpha to start from: the point before scaled with the box, or zeros.
+    """Return the alpha to start from, float64 (n,): the previous solution scaled, or zeros.
 
-    It need not be feasible.
+    It is scaled by the factor between the boxes, if there is one. It need not be feasible.
     """
     if before is None:
         return np.zeros(len(dual))
