@@ -34,6 +34,7 @@ from bigscreen.intake.readers.columns import ColumnOptions, ColumnRoles
 from bigscreen.intake.readers.delimited import DelimitedReader, check_weights
 from bigscreen.intake.readers.text import TextLayout, parse_finite
 
+# Patterns: a quoted text, an attribute of the header, a value of a list, an entry of a sparse row.
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _ATTRIBUTE = re.compile(rf"@attribute\s+({_TEXT}|[^\s{{]+)\s*(.*)", re.IGNORECASE)
 # Values include the white space before the comma: excluding it by a lazy match would take time
@@ -41,6 +42,7 @@ _ATTRIBUTE = re.compile(rf"@attribute\s+({_TEXT}|[^\s{{]+)\s*(.*)", re.IGNORECAS
 _VALUE = re.compile(rf"\s*((?:{_TEXT})(?=\s*(?:,|$))|[^,]*)\s*(?:,|$)")
 _ENTRY = re.compile(rf"\s*(\d+)\s+((?:{_TEXT})(?=\s*(?:,|$))|[^,]+)\s*(?:,|$)")
 _NUMERIC = ("numeric", "real", "integer")
+"""Types of attributes that hold numbers."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Header:
     Attributes
     ----------
     names : list of str
+        Names of the attributes (columns).
     kinds : list of str or list of str
         For each attribute its type in lower case, or the categories of a nominal attribute.
     start, line : int
@@ -126,6 +129,15 @@ def _unquote(token: str) -> str:
 
 
 def _parse_type(text: str, place: str) -> str | list[str]:
+    """Return the type of an attribute: a word in lower case, or the list of its categories.
+
+    Parameters
+    ----------
+    text : str
+        What follows the name of the attribute: "numeric", "{red, green}", ...
+    place : str
+        File and line, for errors.
+    """
     if not text.startswith("{"):
         return text.lower().split()[0] if text else ""
     if not text.endswith("}"):
@@ -156,6 +168,7 @@ class ArffReader(DelimitedReader):
     """
 
     def __init__(self, path: str | Place, **options: Any) -> None:
+        """Read the header, choose the columns, and settle the type of each feature."""
         asked, header = ColumnOptions(**options), read_header(path)
         count, names, like = len(header.names), header.names, asked.like
         if asked.label is None and (like is None or like.names is None):
@@ -208,6 +221,7 @@ class ArffReader(DelimitedReader):
         return self._sparse_blocks(skip_rows) if self.sparse else super().blocks(skip_rows, each)
 
     def _sparse_blocks(self, skip_rows: int) -> Iterator[Block]:
+        """Yield sparse rows from number `skip_rows` on; earlier rows are parsed for categories."""
         self._reset_encoders()
         rows = _SparseRows(0)
         with Source(self.path) as source:
@@ -224,7 +238,13 @@ class ArffReader(DelimitedReader):
             yield rows.block(self)
 
     def _add(self, rows: _SparseRows, text: str, line: int) -> None:
-        """Parse one row "{attribute value, ...}"; raise InputError if it is invalid."""
+        """Parse one row "{attribute value, ...}", in line `line`, and add it to `rows`.
+
+        Raises
+        ------
+        InputError
+            If the row is invalid.
+        """
         place = f"{self.path}, line {line}"
         if not (text.startswith("{") and text.endswith("}")):
             raise InputError(f"{place}: a row without braces in a file of sparse rows.")
@@ -255,6 +275,10 @@ class ArffReader(DelimitedReader):
         rows.size += len(text)
 
     def _parse_number(self, f: int, text: str, place: str) -> float:
+        """Return the number, or the category code, that `text` gives for the feature attribute `f`.
+
+        `place` names file and line in an error.
+        """
         j = self._column_of[f]
         coder = self._coders.get(j)
         if not isinstance(coder, Categories):
@@ -265,9 +289,24 @@ class ArffReader(DelimitedReader):
 
 
 class _SparseRows:
-    """Sparse rows that are collected for the next block."""
+    """Sparse rows that are collected for the next block.
+
+    Attributes
+    ----------
+    first_row : int
+        Row number of the first row.
+    size : int
+        Bytes of text of the rows, by which the block is ended.
+    lines : list of int
+        Line of each row.
+    y, weights : list
+        Label and weight of each row; empty if there is no such column.
+    data, indices, indptr : list
+        The arrays of a CSR matrix.
+    """
 
     def __init__(self, first_row: int) -> None:
+        """Begin without rows; the next row has the number `first_row`."""
         self.first_row, self.size = first_row, 0
         self.lines: list[int] = []
         self.y: list[float | str | None] = []
@@ -278,10 +317,11 @@ class _SparseRows:
 
     @property
     def next_row(self) -> int:
+        """Return the number of the row that is added next."""
         return self.first_row + len(self.lines)
 
     def block(self, reader: ArffReader) -> Block:
-        """Return the collected rows as a block."""
+        """Return the collected rows as a block; `reader` says which columns they have."""
         where = name_lines(reader.path, RowLines(np.array(self.lines, np.int64)))
         arrays = np.array(self.data), np.array(self.indices, np.int32), np.array(self.indptr)
         X = csr_array(arrays, shape=(len(self.lines), reader.n_features))

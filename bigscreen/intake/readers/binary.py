@@ -29,7 +29,9 @@ from bigscreen.intake.readers.hdf5_parts import check_complete
 
 X_NAMES = ("X", "x", "data", "features")
 Y_NAMES = ("y", "Y", "label", "labels", "target", "targets")
+"""Usual names of the arrays of features, and of labels, in HDF5 and NPZ files."""
 
+# Type of the values of an IDX file, by its third byte.
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
@@ -43,10 +45,17 @@ class StreamRows:
     path : Path
         Path of the file, for messages.
     shape : tuple of int
+        Shape of the array; the first size counts rows.
     dtype : str or dtype
+
+    Attributes
+    ----------
+    row_bytes : int
+        Bytes of one row.
     """
 
     def __init__(self, stream: Any, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
+        """Set shape and type; nothing is read."""
         self.stream, self._path = stream, path
         self.shape, self._dtype = shape, np.dtype(dtype)
         self.row_bytes = math.prod(shape[1:]) * self._dtype.itemsize
@@ -63,6 +72,7 @@ class StreamRows:
         return values.astype(self._dtype.newbyteorder("="), copy=False)
 
     def _bytes(self, size: int) -> bytes:
+        """Return the next `size` bytes of the stream; raise InputError if it ends before."""
         data: bytes = self.stream.read(size)
         if len(data) < size:
             raise InputError(
@@ -72,9 +82,18 @@ class StreamRows:
 
 
 class ArrayRows:
-    """Rows of an array that can be sliced: an HDF5 dataset, or an array in memory."""
+    """Rows of an array that can be sliced: an HDF5 dataset, or an array in memory.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the array; the first size counts rows.
+    row_bytes : int
+        Bytes of one row.
+    """
 
     def __init__(self, array: Any) -> None:
+        """Keep the array, which has a shape and a dtype, and compute the bytes of a row."""
         self._array = array
         self.shape = tuple(int(n) for n in array.shape)
         self.row_bytes = math.prod(self.shape[1:]) * array.dtype.itemsize
@@ -85,7 +104,17 @@ class ArrayRows:
 
 
 def open_npy_rows(stream: BinaryIO, path: Path, size: int, memory: int) -> StreamRows | ArrayRows:
-    """Return the rows of the NPY array at the start of `stream`, which has `size` bytes.
+    """Return the rows of the NPY array at the start of `stream`.
+
+    Parameters
+    ----------
+    stream : binary file
+    path : Path
+        Path of the file, for errors.
+    size : int
+        Bytes of the stream.
+    memory : int
+        Bytes allowed. Up to half of it holds an array in Fortran order, which is read whole.
 
     Raises
     ------
@@ -125,7 +154,22 @@ def open_npy(
     labels_file: str | Path | None,
     memory: int | None = None,
 ) -> MatrixReader:
-    """Open an NPY file with labels in `labels_file` (NPY) or in the column `label`."""
+    """Open an NPY file with labels in `labels_file` (NPY) or in the column `label`.
+
+    Parameters
+    ----------
+    path : Path
+    label, weight : as for `MatrixReader`
+        A given `label` takes precedence over `labels_file`.
+    labels_file : str, Path or None
+    memory : int, optional
+        Bytes of memory that reading may use.
+
+    Raises
+    ------
+    InputError
+        If neither `label` nor `labels_file` is given, or a file cannot be read.
+    """
     if label is None and labels_file is None:
         raise InputError(
             f"{path} says nothing of labels: give a labels file (.npy), or the position of the "
@@ -133,6 +177,7 @@ def open_npy(
         )
 
     def matrix() -> OpenMatrix:
+        """Open the files at their first row."""
         files: list[Any] = []
         X, y = open_npy_file(path, files, memory), None
         if labels_file is not None and label is None:
@@ -145,7 +190,11 @@ def open_npy(
 
 
 def open_npy_file(file: Path, files: list[Any], memory: int | None) -> StreamRows | ArrayRows:
-    """Open an NPY file, append it to `files`, and return its rows."""
+    """Open an NPY file, append the open file to the list `files`, and return its rows.
+
+    The caller closes the files. `memory` is the number of bytes that reading may use (None:
+    default).
+    """
     check_regular(file)
     try:
         files.append(open(file, "rb"))  # noqa: SIM115 (the reader of the rows closes it)
@@ -183,6 +232,7 @@ def open_hdf5(
     chunks: dict[str, int] = {}
 
     def note(name: str, item: Any) -> None:
+        """Record the shape, and the bytes of a chunk, of a dataset in the file."""
         if isinstance(item, h5py.Dataset) and item.shape is not None:
             shapes[name] = item.shape
             chunks[name] = math.prod(item.chunks or (0,)) * item.dtype.itemsize
@@ -212,6 +262,7 @@ def open_hdf5(
     largest = max(1 << 20, chunks[x_name], chunks.get(y_name or "", 0))
 
     def matrix() -> OpenMatrix:
+        """Open the file at its first row, and check that its datasets are complete."""
         file = h5py.File(path, "r", rdcc_nbytes=2 * largest)
         try:
             for name in filter(None, (x_name, y_name)):
@@ -235,6 +286,28 @@ def _choose_dataset(
     what: str,
     fits: Any,
 ) -> str:
+    """Return the path, within an HDF5 file, of the dataset of features or labels.
+
+    Parameters
+    ----------
+    path : Path
+        Path of the file, for errors.
+    shapes : dict of str to tuple of int
+        Shape of each dataset in the file.
+    asked : str or None
+        The path that the user gave.
+    usual : sequence of str
+        Without `asked`: names that are tried.
+    what : str
+        "X" or "y", for errors.
+    fits : callable
+        Without a usual name: whether a shape is suitable.
+
+    Raises
+    ------
+    InputError
+        If there is not exactly one such dataset.
+    """
     if asked is not None:
         if asked.strip("/") not in shapes:
             raise InputError(f"{path} has no dataset {asked}: {_list_datasets(shapes)}.")
@@ -250,11 +323,18 @@ def _choose_dataset(
 
 
 def _list_datasets(shapes: dict[str, tuple[int, ...]]) -> str:
+    """Return a text "it holds ..." with the paths and shapes of the first 20 datasets."""
     return "it holds " + (", ".join(f"{n} {s}" for n, s in list(shapes.items())[:20]) or "none")
 
 
 def open_idx_rows(path: Path) -> StreamRows:
-    """Return the rows of an IDX file (the format of MNIST), plain or compressed."""
+    """Return the rows of an IDX file (the format of MNIST), plain or compressed.
+
+    Raises
+    ------
+    InputError
+        If it is not an IDX file, or too short.
+    """
     source = Source(path)
     head = source.read(4)
     if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _IDX_TYPES or head[3] < 1:
@@ -285,7 +365,21 @@ def find_idx_labels(path: Path) -> Path | None:
 def open_idx(
     path: Path, label: Column | Literal[False] | None, labels_file: str | Path | None
 ) -> MatrixReader:
-    """Open an IDX file of images, one row each; labels: `labels_file` or in the same folder."""
+    """Open an IDX file of images, one row each.
+
+    Parameters
+    ----------
+    path : Path
+    label : str, int, False or None
+        As for `MatrixReader`; None: labels are in another file.
+    labels_file : str, Path or None
+        IDX file of the labels. Default: the file of corresponding name in the same folder.
+
+    Raises
+    ------
+    InputError
+        If `label` is None and there is no labels file.
+    """
     labels = None
     if label is None:
         labels = Path(labels_file) if labels_file else find_idx_labels(path)
@@ -295,6 +389,7 @@ def open_idx(
             )
 
     def matrix() -> OpenMatrix:
+        """Open the files at their first row."""
         X = open_idx_rows(path)
         y = None if labels is None else open_idx_rows(labels)
         size = X.shape[0] * X.row_bytes
@@ -305,10 +400,19 @@ def open_idx(
 
 
 Column = str | int
+"""Position of a column, as a number or as text."""
 
 
 class RowSource(Protocol):
-    """An array whose rows can be read in slices, in ascending order."""
+    """An array whose rows can be read in slices, in ascending order.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Shape of the array; the first size counts rows.
+    row_bytes : int
+        Bytes of one row (on average, if rows are sparse).
+    """
 
     shape: tuple[int, ...]
     row_bytes: int
@@ -324,7 +428,8 @@ class OpenMatrix:
 
     Attributes
     ----------
-    X : RowSource, of shape (n, d) or (n, a, b, ...), which is flattened
+    X : RowSource
+        Features, of shape (n, d) or (n, a, b, ...), which is flattened to (n, d).
     y : RowSource or None
         Labels, (n,) or (n, 1).
     weight : RowSource or None
@@ -334,6 +439,7 @@ class OpenMatrix:
     y_name : str
         Name of the source of the labels, for messages.
     sparse : bool
+        Whether `X` yields csr_array.
     size : int
         Bytes of all rows.
     files : list
@@ -376,6 +482,7 @@ class MatrixReader(Reader):
         label: Column | Literal[False] | None = None,
         weight: Column | None = None,
     ) -> None:
+        """Open the matrix, and check its shapes and the positions of label and weight."""
         super().__init__()
         self._open, opened = matrix, matrix()
         self._opened: OpenMatrix | None = opened
@@ -456,6 +563,21 @@ class MatrixReader(Reader):
 
 
 def _parse_position(place: str, width: int, column: Any) -> int:
+    """Return the position of a column, from 0, given as a number (negative: from the last).
+
+    Parameters
+    ----------
+    place : str
+        Name of the source, for errors.
+    width : int
+        Number of columns.
+    column : int or str
+
+    Raises
+    ------
+    InputError
+        If it is not a number, or there is no such column.
+    """
     try:
         at = int(column)
     except ValueError:
@@ -468,11 +590,20 @@ def _parse_position(place: str, width: int, column: Any) -> int:
 
 
 def _flatten(values: Any) -> NDArray[Any]:
+    """Return values as an array with one dimension."""
     return np.asarray(values).reshape(-1)
 
 
 def as_floats(values: NDArray[Any], where: Callable[[int], str]) -> NDArray[Any]:
-    """Return values as float32 if it holds their type exactly (8 and 16 bits), else as float64."""
+    """Return values as float32 if it holds their type exactly (8 and 16 bits), else as float64.
+
+    ``where(i)`` names the place of the i-th row in an error.
+
+    Raises
+    ------
+    InputError
+        If a value is not a number.
+    """
     values = np.asarray(values)
     if values.dtype in (np.float32, np.float64):
         return values

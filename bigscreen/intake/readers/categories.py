@@ -31,6 +31,8 @@ NO_MISSING = Missing()
 """Missing values are errors, and only the usual texts ("", "NA", ...) mark them."""
 
 MAX_CATEGORIES = 100_000
+"""Refuse a column with more distinct texts than this."""
+
 MAX_TEXT_BYTES = 64 << 20
 """Refuse a column whose distinct texts take more bytes than this."""
 
@@ -42,7 +44,9 @@ class Tokens:
     Attributes
     ----------
     texts : list of str
+        The distinct texts; `MISSING_CATEGORY` for null.
     codes : int32 array, (rows,)
+        Position in `texts` of the text of each row.
     places : callable
         ``places(i)`` names the i-th row in an error.
     """
@@ -53,7 +57,10 @@ class Tokens:
 
     @classmethod
     def of(cls, column: Any, places: Callable[[int], str]) -> Tokens:
-        """Return the texts in an Arrow array of any type; null becomes `MISSING_CATEGORY`."""
+        """Return the texts in an Arrow array of any type; null becomes `MISSING_CATEGORY`.
+
+        ``places(i)`` names the i-th row in an error.
+        """
         if not pyarrow.types.is_dictionary(column.type):
             column = column.dictionary_encode()
         known = [*column.dictionary.to_pylist(), None]
@@ -81,6 +88,13 @@ class Tokens:
 def check_texts(count: int, size: int, place: Callable[[], str]) -> None:
     """Refuse a column with too many distinct texts, or too many bytes of distinct texts.
 
+    Parameters
+    ----------
+    count, size : int
+        Number of distinct texts, and their bytes.
+    place : callable
+        Returns the name of the place for the error.
+
     Raises
     ------
     InputError
@@ -100,11 +114,18 @@ class Categories:
     Parameters
     ----------
     known : list of str, optional
-        The categories, in code order.
+        The categories, in code order. Default: each new text becomes a category.
     closed : bool, default=False
         Whether a text that is not among `known` is an error; else it has code -1 and is counted.
     missing : Missing
         If it allows missing texts, they have a category of their own, `MISSING_CATEGORY`.
+
+    Attributes
+    ----------
+    names : list of str
+        Categories so far, in code order.
+    unseen : int
+        Number of values so far that are not among `known`.
     """
 
     def __init__(
@@ -113,6 +134,7 @@ class Categories:
         closed: bool = False,
         missing: Missing = NO_MISSING,
     ) -> None:
+        """Begin with the given categories, or with none."""
         self.names: list[str] = list(known or [])
         self.unseen = 0
         self._given = frozenset(self.names)
@@ -123,14 +145,20 @@ class Categories:
         self._bytes = 0
 
     def tokens(self, column: Any, places: Callable[[int], str]) -> Tokens:
-        """Return the texts of a column, checked one by one; this needs no earlier rows."""
+        """Return the texts of an Arrow column, each checked; this needs no earlier rows.
+
+        ``places(i)`` names the i-th row in an error.
+        """
         found = Tokens.of(column, places)
         for code, text in enumerate(found.texts):
             self._check(text, found, code)
         return found
 
     def encode(self, found: Tokens) -> NDArray[np.int32]:
-        """Return the codes of the texts of each row; blocks must be encoded in row order."""
+        """Return the category code of each row, int32 (rows,); blocks must be encoded in row order.
+
+        `found` is the result of `tokens`.
+        """
         fresh = {*found.texts} - self._seen
         self._seen |= fresh
         self._bytes += sum(len(text.encode()) for text in fresh)
@@ -146,7 +174,10 @@ class Categories:
         return self._code(text)
 
     def _check(self, text: str, found: Tokens, code: int) -> None:
-        """Refuse a missing text if none may be missing, and undeclared texts if closed."""
+        """Refuse a missing text if none may be missing, and undeclared texts if closed.
+
+        `code` is the position of `text` in `found`, which names its row in the error.
+        """
         bare = text.strip()
         if text in self._given or bare in self._given:
             return
@@ -160,6 +191,11 @@ class Categories:
             )
 
     def _code(self, text: str) -> int:
+        """Return the code of one text: a new one while categories are learnt, else -1 if unknown.
+
+        Missing texts have the category `MISSING_CATEGORY`. Spellings of one truth value share a
+        code.
+        """
         if text not in self._codes:
             text = text.strip()  # blanks within quotes are ignored, too
         if text not in self._codes:
@@ -176,25 +212,37 @@ class Categories:
 
 
 class Hashed:
-    """Encodes a text column by hashes of ``bits`` bits.
+    """Encodes a text column by hashes of ``bits`` bits: a hash is the code of a text.
 
     Parameters
     ----------
     bits : int
+        There are ``2**bits`` codes.
     missing : Missing
         If it allows missing texts, they are hashed as `MISSING_CATEGORY`.
+
+    Attributes
+    ----------
+    names : list of str
+        Names of the hashes, in order.
+    unseen : int
+        Always 0: every text has a hash.
     """
 
     def __init__(self, bits: int, missing: Missing = NO_MISSING) -> None:
+        """Name the ``2**bits`` hashes."""
         self.names, self.unseen = bucket_names(bits), 0
         self._bits, self._missing = bits, missing
 
     def encode(self, found: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the codes of the rows; `tokens` has computed them."""
+        """Return the codes of the rows unchanged: `tokens` has computed them already."""
         return found
 
     def tokens(self, column: Any, places: Callable[[int], str]) -> NDArray[np.int32]:
-        """Return the hash of each text; ``places(i)`` names the i-th row in an error."""
+        """Return the hash of each text of an Arrow column, int32 (rows,).
+
+        ``places(i)`` names the i-th row in an error.
+        """
         if pyarrow.types.is_dictionary(column.type):  # hash each distinct text once
             found = Tokens.of(column, places)
             return self.tokens(found.array, found.place)[found.codes]
@@ -227,7 +275,17 @@ def _normalise_for_hash(texts: Any) -> Any:
 def _hash_texts(
     buf: NDArray[np.uint8], bounds: NDArray[np.int64], mask: int, codes: NDArray[np.int32]
 ) -> None:
-    """Write the hash (see `hash_bucket`) of each text between `bounds` of `buf` to `codes`."""
+    """Write the hash (see `hash_bucket`) of each text to `codes`, int32 (rows,).
+
+    Parameters
+    ----------
+    buf : uint8 array
+        The bytes of all texts, one after the other.
+    bounds : int64 array (rows + 1,)
+        Text r lies between entries r and r + 1.
+    mask : int
+        One less than the number of hashes, which is a power of two.
+    """
     for r in range(len(codes)):
         h = np.uint64(14695981039346656037)
         for i in range(bounds[r], bounds[r + 1]):
@@ -237,7 +295,17 @@ def _hash_texts(
 
 
 def find_missing(texts: Any, missing: Missing, numbers: bool = True) -> NDArray[np.bool_]:
-    """Return a mask of missing values among trimmed texts; ``numbers``: numeric marks count."""
+    """Return a mask (rows,) of missing values among trimmed texts.
+
+    Parameters
+    ----------
+    texts : pyarrow.Array
+        Texts without surrounding blanks, perhaps null.
+    missing : Missing
+        Marks of missing values in addition to the usual ones.
+    numbers : bool
+        Whether marks that are numbers count.
+    """
     marks = (mark for mark in missing.marks if numbers or parse_number(mark) is None)
     known = pyarrow.array([*MISSING_TEXTS, *marks], texts.type)
     holes = pyarrow.compute.is_in(texts, known).to_numpy(zero_copy_only=False)
@@ -261,6 +329,7 @@ class Dates:
     """
 
     def __init__(self, form: str, missing: Missing = NO_MISSING) -> None:
+        """Keep the format and the marks of missing dates."""
         self._form, self._missing = form, missing
 
     def encode(self, column: Any, places: Callable[[int], str]) -> NDArray[np.float64]:
@@ -270,6 +339,10 @@ class Dates:
         return np.array(values, np.float64)[found.codes]
 
     def _value(self, text: str, found: Tokens, code: int) -> float:
+        """Return one text as days since 1970; NaN if it is missing.
+
+        `code` is its position in `found`, which names its row in an error.
+        """
         if text == MISSING_CATEGORY or text in self._missing:
             if not self._missing.allowed:
                 raise missing_value_error(found.place(code))
@@ -300,7 +373,7 @@ BLANK = Kind("blank")
 
 
 def kinds_of_store(like: Preparation) -> dict[int, Kind]:
-    """Return the types of the features of an earlier store."""
+    """Return the types of the features of an earlier store, by column; numbers have no entry."""
     out = dict.fromkeys(like.truths, TRUTH)
     out |= {j: Kind("categorical", [*texts]) for j, texts in like.categories.items()}
     out |= {j: Kind("hash", bits) for j, bits in like.hashed.items()}
@@ -308,7 +381,15 @@ def kinds_of_store(like: Preparation) -> dict[int, Kind]:
 
 
 def parse_label(text: str, place: str) -> float | str | None:
-    """Return a label: a float if the text is a number, None if it is missing, else the text."""
+    """Return a label: a float if the text is a number, None if it is missing, else the text.
+
+    `place` names the label in an error.
+
+    Raises
+    ------
+    InputError
+        If the text is an infinite number.
+    """
     text = text.strip()
     if text in MISSING_TEXTS or text == MISSING_CATEGORY:
         return None
@@ -329,7 +410,7 @@ def parse_labels(column: Any, places: Callable[[int], str]) -> NDArray[Any]:
 
     Returns
     -------
-    float64 array (rows,), or object array of float and str
+    float64 array (rows,), or object array (rows,) of float, str and None
         float64 if all labels are numbers. Missing labels are None.
     """
     coded = pyarrow.types.is_dictionary(column.type)
@@ -358,11 +439,13 @@ def trim_texts(column: Any) -> Any:
 
 
 def try_numbers(column: Any, first_rows: int = 64) -> Any:
-    """Return an Arrow array as float64, or None if it contains a text that is not a number."""
+    """Return an Arrow array as float64, or None if it contains a text that is not a number.
+
+    The first `first_rows` values are tried alone: a failing cast is slow, and usually fails there.
+    """
     try:
         if pyarrow.types.is_large_binary(column.type):
             column = column.cast(pyarrow.large_utf8())
-        # A cast that fails is slow, and most text columns fail in the first rows.
         column.slice(0, first_rows).cast(pyarrow.float64(), safe=False)
         return column.cast(pyarrow.float64(), safe=False)
     except pyarrow.ArrowException:
@@ -378,7 +461,22 @@ def parse_numbers(
 ) -> NDArray[np.float64]:
     """Return the numbers in an Arrow array of texts, NaN for missing values.
 
-    A column of the kind `TRUTH` may hold truth values.
+    Parameters
+    ----------
+    column : pyarrow.Array
+        Texts, perhaps null.
+    places : callable
+        ``places(i)`` names the i-th row in an error.
+    missing : Missing
+        Marks of missing values, and whether values may be missing.
+    decimal : {".", ","} or None
+        Decimal mark, see `TextLayout`.
+    kind : Kind or None
+        With `TRUTH` the texts true and false are read as 1 and 0.
+
+    Returns
+    -------
+    float64 array (rows,)
 
     Raises
     ------

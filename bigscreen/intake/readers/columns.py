@@ -29,8 +29,10 @@ from bigscreen.intake.readers.categories import (
 from bigscreen.intake.readers.decimals import THOUSANDS_SEPARATORS, normalise_numbers
 
 LABEL_NAMES = ("label", "class", "target", "y")
+"""Names, in any case, of a column that holds labels if no label column is given."""
 
 Column = str | int
+"""A column of a table, by name or by position."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,15 @@ class ColumnOptions:
     def kinds(self, path: str | Place, count: int, names: list[str] | None) -> dict[int, Kind]:
         """Return the types that the options give to columns of a file, by position.
 
+        Parameters
+        ----------
+        path : str or Place
+            Name of the file, for errors.
+        count : int
+            Number of columns.
+        names : list of str or None
+            Names of the columns.
+
         Raises
         ------
         InputError
@@ -107,7 +118,9 @@ class ColumnRoles:
     Attributes
     ----------
     label, weight : int or None
+        None if there is no such column.
     features : list of int
+        In the order of the stored features.
     left_out : list of str
         Columns of the file that the existing store lacks, and that the user did not drop.
     index_names : list of str
@@ -133,7 +146,20 @@ class ColumnRoles:
         Features are the requested columns (default: all) that have no other role and are not
         dropped, in the order of the file. If the file and the existing store have names, the
         features are the store's columns, in any order of the file, and a label of None is not one
-        of them. Columns of an ``index`` are left out unless they are named.
+        of them.
+
+        Parameters
+        ----------
+        path : str or Place
+            Name of the file, for errors.
+        count : int
+            Number of columns.
+        names : list of str or None
+            Names of the columns.
+        asked : ColumnOptions
+            The options.
+        index : sequence of int
+            Columns that hold the index of a data frame; left out unless the options name them.
 
         Raises
         ------
@@ -179,7 +205,23 @@ def _find_label(
     among: Sequence[int],
     index: Sequence[int],
 ) -> int | None:
-    """Return the position of the label: as named, else found in `among`; None if there is none."""
+    """Return the position of the label column; None if there is none.
+
+    Parameters
+    ----------
+    path : str or Place
+        Name of the file, for errors.
+    count : int
+        Number of columns.
+    names : list of str or None
+        Names of the columns.
+    label : str, int, False or None
+        As in `ColumnOptions`.
+    among : sequence of int
+        If `label` is None: columns that may be the label, by a usual name or as the last column.
+    index : sequence of int
+        Columns that hold the index of a data frame, and are never the label unless named.
+    """
     if label is False:
         return None
     if label is not None:
@@ -191,7 +233,10 @@ def _find_label(
 
 
 def _check_label(path: str | Place, at: int | None, others: Sequence[int | None]) -> None:
-    """Refuse a label column that has another role, too."""
+    """Raise InputError if the label column `at` is one of the `others`, which have another role.
+
+    `at` is None if there is no label.
+    """
     if at is not None and at in others:
         raise InputError(
             f"{path}: the label's column cannot be the weight or a feature, or be dropped."
@@ -199,7 +244,10 @@ def _check_label(path: str | Place, at: int | None, others: Sequence[int | None]
 
 
 def _check_names(path: str | Place, names: list[str], known: list[str]) -> None:
-    """Refuse a file that lacks a column of the existing store."""
+    """Raise InputError if a file lacks a column of the existing store.
+
+    `names` are the file's columns, `known` the store's.
+    """
     missing = [name for name in known if name not in names]
     if missing:
         more = f" (nor {len(missing) - 1} more)" if len(missing) > 1 else ""
@@ -210,7 +258,25 @@ def _check_names(path: str | Place, names: list[str], known: list[str]) -> None:
 
 
 def find_column(path: str | Place, count: int, names: list[str] | None, column: Column) -> int:
-    """Return the position of a column given by its name, or its position (from 0, or from -1)."""
+    """Return the position of a column given by its name, or by its position.
+
+    A negative position counts from the last column, -1; a name may also be a position as a text.
+
+    Parameters
+    ----------
+    path : str or Place
+        Name of the file, for errors.
+    count : int
+        Number of columns.
+    names : list of str or None
+        Names of the columns.
+    column : str or int
+
+    Raises
+    ------
+    InputError
+        If there is no such column.
+    """
     if isinstance(column, str):
         if names and column in names:
             return names.index(column)
@@ -231,6 +297,7 @@ _GROUPED = re.compile(
 )
 """Matches a number with a comma or with thousands separators: 1,200.5 and 1 234 567,8."""
 
+# Parts of the pattern below: a sign of a unit, and a number with any marks between its digits.
 _SIGN = r"[%\u2030$\u20ac\u00a3\u00a5\u20b9\u00a2]"
 _NUMBER = rf"[+-]?\d(?:[\d.,{THOUSANDS_SEPARATORS}]*\d)?"
 _WITH_UNIT = re.compile(
@@ -255,10 +322,11 @@ def detect_kind(
     places : callable
         ``places(i)`` names the i-th row in an error.
     missing : Missing
+        Marks of missing values, which have no type.
     advice : str
         Advice in the error about numbers with commas or thousands separators.
     decimal : {".", ","}, optional
-        See `Layout`.
+        See `TextLayout`.
 
     Returns
     -------
@@ -350,7 +418,7 @@ def find_index_columns(
 
 
 def find_category_columns(metadata: bytes | None) -> set[str]:
-    """Return the names of columns of type `category`, by the JSON metadata of pandas."""
+    """Return the names of columns of type `category`, by the JSON metadata of pandas (or None)."""
     columns = _read_pandas_metadata(metadata).get("columns") or ()
     return {
         str(column.get("field_name"))
@@ -360,14 +428,14 @@ def find_category_columns(metadata: bytes | None) -> set[str]:
 
 
 def _read_index_names(metadata: bytes | None) -> set[str]:
-    """Return the names of the index columns, by the JSON metadata of pandas."""
+    """Return the names of the index columns, by the JSON metadata of pandas (or None)."""
     columns = _read_pandas_metadata(metadata).get("index_columns") or ()
     # An index of consecutive numbers is a mapping in the metadata, and has no column.
     return {name for name in columns if isinstance(name, str)}
 
 
 def _read_pandas_metadata(metadata: bytes | None) -> dict[str, Any]:
-    """Return the JSON metadata that pandas adds to a table; empty if it is invalid."""
+    """Return the JSON metadata that pandas adds to a table; empty if invalid or None."""
     try:
         record = json.loads(metadata or b"{}")
     except ValueError:

@@ -56,9 +56,11 @@ class DelimitedReader(TypedReader):
     ----------
     path : str or Path
     layout : TextLayout
+        Number and names of the columns, delimiter, and where the rows begin.
     columns : ColumnRoles
+        Positions of label, weight and features.
     kinds, missing, closed
-        See `TypedReader`.
+        Types of the features, and marks of missing values: see `TypedReader`.
     texts_label : bool
         Whether labels are known to be texts; if False they may be numbers or texts.
     """
@@ -73,6 +75,7 @@ class DelimitedReader(TypedReader):
         texts_label: bool = False,
         closed: bool = False,
     ) -> None:
+        """Open the file once, to check that it can be read and whether it is compressed."""
         super().__init__(columns, layout.names, kinds, missing, closed)
         self._texts_label = texts_label
         # Numeric marks stay numbers here: a label may equal one.
@@ -124,12 +127,29 @@ class DelimitedReader(TypedReader):
 
         A piece that does not begin with a record, has an error, or has rows to skip is parsed
         again, after all earlier pieces.
+
+        Parameters
+        ----------
+        item : (Piece, bool)
+            A piece of the file, and whether it may have rows to skip.
         """
         piece, skip = item
         return None if skip else self._parse(*piece.read(), 0, 0)
 
     def _parse(self, text: bytes, begun: int, line: int, skip: int) -> ParsedRows:
-        """Parse a text that begins with a record; of the first `skip` rows only categories."""
+        """Parse a text that begins with a record; of the first `skip` rows only categories.
+
+        Parameters
+        ----------
+        text : bytes
+            Lines of the file.
+        begun : int
+            Bytes read of the line after them.
+        line : int
+            Number of the first line.
+        skip : int
+            Number of first rows to skip.
+        """
         found = split_records(self.path, self.layout, text, line)
         out = ParsedRows(RowLines(np.empty(0, np.int64)), found.rest, found.next_line, begun)
         if found.is_blank:
@@ -140,11 +160,23 @@ class DelimitedReader(TypedReader):
         return self._parse_records(out, found, skip, plain=False)
 
     def _parse_records(self, out: ParsedRows, found: Records, skip: int, plain: bool) -> ParsedRows:
-        """Parse records; with ``plain`` pyarrow parses the numbers.
+        """Parse records into `out`, and return it; with ``plain`` pyarrow parses the numbers.
+
+        Parameters
+        ----------
+        out : ParsedRows
+            Its rows are set.
+        found : Records
+            The records.
+        skip : int
+            Number of first rows of which only the categories are parsed.
+        plain : bool
+            Whether numbers are in the form that pyarrow parses; else they are parsed here, from
+            texts.
 
         Raises
         ------
-        NotOfType
+        WrongType
             With ``plain``, if pyarrow does not read some number.
         """
         fields = self._read_columns(found, plain)
@@ -176,10 +208,15 @@ class DelimitedReader(TypedReader):
         return read_fields(self.path, self.layout, found, types, self._nulls)
 
     def _column(self, fields: Fields, f: int) -> tuple[Any, Callable[[int], str]]:
+        """Return column `f` as an Arrow array, and a function that names a row's place in it."""
         return fields.column(f), fields.places(f)
 
     def _parse_columns(self, out: ParsedRows, fields: Fields, plain: bool) -> None:
-        """Parse features, labels and weights; category codes depend on earlier rows."""
+        """Set features, labels and weights of `out`, from columns without the skipped rows.
+
+        Category codes are left out, as they depend on earlier rows. See `_parse_records` for
+        `plain`.
+        """
         features = self.columns.features
         out.X = X = np.empty((len(fields.lines), len(features)))
         for j, f in enumerate(features):
@@ -203,7 +240,21 @@ class DelimitedReader(TypedReader):
     def _parse_numbers(
         self, fields: Fields, f: int, missing: Missing, plain: bool, kind: Kind | None = None
     ) -> NDArray[np.float64]:
-        """Return the numbers of a column, which pyarrow has parsed if `plain`."""
+        """Return the numbers of column `f`, float64 (rows,); NaN for missing values.
+
+        Parameters
+        ----------
+        fields : Fields
+            The columns of the rows.
+        f : int
+            Position of the column in the file.
+        missing : Missing
+            Marks of missing values, and whether values may be missing.
+        plain : bool
+            Whether pyarrow has parsed the numbers.
+        kind : Kind or None
+            With `TRUTH` true and false are read as 1 and 0.
+        """
         column, places = self._column(fields, f)
         if not plain:
             return parse_numbers(column, places, missing, self.layout.decimal, kind)
@@ -216,9 +267,9 @@ class DelimitedReader(TypedReader):
         return values
 
     def _make_block(self, parsed: ParsedRows, row: int) -> Block | None:
-        """Return parsed rows as a block, with category codes; `row` is the first row number.
+        """Return parsed rows as a block, with category codes; None if all rows are skipped.
 
-        Return None if all rows are skipped.
+        `row` is the number of the first row, skipped or not.
         """
         skip, X = parsed.skipped, parsed.X
         self._encode_texts(X, parsed.codes, skip)
@@ -235,19 +286,19 @@ class ParsedRows:
     Attributes
     ----------
     lines : RowLines
-        Lines of all rows.
+        Line in which each row begins, skipped rows included.
     rest : bytes
         The incomplete record after the rows.
     line : int
-        Line in which that record begins.
+        Line in which `rest` begins.
     begun : int
-        Bytes read of the line after it.
+        Bytes read of the line after `rest`.
     codes : dict of int to Tokens or int32 array
-        Texts of each categorical column, and codes of each hashed column, for all rows.
+        Texts of each categorical feature, and hashes of each hashed feature, for all rows.
     skipped : int
         Number of first rows that are in `codes` only.
     X : float64 array (rows, d), or None
-        Features without category codes; None if there are no rows.
+        Features without category codes; None if there are no rows after the skipped ones.
     labels : array (rows,), or None
     weight : float64 array (rows,), or None
     """
@@ -269,7 +320,10 @@ class ParsedRows:
 
 
 def check_weights(weight: NDArray[np.float64], where: Callable[[int], str]) -> NDArray[np.float64]:
-    """Return the weights, or raise InputError naming the first negative weight."""
+    """Return the weights, (rows,), or raise InputError naming the first negative weight.
+
+    ``where(i)`` names the place of the i-th row.
+    """
     if len(bad := np.flatnonzero(weight < 0)):
         raise InputError(f"{where(int(bad[0]))}: the weight is negative; weights are 0 or more.")
     return weight

@@ -39,6 +39,19 @@ def open_npz(
     """Open an NPZ file with an array X, or a CSR matrix of `scipy.sparse.save_npz`.
 
     The labels are in `labels_file` (NPY), in the column `label`, or in an array y of the file.
+
+    Parameters
+    ----------
+    path : Path
+    label, weight : as for `MatrixReader`
+    labels_file : str, Path or None
+    memory : int, optional
+        Bytes of memory that reading may use.
+
+    Raises
+    ------
+    InputError
+        If the file is damaged, its arrays have other names, or a sparse matrix has no labels.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -55,10 +68,12 @@ def open_npz(
     y_key = _choose_array(path, keys, Y_NAMES, "y") if beside else None
 
     def matrix() -> OpenMatrix:
+        """Open the file at its first row."""
         archive = zipfile.ZipFile(path)
         files: list[Any] = [archive]
 
         def rows(key: str) -> StreamRows | ArrayRows:
+            """Return the rows of the array called `key` in the file."""
             info = archive.getinfo(key + ".npy")
             stream: Any = io.BufferedReader(archive.open(info))
             return open_npy_rows(stream, path, info.file_size, allowed_memory(memory))
@@ -83,9 +98,15 @@ class CsrRows:
     path : Path
         Path of the file, for messages.
     shape : (int, int)
+        Rows and columns of the matrix.
     indptr : int64 array (rows + 1,)
     indices, data : RowSource
         Column number and value of each entry.
+
+    Raises
+    ------
+    InputError
+        If the arrays do not fit together.
     """
 
     def __init__(
@@ -96,6 +117,7 @@ class CsrRows:
         indices: RowSource,
         data: RowSource,
     ) -> None:
+        """Check that the arrays are those of a CSR matrix; no entry is read."""
         self.shape: tuple[int, ...] = shape
         self._path, self._indptr = path, indptr
         self._indices, self._data = indices, data
@@ -124,6 +146,17 @@ def _open_csr_rows(
     path: Path, keys: Sequence[str], rows: Callable[[str], RowSource], memory: int
 ) -> CsrRows:
     """Return the rows of a CSR matrix that `scipy.sparse.save_npz` has written.
+
+    Parameters
+    ----------
+    path : Path
+        Path of the file, for errors.
+    keys : sequence of str
+        Names of the arrays in the file.
+    rows : callable
+        ``rows(key)`` opens the array of that name.
+    memory : int
+        Bytes allowed; a quarter of it may hold indptr.
 
     Raises
     ------
@@ -155,6 +188,21 @@ def _open_csr_rows(
 
 
 def _choose_array(path: Path, keys: Sequence[str], usual: Sequence[str], what: str) -> str:
+    """Return the one of `keys`, the names of a file's arrays, that is a usual name.
+
+    Parameters
+    ----------
+    path : Path
+        Path of the file, for errors.
+    keys, usual : sequence of str
+    what : str
+        "X" or "y", for errors.
+
+    Raises
+    ------
+    InputError
+        If there is not exactly one.
+    """
     found = [key for key in keys if key in usual]
     if len(found) != 1:
         raise InputError(

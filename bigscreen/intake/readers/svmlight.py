@@ -34,11 +34,14 @@ from bigscreen.intake.readers.text import parse_finite
 from bigscreen.numerics.rows import njit
 
 MAX_INDEX = 2**31 - 1
+"""Largest column index that is accepted: indices are int32."""
 
+# A token between blanks, and an index (refused if it is negative).
 _TOKEN = re.compile(rb"\S+")
 _INDEX = re.compile(r"-?\d{1,18}", re.ASCII)
 
 _POSITION, _LINE, _ROW, _ENTRIES, _LOWEST, _HIGHEST = range(6)
+"""Places in the array `state` of `_parse_lines`."""
 
 
 @njit(cache=True, nogil=True)
@@ -59,6 +62,7 @@ class LineArrays(NamedTuple):
     Attributes
     ----------
     labels, values : uint8 array
+        The bytes of the labels of all rows, and of the values of all entries.
     label_ends, value_ends : int64 array
         Bounds of the texts: text k lies between entries k and k + 1.
     lines : int64 array
@@ -80,7 +84,21 @@ class LineArrays(NamedTuple):
 def _copy_token(
     buf: NDArray[np.uint8], i: int, out: NDArray[np.uint8], ends: NDArray[np.int64], k: int
 ) -> int:
-    """Copy the token at `i` to `out` as its k-th text; return the position after the token."""
+    """Copy the token at `i` to `out` as its k-th text; return the position after the token.
+
+    Parameters
+    ----------
+    buf : uint8 array
+        The text of the file.
+    i : int
+        Position in `buf` at which the token begins.
+    out : uint8 array
+        Texts so far, one after the other.
+    ends : int64 array
+        Text k begins at ``ends[k]`` of `out`; ``ends[k + 1]`` is set.
+    k : int
+        Number of the text.
+    """
     to = ends[k]
     while not _ends_token(buf[i]):
         out[to] = buf[i]
@@ -96,7 +114,16 @@ def _parse_lines(
 ) -> bool:
     """Parse lines until the end (return True) or an invalid line (return False, at its start).
 
-    `state` holds the position, line number, row, entries, and the smallest and largest index.
+    Parameters
+    ----------
+    buf : uint8 array
+        Whole lines of svmlight text.
+    state : int64 array (6,)
+        Position in `buf`, line number, rows, entries, smallest and largest index; updated.
+    smallest : int
+        Smallest accepted index.
+    out : LineArrays
+        Filled with the rows.
     """
     labels, label_ends, values, value_ends, lines, indptr, indices = out
     n = len(buf)
@@ -110,7 +137,7 @@ def _parse_lines(
             i += 1
         if buf[i] != 10 and buf[i] != 35:
             stop = _copy_token(buf, i, labels, label_ends, row)
-            for k in range(i, stop):
+            for k in range(i, stop):  # a label with ":" or "," is not one label
                 plain = plain and buf[k] != 58 and buf[k] != 44
             i = stop
             previous = smallest - 1
@@ -119,6 +146,7 @@ def _parse_lines(
                     i += 1
                 if buf[i] == 10 or buf[i] == 35:
                     break
+                # "qid:" begins a token that is skipped.
                 if buf[i] == 113 and buf[i + 1] == 105 and buf[i + 2] == 100 and buf[i + 3] == 58:
                     while not _ends_token(buf[i]):
                         i += 1
@@ -155,7 +183,10 @@ def _parse_lines(
 
 
 def _as_arrow_texts(content: NDArray[np.uint8], ends: NDArray[np.int64], kind: Any) -> Any:
-    """Return concatenated texts as an Arrow array."""
+    """Return concatenated texts as an Arrow array of the type `kind`.
+
+    Text k lies between the positions ``ends[k]`` and ``ends[k + 1]`` of `content`.
+    """
     buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(content)]
     return pyarrow.Array.from_buffers(kind, len(ends) - 1, buffers)
 
@@ -166,6 +197,7 @@ class ParsedLines(NamedTuple):
     Attributes
     ----------
     lines : RowLines
+        Line number of each row.
     text_lines : int
         Number of lines, with blank lines and comments.
     begun : int
@@ -173,8 +205,9 @@ class ParsedLines(NamedTuple):
     arrays : tuple
         Values, indices as written, and indptr of a CSR matrix.
     labels : array (rows,)
+        Floats, or an object array if a label is a text or missing.
     lowest, highest : int
-        Smallest and largest index.
+        Smallest and largest index; `MAX_INDEX` + 1 and -1 if there are no entries.
     """
 
     lines: RowLines
@@ -212,6 +245,7 @@ class SvmlightReader(Reader):
     sparse = True
 
     def __init__(self, path: str | Place, *, zero_based: bool | Literal["auto"] = "auto") -> None:
+        """Open the file once, to check that it can be read and whether it is compressed."""
         super().__init__()
         self.path, self.zero_based = as_path(path), zero_based
         self._restart()
@@ -219,6 +253,7 @@ class SvmlightReader(Reader):
             self._progress, self.anywhere = source.progress(), not source.compressed
 
     def _restart(self) -> None:
+        """Forget the indices of the rows read so far."""
         self.min_index, self.max_index = MAX_INDEX + 1, -1
 
     def index_base(self) -> int:
@@ -265,7 +300,13 @@ class SvmlightReader(Reader):
         self.n_features = max(self.max_index + 1 - self.index_base(), 0)
 
     def _parse_piece(self, piece: Piece, line: int) -> ParsedLines:
-        """Parse lines without knowing the lines before; the first has number `line`."""
+        """Parse a piece of the file; its first line has the number `line`.
+
+        Raises
+        ------
+        InputError
+            Naming the first line that is not svmlight.
+        """
         text, begun = piece.read()
         buf = np.frombuffer(text, np.uint8)
         most_rows, most_entries = text.count(b"\n"), text.count(b":")
@@ -297,7 +338,13 @@ class SvmlightReader(Reader):
         )
 
     def _parse_values(self, out: LineArrays, entries: int, lines: RowLines) -> NDArray[np.float64]:
-        """Return the values of all entries; raise InputError for one that is not finite."""
+        """Return the values of the first `entries` entries, float64 (entries,).
+
+        Raises
+        ------
+        InputError
+            For a value that is not a finite number; `lines` says in which line it is.
+        """
         texts = out.values, out.value_ends[: entries + 1]
         numbers = try_numbers(_as_arrow_texts(*texts, pyarrow.large_utf8()))  # (numbers are ASCII)
         if numbers is not None:
@@ -323,7 +370,12 @@ class SvmlightReader(Reader):
         return Block(X, parsed.labels, None, first_row, where)
 
     def _raise_error(self, text: bytes, state: NDArray[np.int64], smallest: int) -> NoReturn:
-        """Raise InputError that explains why the line at `state` is not svmlight."""
+        """Raise InputError that explains why a line of `text` is not svmlight.
+
+        `state` (see `_parse_lines`) holds the position and number of the line; `smallest` is the
+        smallest
+        accepted index.
+        """
         begin, line = int(state[0]), int(state[1])
         stop = text.index(b"\n", begin)
         # A generator: a list of tokens would take many times the memory of the line.

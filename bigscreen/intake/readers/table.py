@@ -49,6 +49,7 @@ _EXCEL = re.compile(rb"sep=(.)\r?")
 """Matches a first line in which Excel declares the delimiter."""
 
 
+# Advice in the error about a number with a comma or with thousands separators.
 _SAY_DECIMAL = (
     "say whether a comma stands before decimals (`decimal=','`) or sets thousands apart "
     "(`decimal='.'`)"
@@ -85,6 +86,7 @@ class TableReader(DelimitedReader):
         decimal: str | None = None,
         **options: Any,
     ) -> None:
+        """Detect the layout and the types of the columns from the first rows."""
         check_decimal(decimal)
         asked = ColumnOptions(**options)
         like, missing = asked.like, asked.missing
@@ -118,7 +120,19 @@ class TableReader(DelimitedReader):
 def _detect_kinds(
     fields: Fields | None, chosen: ColumnRoles, said: Mapping[int, Kind], missing: Missing
 ) -> dict[int, Kind]:
-    """Return the types of the features that do not hold numbers."""
+    """Return the types of the features that do not hold numbers, by position among the features.
+
+    Parameters
+    ----------
+    fields : Fields or None
+        First rows of the file as texts; None if they were not read, or there are none.
+    chosen : ColumnRoles
+        Positions of the features.
+    said : mapping of int to Kind
+        Types that the user gave, by position in the file.
+    missing : Missing
+        Marks of missing values.
+    """
     kinds: dict[int, Kind] = {}
     for j, f in enumerate(chosen.features):
         kind = said.get(f)
@@ -131,7 +145,10 @@ def _detect_kinds(
 
 
 def _holds_whole_numbers(fields: Fields | None, f: int) -> bool:
-    """Whether a column holds only whole numbers in the first rows of a file."""
+    """Whether column `f` holds only whole numbers in the first rows of a file.
+
+    `fields` are these rows as texts; None (they were not read) gives False.
+    """
     numbers = None if fields is None else try_numbers(trim_texts(fields.column(f)))
     if numbers is None:
         return False
@@ -143,6 +160,7 @@ _SAMPLE_ROWS = 100
 """Detect delimiter and header from at most this many first rows."""
 
 _DELIMITERS = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar"}
+"""Delimiters that are detected, and their names in errors; a space is tried, too."""
 
 
 def detect_layout(
@@ -247,7 +265,11 @@ def _check_delimiter(delimiter: str | None) -> None:
 def _parse_comment_header(
     comment: str, delimiter: str, columns: int, header: bool | None
 ) -> list[str] | None:
-    """Return the names in a comment line before the rows; None if it is not a header."""
+    """Return the names in a comment line before the rows; None if it is not a header.
+
+    It is a header if it has as many fields as the rows have `columns`, and no field is a number
+    (with `header` true, numbers are accepted as names).
+    """
     fields = (_split_rows([comment.lstrip("# \t")], delimiter) or [[]])[0]
     words = [field for field in fields if parse_number(field) is None]
     return fields if len(fields) == columns and (header or words == fields) else None
@@ -264,6 +286,15 @@ def _make_distinct(path: str | Place, names: list[str]) -> list[str]:
 
 
 def _read_first_lines(path: str | Place) -> list[bytes]:
+    """Return the whole lines, without newlines, in about the first MiB of a file.
+
+    More is read if the first MiB has less than two lines.
+
+    Raises
+    ------
+    InputError
+        If the first line is longer than `MAX_RECORD_BYTES`.
+    """
     head = b""
     with Source(path) as source:
         for piece in read_pieces(source):
@@ -278,13 +309,17 @@ def _read_first_lines(path: str | Place) -> list[bytes]:
 
 
 def _csv_reader(lines: list[str], delimiter: str) -> _csv.Reader:
+    """Return a reader of the fields of lines; with a space as delimiter, tabs count as spaces."""
     if delimiter == " ":
         lines = [line.replace("\t", " ").strip() for line in lines]
     return csv.reader((line + "\n" for line in lines), delimiter=delimiter, skipinitialspace=True)
 
 
 def _split_rows(lines: list[str], delimiter: str) -> list[list[str]]:
-    """Return the first rows as lists of fields; empty if csv cannot read them (an open quote)."""
+    """Return the first 100 rows as lists of fields without surrounding blanks.
+
+    The list is empty if the lines are not CSV: a quote is never closed.
+    """
     try:
         rows = [row for row in islice(_csv_reader(lines, delimiter), _SAMPLE_ROWS) if row]
     except csv.Error:
@@ -324,15 +359,25 @@ def _detect_delimiter(path: str | Place, lines: list[str]) -> str:
 
 
 def _is_amount(text: str) -> bool:
+    """Whether a text is a number or a date in ISO 8601, rather than a name."""
     return parse_number(text) is not None or ISO_DATE.fullmatch(text) is not None
 
 
 def _check_single_header(
     path: str | Place, names: list[str], reader: _csv.Reader, first: int
 ) -> None:
-    """Refuse a header that is repeated in the first rows; `first` lines stand before the header.
+    """Refuse a header that is repeated in the first rows, as in concatenated files.
 
-    Files are often concatenated with their headers.
+    Parameters
+    ----------
+    path : str or Place
+        Name of the file, for errors.
+    names : list of str
+        The fields of the header.
+    reader : csv reader
+        Positioned after the header.
+    first : int
+        Number of lines before the header.
     """
     if all(map(_is_amount, names)):
         return  # a row of numbers may equal the header by chance
@@ -347,7 +392,17 @@ def _check_single_header(
 def _has_known_names(
     rows: list[list[str]], names_asked: Iterable[str], known_names: Sequence[str]
 ) -> bool:
-    """Whether the first row holds a name that the user gave, or all names of an earlier store."""
+    """Whether the first row holds a name that the user gave, or all names of an earlier store.
+
+    Parameters
+    ----------
+    rows : list of list of str
+        Fields of the first rows.
+    names_asked : iterable of str
+        Names that the user gave; whole numbers are ignored, as they are positions.
+    known_names : sequence of str
+        Names of the earlier store.
+    """
     head, known = rows[0], [*known_names]
     asked = {name for name in names_asked if not re.fullmatch(r"-?\d+", name)}
     if not asked.isdisjoint(head):
@@ -361,6 +416,17 @@ def _is_header(
     path: str | Place, rows: list[list[str]], missing: Missing, decimal: str | None
 ) -> bool:
     """Whether the first row holds names: texts in number columns, or 0, 1, 2 as pandas writes.
+
+    Parameters
+    ----------
+    path : str or Place
+        Name of the file, for errors.
+    rows : list of list of str
+        Fields of the first rows.
+    missing : Missing
+        Marks of missing values, which are neither names nor values.
+    decimal : {".", ","} or None
+        Decimal mark of numbers.
 
     Raises
     ------
@@ -403,7 +469,17 @@ def _is_header(
 
 
 def _has_label_name(head: list[str], texts: list[bool], fresh: list[bool]) -> bool:
-    """Whether the first row holds a usual label name that its column does not repeat."""
+    """Whether the first row holds a usual label name that its column does not repeat.
+
+    Parameters
+    ----------
+    head : list of str
+        Fields of the first row.
+    texts : list of bool
+        For each field, whether it is a text (neither a number nor a date nor missing).
+    fresh : list of bool
+        For each field, whether no later row has it in the same column.
+    """
     usual = {*LABEL_NAMES} - {"y"}  # "y" is often a label value, as is "n"
     cells = zip(head, texts, fresh, strict=True)
     return any(text and new and name.lower() in usual for name, text, new in cells)
@@ -412,7 +488,17 @@ def _has_label_name(head: list[str], texts: list[bool], fresh: list[bool]) -> bo
 def _is_numbered_header(
     rows: list[list[str]], texts: list[bool], known: list[list[str]]
 ) -> bool | None:
-    """Whether a first row of 0, 1, 2 and perhaps texts names columns; None if ambiguous."""
+    """Whether a first row of 0, 1, 2 and perhaps texts names columns; None if ambiguous.
+
+    Parameters
+    ----------
+    rows : list of list of str
+        Fields of the first rows.
+    texts : list of bool
+        For each field of the first row, whether it is a text.
+    known : list of list of str
+        For each column, its values after the first row that are not missing.
+    """
     head, rest = rows[0], rows[1:]
     if any(texts):
         of_texts = [(head[c], known[c]) for c, text in enumerate(texts) if text]

@@ -21,10 +21,11 @@ from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import RowLines, Source, decode, read_line_pieces, too_long_error
 
 NEWLINE, RETURN, SPACE, QUOTE = b'\n\r "'
+"""The bytes of these characters."""
 
 
 def missing_value_error(place: str) -> InputError:
-    """Return the error for a missing value if missing values are not allowed."""
+    """Return the error for a missing value at `place`, if missing values are not allowed."""
     return InputError(
         f"{place}: the value is missing; fill it in, say what stands for such values "
         "(`impute='median'`), or leave their rows out (`drop_missing`)."
@@ -32,7 +33,7 @@ def missing_value_error(place: str) -> InputError:
 
 
 def not_a_truth_error(text: str, place: str) -> InputError:
-    """Return the error for a value in a truth value column that is neither true nor false."""
+    """Return the error for a `text` at `place` that is neither true nor false as it must be."""
     return InputError(
         f"{place}: {text[:40]!r} stands among truth values and is neither true nor false; correct "
         "it, say that it means a missing value (`missing`), or that the column is `categorical`."
@@ -87,6 +88,8 @@ class TextLayout:
 class Records(NamedTuple):
     """The complete records of a text, and the incomplete record at its end.
 
+    A record is a row; it takes several lines if a quoted field contains newlines.
+
     Attributes
     ----------
     text : bytes
@@ -109,10 +112,16 @@ class Records(NamedTuple):
 
     @property
     def is_blank(self) -> bool:
+        """Whether there is no record: the text has only white space."""
         return not self.text or self.text.isspace()
 
     def lines(self, rows: int | None = None) -> NDArray[np.int64]:
-        """Return the line in which each record begins; fast if there is one record per line."""
+        """Return the line in which each record begins, int64 (records,).
+
+        `rows` is the number of records, blank lines included, if it is known: if it equals the
+        number of
+        lines, each line is a record, and the text is not searched.
+        """
         if self.begins is not None:
             return self.begins
         if rows == self.next_line - self.line:
@@ -123,6 +132,17 @@ class Records(NamedTuple):
 
 def split_records(path: Place, layout: TextLayout, text: bytes, line: int) -> Records:
     """Split lines into complete records; the first line, number `line`, begins a record.
+
+    Parameters
+    ----------
+    path : Place
+        Path of the file, for errors.
+    layout : TextLayout
+        Delimiter and quotes of the file.
+    text : bytes
+        Whole lines.
+    line : int
+        Number of the first line.
 
     Raises
     ------
@@ -151,7 +171,17 @@ def split_records(path: Place, layout: TextLayout, text: bytes, line: int) -> Re
 def _drop_blank_lines(
     text: bytes, ends: NDArray[np.int64], lines: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the given lines that are not empty."""
+    """Return the given lines that are not empty, int64.
+
+    Parameters
+    ----------
+    text : bytes
+        All lines.
+    ends : int array
+        Position of each newline in the text.
+    lines : int array
+        Line numbers, from 0.
+    """
     buf = np.frombuffer(text, np.uint8)
     begins = np.concatenate([[0], ends + 1])[lines]
     size = ends[lines] - begins
@@ -187,6 +217,12 @@ def _strip_blanks_at_quotes(text: bytes, layout: TextLayout) -> bytes:
 def _find_record_ends(path: Place, layout: TextLayout, text: bytes, line: int) -> NDArray[np.bool_]:
     """Return for each line whether a record ends there, if unquoted fields contain quotes.
 
+    See `split_records` for the parameters.
+
+    Returns
+    -------
+    bool array (lines,)
+
     Raises
     ------
     InputError
@@ -196,6 +232,7 @@ def _find_record_ends(path: Place, layout: TextLayout, text: bytes, line: int) -
     field = re.compile(rb"(?m)(^|" + re.escape(mark) + rb")" + _QUOTED)
 
     def blot(match: re.Match[bytes]) -> bytes:
+        """Return a quoted field with x for each character, so that it contains no newline."""
         if text[match.end() : match.end() + 1] not in (mark, b"\n", b"\r", b""):
             start = match.start()
             before = field.sub(rb"\1", text[text.rfind(b"\n", 0, start) + 1 : start] + match[1])
@@ -211,6 +248,8 @@ def _find_record_ends(path: Place, layout: TextLayout, text: bytes, line: int) -
 
 
 # -- text that pyarrow cannot read unchanged -------------------------------------------------------
+# Patterns: a carriage return within a line, a quoted field (see below), a run of blanks, a comment
+# of ARFF, and a quoted field of ARFF.
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
 _QUOTED = rb'"[^"]*(?:""[^"]*)*(?:"|\Z)'
 """Matches a quoted field, even one that does not end in the text."""
@@ -270,7 +309,9 @@ class Fields:
     Attributes
     ----------
     path : Place
+        The file, for errors.
     layout : TextLayout
+        Number, names and delimiter of the columns.
     table : pyarrow.Table
         Columns are named by their positions in the file.
     lines : RowLines
@@ -299,12 +340,16 @@ class Fields:
 
 
 def name_fields(path: Place, layout: TextLayout, lines: RowLines, f: int) -> Callable[[int], str]:
-    """Return a function that names the field of the i-th row in column `f`, for errors."""
+    """Return a function of i that names the field of the i-th row in column `f`, for errors.
+
+    `lines` holds the line number of each row of the file at `path`.
+    """
     name = f" ({layout.names[f]!r})" if layout.names else ""
     return partial(_name_field, path, lines, f"column {f + 1}{name}")
 
 
 def _name_field(path: Place, lines: RowLines, column: str, row: int) -> str:
+    """Return the place of a field: file, line and `column` (its number and name, as a text)."""
     return f"{path}, line {lines[row]}, {column}"
 
 
@@ -323,8 +368,12 @@ def read_fields(
 
     Parameters
     ----------
-    path, layout
+    path : Place
+        Path of the file, for errors.
+    layout : TextLayout
+        Number, names and delimiter of the columns.
     found : Records
+        The records to parse.
     types : dict of int to pyarrow.DataType
         The type of each column to read. Texts are never null.
     nulls : iterable of str
@@ -332,7 +381,7 @@ def read_fields(
 
     Raises
     ------
-    NotOfType
+    WrongType
         If a field does not have the requested type.
     InputError
         Naming file and line, if a row has a wrong number of fields.
@@ -342,6 +391,7 @@ def read_fields(
     odd: list[tuple[int, int]] = []
 
     def take_blank_lines(row: Any) -> str:
+        """Skip a row if it is blank; else note its number of fields, and let pyarrow fail."""
         if not row.text.strip():
             blank.append(row.number - 1)
             return "skip"
@@ -391,10 +441,20 @@ class FilePosition:
     Parameters
     ----------
     path : Place
+        Path of the file, for errors.
     layout : TextLayout
+        Says in which line the rows begin.
+
+    Attributes
+    ----------
+    line : int
+        Number of the current line.
+    rest : bytes
+        The beginning of a record that the text read so far does not end.
     """
 
     def __init__(self, path: Place, layout: TextLayout) -> None:
+        """Begin at the first line of the rows."""
         self._path, self.line, self.rest = path, layout.body_line, b""
 
     def take(self, rest: bytes, line: int, begun: int) -> None:
@@ -426,9 +486,12 @@ def read_first_fields(source: Source, layout: TextLayout, most: int | None = Non
 
     Parameters
     ----------
-    source, layout
+    source : Source
+        The file, opened anew.
+    layout : TextLayout
+        Number, names and delimiter of the columns, and where the rows begin.
     most : int, optional
-        Read rows of at most this many bytes. Default: a piece.
+        Read rows of at most this many bytes. Default: `PIECE_BYTES`.
 
     Raises
     ------
