@@ -27,6 +27,7 @@ from bigscreen.files.remote import Place, RemotePath, as_path
 from bigscreen.files.sealed import Damaged, check_seal
 
 FORMAT = "bigscreen dataset"
+"""Value of the manifest's field "format", which identifies a dataset."""
 SCHEMA = 3
 """Version of the manifest. Version 1 had no regression targets; 1 and 2 had no checksums."""
 
@@ -34,6 +35,7 @@ CHECKSUM_SCHEMA = 3
 """First schema whose manifest has the checksum of every chunk and a checksum of itself."""
 
 MANIFEST = "manifest.json"
+"""File of a dataset's folder with its layout, preparation, fingerprint and checksums."""
 
 T = TypeVar("T")
 
@@ -52,6 +54,7 @@ class Dataset(Rows):
     path: Place
 
     def __init__(self, path: str | os.PathLike[str] | RemotePath) -> None:
+        """Read and check the manifest of the dataset in `path`; no array is read."""
         self.path = as_path(path).absolute()
         self.manifest = read_manifest(self.path)
         try:
@@ -109,6 +112,7 @@ class Dataset(Rows):
 
     @property
     def fingerprint(self) -> str:
+        """Hash of the content, the layout and the preparation, from the manifest."""
         return self._fingerprint
 
     @property
@@ -137,6 +141,7 @@ class Dataset(Rows):
 
     @property
     def max_sqnorm(self) -> float:
+        """Largest squared Euclidean norm of a row's features, from the manifest."""
         return self._max_sqnorm
 
     @property
@@ -148,13 +153,16 @@ class Dataset(Rows):
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
+        """Number of rows with each label, int64 (n_labels,), from the manifest."""
         return self._label_counts
 
     @property
     def targets(self) -> dict[str, Any]:
+        """Number and range of the regression targets, as `Rows.targets`, from the manifest."""
         return dict(self._targets)
 
     def X(self, start: int, stop: int) -> Features:
+        """Read the features of rows start..stop-1; see `Rows.X`."""
         if not self.is_sparse:
             rows = self._read("X", start, stop)
             self._whole.update(range(start // self.chunk_rows, -(-stop // self.chunk_rows)))
@@ -170,18 +178,22 @@ class Dataset(Rows):
         return csr_stack(parts, self.n_features, self.layout.dtype)
 
     def y(self, start: int, stop: int) -> NDArray[Any]:
+        """Read the label codes (int32) or targets (float64) of rows start..stop-1."""
         return self._read("y", start, stop)
 
     def weights(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Read the weights of rows start..stop-1; ones if none are stored."""
         if self.has_weights:
             return self._read("weight", start, stop)
         self.layout.check_range(start, stop)
         return np.ones(stop - start)
 
     def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Read the squared Euclidean norms of rows start..stop-1, float64."""
         return self._read("sqnorm", start, stop)
 
     def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Read the source row numbers of rows start..stop-1, int64."""
         return self._read("row_id", start, stop)
 
     def verify(self) -> None:
@@ -206,10 +218,12 @@ class Dataset(Rows):
                 )
 
     def _read(self, name: str, start: int, stop: int) -> NDArray[Any]:
+        """Read rows start..stop-1 of the array ``name``: "X" (dense), "y", "weight", ..."""
         self.layout.check_range(start, stop)
         return self._read_checked(self._arrays[name].read, start, stop)
 
     def _read_from_chunk(self, k: int, places: NDArray[np.int64]) -> Any:
+        """Read dense rows of chunk `k`, given their ascending positions in it."""
         array = self._arrays["X"]
         # A checksum covers a whole chunk, so single rows are read only from a chunk that was read
         # in full, and thereby verified, before.
@@ -219,6 +233,7 @@ class Dataset(Rows):
         return super()._read_from_chunk(k, places)
 
     def _read_whole_chunk(self, k: int) -> Any:
+        """Return all rows of chunk `k`, cached per thread; the caller must not write to them."""
         if self.is_sparse:
             return self._last.chunk(k, lambda _: self._csr_chunk(k))
         array = self._arrays["X"]
@@ -227,7 +242,13 @@ class Dataset(Rows):
         return rows
 
     def _read_checked(self, read: Callable[..., T], *how: Any) -> T:
-        """Call ``read(*how)``; if it fails, find out whether the store was replaced meanwhile."""
+        """Return ``read(*how)``; if it fails, find out whether the store was replaced meanwhile.
+
+        Raises
+        ------
+        InputError
+            A replaced store is reported as such; otherwise the error of ``read``.
+        """
         try:
             return read(*how)
         except InputError as error:
@@ -241,9 +262,11 @@ class Dataset(Rows):
             raise
 
     def _checksums(self) -> list[Checksums] | None:
+        """Return each chunk's checksums from the manifest; None in stores without them."""
         return [record["crc32c"] for record in self._chunks] if self.has_checksums else None
 
     def _csr_files(self, k: int) -> list[StoredArray]:
+        """Return the stored arrays (data, indices, indptr) of chunk `k`, if X is sparse."""
         start, stop = self.chunk(k)
         folder, record = csr_folder(self.path, k), self._chunks[k]
         known = record["crc32c"] if self.has_checksums else None
@@ -276,13 +299,14 @@ class Dataset(Rows):
 def file_size_lookup(folder: Place) -> Callable[[Place], int | None]:
     """Return a function from a file below `folder` to its size in bytes, or None if it is missing.
 
-    The sizes below a remote folder are listed once, in one request.
+    The file sizes of a remote folder are listed once, in one request.
     """
     if isinstance(folder, RemotePath):
         found, start = folder.sizes(), len(str(folder).rstrip("/")) + 1
         return lambda file: found.get(str(file)[start:])
 
     def size_of(file: Place) -> int | None:
+        """Return the size of a local file in bytes; None if it is missing."""
         assert not isinstance(file, RemotePath)
         try:
             return os.stat(file).st_size
@@ -293,7 +317,7 @@ def file_size_lookup(folder: Place) -> Callable[[Place], int | None]:
 
 
 def reopen(path: str, fingerprint: str) -> Dataset:
-    """Open the dataset of a pickle; InputError if its fingerprint has changed since."""
+    """Open a dataset that a pickle names; InputError unless it still has ``fingerprint``."""
     out = Dataset(path)
     if out.fingerprint != fingerprint:
         raise InputError(f"the dataset {path} was replaced by another while in use; start again")

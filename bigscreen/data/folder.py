@@ -10,10 +10,14 @@ from bigscreen.errors import InputError
 from bigscreen.files.remote import RemotePath, is_url
 
 P = TypeVar("P", Path, RemotePath, Path | RemotePath)
+"""A local or remote path: the result has the type of the argument."""
 
 
 def store_path(path: str | os.PathLike[str]) -> Path:
-    """Return the absolute local path to write a dataset to; a symbolic link is followed."""
+    """Return the absolute local path to write a dataset to, symbolic links followed.
+
+    InputError for a URL.
+    """
     if is_url(path):
         raise InputError(
             f"{path}: a dataset is written to a disk of this machine; ingest copies it elsewhere"
@@ -44,7 +48,10 @@ def take_name(wip: Path, path: Path) -> None:
 
 
 def remove_leftovers(wip: Path) -> None:
-    """Delete the temporary files and folders of writers that died in the middle of a chunk."""
+    """Delete temporary files and folders in ``wip``, the folder of an unfinished dataset.
+
+    Writers that died in the middle of a chunk left them.
+    """
     for file in wip.rglob("*.partial"):
         file.unlink()
     for folder in (wip / "X").glob(".*"):

@@ -25,7 +25,11 @@ def assign_folds(
     strata : int array (n,)
         Label codes; zeros for a regression.
     weights : float64 (n,)
+        Weights of the rows; every stratum needs a row of positive weight for each fold.
     folds : int
+        Number of folds, at least 2.
+    seed : int
+        Seed for the order of rows with tied weights, and for the dealing.
     labels : list or None
         Names of the strata for error messages; None if there is only one stratum.
 

@@ -13,6 +13,8 @@ from scipy.sparse import csr_array
 from bigscreen.errors import InputError
 
 Features: TypeAlias = NDArray[np.floating[Any]] | csr_array
+"""Features of rows: a dense array or a CSR array (rows, n_features), float32 or float64."""
+
 Label: TypeAlias = str | int | float
 
 MAX_CHUNK_BYTES = 32 * 1024**2
@@ -48,8 +50,9 @@ def row_grid(n_rows: int, row_bytes: int) -> tuple[int, int]:
 class Layout:
     """Sizes, types, labels and row grid of a dataset, fixed before its first row is written.
 
-    `labels` is None if rows have regression targets. `wide` means that features are stored as
-    float64, not float32.
+    A shard is the unit of work (rows one task of a pass handles), a chunk the unit of storage (rows
+    per file). `labels` has the label of every code, or is None if rows have regression targets.
+    `wide` means that features are stored as float64, not float32.
     """
 
     n_rows: int
@@ -129,10 +132,12 @@ class Layout:
 
     @property
     def n_shards(self) -> int:
+        """Number of shards; the last one may have fewer rows."""
         return -(-self.n_rows // self.shard_rows)
 
     @property
     def n_chunks(self) -> int:
+        """Number of chunks; the last one may have fewer rows."""
         return -(-self.n_rows // self.chunk_rows)
 
     def shard(self, s: int) -> tuple[int, int]:
@@ -153,6 +158,7 @@ class Layout:
             raise IndexError(f"rows {start}:{stop} of a dataset of {self.n_rows}")
 
     def to_dict(self) -> dict[str, Any]:
+        """Convert to JSON values, from which `from_dict` restores the layout."""
         record = {**self.__dict__, "labels": None if self.labels is None else list(self.labels)}
         if not self.wide:
             del record["wide"]  # keeps the fingerprints of stores older than this field
@@ -160,6 +166,7 @@ class Layout:
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "Layout":
+        """Restore a layout from the record that `to_dict` made."""
         fields = {name: record[name] for name in cls.__dataclass_fields__ if name != "wide"}
         fields["wide"] = bool(record.get("wide", False))
         labels = fields["labels"]
@@ -168,7 +175,7 @@ class Layout:
     def fingerprint(
         self, digests: Iterable[str], preparation: str, summary: dict[str, Any] | None
     ) -> str:
-        """Hash everything about a dataset that a result depends on.
+        """Hash everything about a dataset that a result depends on; return SHA-256 in hex.
 
         Parameters
         ----------
@@ -191,9 +198,11 @@ class Layout:
 def csr(
     data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], n_features: int
 ) -> csr_array:
-    """Make a CSR array with int32 indices, and int32 indptr up to 2**31 - 1 nonzeros.
+    """Make a CSR array (rows, n_features) of these arrays, without a copy if types allow.
 
-    If the two types differed, scipy would widen the narrower one at every slice: this doubles the
+    indices are int32, and so is indptr up to 2**31 - 1 nonzeros.
+
+    If their types differed, scipy would widen the narrower one at every slice: this doubles the
     memory, and scikit-learn rejects int64 indices. With more nonzeros indptr alone is int64;
     slices of at most 2**31 - 1 nonzeros are int32 again.
     """
@@ -271,10 +280,16 @@ def chunk_digest(
     row_ids: NDArray[np.int64],
     norms: NDArray[np.float64] | None = None,
 ) -> str:
-    """Hash the content of one chunk of rows, before any compression.
+    """Hash the content of one chunk of rows, before any compression; return SHA-256 in hex.
 
     Parameters
     ----------
+    X : Features (rows, d)
+    y : int32 codes or float64 targets (rows,)
+    weights : float64 (rows,) or None
+        None if the dataset has no weights.
+    row_ids : int64 (rows,)
+        Source row numbers.
     norms : array or None
         Squared norms; None for stores of schema 1 and 2, whose digests left them out.
     """

@@ -52,6 +52,7 @@ class MemoryDataset(Rows):
         shard_rows: int | None = None,
         chunk_rows: int | None = None,
     ) -> None:
+        """Check and convert the arrays; see the class for the parameters."""
         self._X = as_features(X, lambda row: f"row {row}", wide=True)
         n_rows, n_features = self._X.shape
         self.layout = Layout.of(
@@ -69,35 +70,43 @@ class MemoryDataset(Rows):
         self._weights = check_weights(weights, n_rows)
 
     def X(self, start: int, stop: int) -> Features:
+        """Return the features of rows start..stop-1, as a view of the array in memory."""
         self.layout.check_range(start, stop)
         return csr_slice(self._X, start, stop) if self.is_sparse else self._X[start:stop]
 
     def y(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the label codes (int32) or targets (float64) of rows start..stop-1."""
         self.layout.check_range(start, stop)
         return self._y[start:stop]
 
     def weights(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Return the weights of rows start..stop-1; ones if the dataset has none."""
         self.layout.check_range(start, stop)
         return np.ones(stop - start) if self._weights is None else self._weights[start:stop]
 
     def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Return the squared Euclidean norms of rows start..stop-1, float64."""
         self.layout.check_range(start, stop)
         return self._sqnorms[start:stop]
 
     def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return start..stop-1: rows in memory are in the order of their source."""
         self.layout.check_range(start, stop)
         return np.arange(start, stop, dtype=np.int64)
 
     @property
     def max_sqnorm(self) -> float:
+        """Largest squared Euclidean norm of a row's features."""
         return float(self._sqnorms.max())
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
+        """Number of rows with each label, int64 (n_labels,); unlabelled rows are not counted."""
         return np.array(summarise_outcomes(self._y, self.n_labels)["label_counts"], dtype=np.int64)
 
     @cached_property
     def _sqnorms(self) -> NDArray[np.float64]:
+        """Squared Euclidean norms of all rows, float64 (n_rows,), computed at first use."""
         chunks = (self.chunk(k) for k in range(self.n_chunks))
         return np.concatenate([sqnorms(self.X(start, stop)) for start, stop in chunks])
 
@@ -117,7 +126,7 @@ class MemoryDataset(Rows):
 
 
 class Mirrored(MemoryDataset):
-    """Every row of a regression dataset twice, for duals with two variables per row.
+    """Every row of a regression dataset twice, because the dual has two variables per row.
 
     ``y`` has two columns, the target and the side: 1 in the first ``n_rows / 2`` rows, -1 in the
     second copies. A fitted model has one coefficient per original row, the difference of its two
@@ -132,6 +141,7 @@ class Mirrored(MemoryDataset):
     sides = 2
 
     def __init__(self, data: MemoryDataset) -> None:
+        """Copy every row of ``data`` twice, with its target and weight."""
         X, n = data.X(0, data.n_rows), data.n_rows
         twice = vstack([X, X], format="csr") if data.is_sparse else np.concatenate([X, X])
         weights = np.tile(data.weights(0, n), 2) if data.has_weights else None
@@ -139,8 +149,10 @@ class Mirrored(MemoryDataset):
 
     @cached_property
     def targets(self) -> dict[str, Any]:
+        """Number and range of the targets, as `Rows.targets`; both copies of a row count."""
         return dict(summarise_outcomes(self._y, 0)["targets"])
 
     def y(self, start: int, stop: int) -> NDArray[Any]:
+        """Return target and side (1 or -1) of rows start..stop-1, float64 (rows, 2)."""
         side = np.where(np.arange(start, stop) < self.n_rows // 2, 1.0, -1.0)
         return np.stack([super().y(start, stop), side], axis=1)

@@ -47,6 +47,7 @@ class Missing:
 
     @cached_property
     def _texts(self) -> frozenset[str]:
+        """All texts that mean "missing": `MISSING_TEXTS` and the marks."""
         return frozenset((*MISSING_TEXTS, *self.marks))
 
     def is_mark(self, value: Any) -> bool:

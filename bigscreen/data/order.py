@@ -103,6 +103,7 @@ class Holdout:
         """Hold out exactly `count` of the rows first..stop-1, those with the smallest hashes."""
 
         def numbers() -> Iterator[NDArray[np.int64]]:
+            """Yield the row numbers first..stop-1 in blocks."""
             block = 1 << 20  # rows at once, to bound the memory
             for at in range(first, stop, block):
                 yield np.arange(at, min(at + block, stop), dtype=np.int64)
@@ -113,7 +114,9 @@ class Holdout:
     def among(
         cls, seed: int, numbers: Callable[[], Iterator[NDArray[np.int64]]], count: int
     ) -> Holdout:
-        """Hold out exactly `count` of the rows whose numbers an iterator gives in blocks.
+        """Hold out exactly `count` of the rows that `numbers` gives, those with smallest hashes.
+
+        ``numbers`` returns a new iterator over blocks of row numbers; it is called twice.
 
         A histogram of the leading bits finds the bin of the `count`-th smallest hash, and only
         this bin is sorted. So the memory stays small for any number of rows.
@@ -122,6 +125,7 @@ class Holdout:
             return cls(seed, None)
 
         def hashes() -> Iterator[NDArray[np.uint64]]:
+            """Yield the hashes of the rows, block by block; called once for each pass."""
             for rows in numbers():
                 yield row_hash(seed, "holdout", rows)
 

@@ -44,7 +44,7 @@ class Preparation:
     scaling : str
         Name of the scaling, for display: "none", "standard", "minmax", "divide:255".
     missing : list of str
-        Marks that mean "missing" in the source, in addition to the default ones: see `Missing`.
+        Texts that mean "missing" in the source, in addition to `data.missing.MISSING_TEXTS`.
     truths : list of int
         Numeric source columns of truth values, stored as 0 and 1. Empty in older stores.
     fill : float64 ndarray of shape (n_raw,) or None
@@ -136,6 +136,7 @@ class Preparation:
         by = parse_divisor(self.scaling) if self.scaling.startswith("divide") else None
 
         def padded(values: NDArray[np.float64] | None, value: float) -> NDArray[Any] | None:
+            """Append `value` for every new column; None stays None."""
             return None if values is None else np.append(values, np.full(more, value))
 
         return replace(
@@ -147,9 +148,9 @@ class Preparation:
         )
 
     def makes_dense(self, sparse: bool) -> bool:
-        """Whether the scaling turns zeros of `sparse` rows, or of one-hot features, into nonzeros.
+        """Whether the scaling's offset would turn zeros that are not stored into nonzeros.
 
-        For dense rows only the one-hot features count.
+        If ``sparse``, these are the zeros of every feature; else only those of one-hot features.
         """
         if self.offset is None or not self.offset.any():
             return False
@@ -160,7 +161,7 @@ class Preparation:
         return bool(self.offset[categories].any())
 
     def expand(self, X: ArrayLike | csr_array) -> Features:
-        """Turn source columns into features: one per numeric column, one-hot for a category.
+        """Turn source columns into features: one per numeric column, one per category (one-hot).
 
         Parameters
         ----------
@@ -216,6 +217,7 @@ class Preparation:
         return np.where(np.isnan(X), self.fill.astype(X.dtype), X)
 
     def _expand_sparse(self, X: csr_array) -> csr_array:
+        """Check sparse source rows and pad them with zero columns to `n_raw` columns."""
         if self.categories:
             raise InputError("sparse rows cannot have categorical columns; give them as dense rows")
         d = X.shape[1] if self.n_raw is None else self.n_raw
@@ -351,6 +353,7 @@ class Preparation:
 
 
 def _hash(record: dict[str, Any]) -> str:
+    """Return the SHA-256, in hex, of a record of JSON values with sorted keys."""
     text = json.dumps(record, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -396,6 +399,7 @@ class Moments:
     """
 
     def __init__(self, n_features: int) -> None:
+        """Begin with no rows; ``low`` and ``high`` are of the nonzeros if rows are sparse."""
         self.rows = 0
         self.counts = np.zeros(n_features)
         self.mean = np.zeros(n_features)
@@ -425,6 +429,11 @@ class Moments:
         self._merge(counts, mean, np.einsum("ij,ij->j", wide, wide))
 
     def _merge(self, counts: NDArray[Any], mean: NDArray[Any], deviation: NDArray[Any]) -> None:
+        """Merge the moments of a block of rows into the totals, column by column (Chan's formula).
+
+        ``counts`` values per column, their ``mean``, and their ``deviation``: the sum of squared
+        differences from this mean.
+        """
         total = self.counts + counts
         share = counts / np.maximum(total, 1)
         delta = mean - self.mean

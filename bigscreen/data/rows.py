@@ -35,6 +35,7 @@ class Rows(ABC):
 
     @property
     def n_rows(self) -> int:
+        """Number of rows."""
         return self.layout.n_rows
 
     @property
@@ -44,15 +45,17 @@ class Rows(ABC):
 
     @property
     def n_features(self) -> int:
+        """Number of features of a row."""
         return self.layout.n_features
 
     @property
     def is_sparse(self) -> bool:
+        """Whether features are a csr_array, not an ndarray."""
         return self.layout.is_sparse
 
     @property
     def row_bytes(self) -> float:
-        """Average size of a stored row of features in bytes; estimated from shard 0 if sparse."""
+        """Average size in bytes of a row of features; estimated from shard 0 if sparse."""
         size = np.dtype(self.layout.dtype).itemsize
         if not self.is_sparse:
             return float(size * self.n_features)
@@ -61,18 +64,22 @@ class Rows(ABC):
 
     @property
     def shard_rows(self) -> int:
+        """Rows of a shard (the unit of work), a power of two; the last may have fewer."""
         return self.layout.shard_rows
 
     @property
     def chunk_rows(self) -> int:
+        """Rows of a chunk (the unit of storage), a power of two; the last may have fewer."""
         return self.layout.chunk_rows
 
     @property
     def n_shards(self) -> int:
+        """Number of shards, the units of work."""
         return self.layout.n_shards
 
     @property
     def n_chunks(self) -> int:
+        """Number of chunks, the units of storage."""
         return self.layout.n_chunks
 
     @property
@@ -82,6 +89,7 @@ class Rows(ABC):
 
     @property
     def n_labels(self) -> int:
+        """Number of labels; 0 for regression data."""
         return len(self.layout.labels or ())
 
     @property
@@ -91,6 +99,7 @@ class Rows(ABC):
 
     @property
     def has_weights(self) -> bool:
+        """Whether rows have weights; if not, `weights` returns ones."""
         return self.layout.has_weights
 
     @property
@@ -130,16 +139,16 @@ class Rows(ABC):
         return self.n_rows - int(known)
 
     def shard(self, s: int) -> tuple[int, int]:
-        """Return the first row of shard `s` and one past its last row."""
+        """Return the first row of shard `s` (a unit of work) and one past its last row."""
         return self.layout.shard(s)
 
     def chunk(self, k: int) -> tuple[int, int]:
-        """Return the first row of chunk `k` and one past its last row: the unit of storage."""
+        """Return the first row of chunk `k` (a unit of storage) and one past its last row."""
         return self.layout.chunk(k)
 
     @property
     def shared(self) -> "Rows":
-        """The dataset that owns the features; shared by datasets that differ only in outcomes."""
+        """The dataset that owns the features: this one, unless it is a view with other outcomes."""
         return self
 
     def check_unchanged(self) -> None:  # noqa: B027 - rows in memory stay what they are

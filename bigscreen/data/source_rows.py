@@ -91,6 +91,7 @@ def is_matrix(X: Any) -> bool:
 
 
 def _check_width(preparation: Preparation, width: int) -> None:
+    """Raise InputError unless ``width`` is the number of columns that the source had."""
     if preparation.n_raw is not None and width != preparation.n_raw:
         names = preparation.names
         which = f": {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else ""
@@ -100,7 +101,10 @@ def _check_width(preparation: Preparation, width: int) -> None:
 
 
 def _columns(X: Any, names: list[str] | None) -> list[Any] | None:
-    """Return the source's columns from a table or records; None if X is neither."""
+    """Return the columns called ``names``, or all if None; None if X is no table or records.
+
+    InputError if a column is missing.
+    """
     if isinstance(X, Mapping):
         table: Mapping[str, Any] = _Named(X, [*X])
     elif hasattr(X, "columns") and hasattr(X, "__getitem__"):
@@ -140,6 +144,7 @@ class _Named(Mapping[str, Any]):
     """
 
     def __init__(self, table: Any, names: list[Any]) -> None:
+        """Map the text of every column name to the name; see the class."""
         self._table = table
         self._names = {name_text(name): name for name in names}
         self._texts = [*map(name_text, names)] if len(self._names) < len(names) else []
@@ -164,7 +169,10 @@ def name_text(name: Any) -> str:
 
 
 def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float64]:
-    """Convert columns to numbers (rows, n_raw); categories become their codes."""
+    """Convert source columns, n_raw arrays (rows,), to numbers (rows, n_raw).
+
+    Categories become their codes, hashed texts their buckets, dates their days.
+    """
     _check_width(preparation, len(columns))
     arrays = [np.asarray(column) for column in columns]
     rows = arrays[0].size if arrays else 0
@@ -190,7 +198,7 @@ def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float
 
 
 def _hashed(values: NDArray[Any], bits: int, missing: Missing) -> NDArray[np.float64]:
-    """Return the hash bucket of every value's text."""
+    """Return the hash bucket, in 0..2**bits-1, of every value's text, float64 (rows,)."""
     known: dict[str, int] = {}
     out = np.empty(len(values))
     for row, value in enumerate(values):  # not `tolist()`: a number's text depends on its type
@@ -203,7 +211,11 @@ def _hashed(values: NDArray[Any], bits: int, missing: Missing) -> NDArray[np.flo
 
 
 def _days(values: NDArray[Any], form: str, name: str, missing: Missing) -> NDArray[np.float64]:
-    """Convert dates and times, perhaps given as texts, to days; NaN if missing."""
+    """Convert dates and times, perhaps given as texts, to days, float64 (rows,); NaN if missing.
+
+    ``form``: format of the texts as `strptime` has it, "" for ISO 8601. ``name`` of the column for
+    messages.
+    """
     if values.dtype.kind in "Mm":
         return array_to_days(values)
     out = np.empty(len(values))
@@ -225,6 +237,12 @@ def _days(values: NDArray[Any], form: str, name: str, missing: Missing) -> NDArr
 def _numbers(
     values: NDArray[Any], name: str, missing: Missing, truths: bool
 ) -> NDArray[np.float64]:
+    """Convert a column to float64 (rows,); NaN if missing.
+
+    ``name`` of the column for messages. ``truths``: the source had truth values, so only 0, 1 and
+    texts such as "true" are accepted. InputError if a value is not a number, or is missing although
+    ``missing`` does not allow it.
+    """
     if values.dtype.kind in "biuf":
         numbers = values.astype(np.float64)
     else:
@@ -251,7 +269,10 @@ def _numbers(
 
 
 def _number(value: Any, missing: Missing, truths: bool) -> float | None:
-    """Convert a value to a number as ingest does: NaN if it is missing, None if not a number."""
+    """Convert a value to a number as ingest does: NaN if it is missing, None if not a number.
+
+    ``truths``: texts such as "true" are numbers, too (1 and 0).
+    """
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
     if isinstance(value, str):
@@ -269,7 +290,10 @@ def _number(value: Any, missing: Missing, truths: bool) -> float | None:
 def _codes(
     values: NDArray[Any], categories: Sequence[str], name: str, missing: Missing
 ) -> NDArray[np.float64]:
-    """Return the category code of every value, -1 for an unknown category."""
+    """Return the category code of every value, float64 (rows,); -1 for an unknown category.
+
+    ``name`` of the column is for the warning about unknown categories.
+    """
     known = {text: code for code, text in enumerate(categories)}
     # Look up each distinct text once, keeping the value's type: a number's text depends on it.
     _, first, places = np.unique(values.astype(str), return_index=True, return_inverse=True)
@@ -293,7 +317,7 @@ def _codes(
 
 
 def _texts(value: Any, missing: Missing) -> Sequence[str]:
-    """Return the spellings that a file may have used for a category's value."""
+    """Return the texts by which a file may have spelt a value of a categorical column."""
     if value is None or value != value or value in missing:
         return (str(value), MISSING_CATEGORY)  # a category may have the very name of a mark
     if isinstance(value, bool):

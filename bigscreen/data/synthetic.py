@@ -21,6 +21,7 @@ SUSY_FEATURES = 18
 """Number of features of the SUSY data set and of `susy_like`."""
 _RADIUS_MEAN = np.sqrt(np.pi / 2)
 _RADIUS_DEVIATION = np.sqrt(2 - np.pi / 2)
+"""Mean and standard deviation of the radius of two independent standard normals (Rayleigh)."""
 
 Block = tuple[NDArray[np.float32] | csr_array, NDArray[np.int64]]
 """Features and label codes of a block of rows."""
@@ -130,7 +131,7 @@ class Radii:
 
 
 def bayes_error(rule: tuple[float, float] = Radii.rule) -> float:
-    """Compute the smallest error that any classifier can have on `susy_like`, or with another rule.
+    """Compute the Bayes error, the smallest of any classifier, of `Radii` rows with this rule.
 
     Integrated numerically: given x_2, the exponent g is normal with variance ``a^2 + b^2 x_2^2``,
     and the best classifier's error is ``E sigmoid(-|g|)``.
@@ -150,5 +151,8 @@ def _half_normal(points: int = 160) -> tuple[NDArray[np.float64], NDArray[np.flo
 
 
 def streams(seed: int, k: int, count: int) -> list[np.random.Generator]:
-    """Return `count` independent random generators for block `k`; -1 is for shared parameters."""
+    """Return `count` independent random generators for block `k` of rows.
+
+    ``k = -1`` is for parameters that all blocks share.
+    """
     return np.random.default_rng([seed, k + 1]).spawn(count)

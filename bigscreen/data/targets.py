@@ -23,7 +23,8 @@ def as_stored(
 ) -> NDArray[np.int32] | NDArray[np.float64]:
     """Check outcomes; return codes, int32 (n_rows,), or targets, float64 (n_rows,).
 
-    Outcomes are indices into `labels`; if `labels` is None they are regression targets.
+    Outcomes are indices into `labels`; if `labels` is None they are regression targets. If ``y`` is
+    None all codes are -1 (unlabelled), or all targets NaN.
 
     Raises
     ------
@@ -37,7 +38,10 @@ def as_stored(
 
 
 def check_codes(y: ArrayLike | None, n_rows: int, n_labels: int) -> NDArray[np.int32]:
-    """Return label codes as int32 (n_rows,); InputError unless each is in -1..n_labels-1."""
+    """Return label codes as int32 (n_rows,); InputError unless each is in -1..n_labels-1.
+
+    -1 means unlabelled; if ``y`` is None, all are.
+    """
     if y is None:
         return np.full(n_rows, -1, dtype=np.int32)
     codes = np.asarray(y)
@@ -106,7 +110,7 @@ def as_targets(
 
 
 def _number(value: Any) -> float | None:
-    """Convert `value` to a number: NaN if it is None or empty, None if it is not a number."""
+    """Convert a target to a number: NaN if it is None or empty, None if it is not a number."""
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")
     if value is None or value == "":
@@ -226,7 +230,7 @@ def _beyond(values: NDArray[Any], most: float) -> int | None:
 
 
 def _pieces(values: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield consecutive slices of an array with their starts, to bound temporary arrays."""
+    """Yield consecutive slices (start, values) of 2^20 values, to bound temporary arrays."""
     size = 1 << 20
     for start in range(0, len(values), size):
         yield start, values[start : start + size]
@@ -283,6 +287,7 @@ def column_spreads(X: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _range_error(row: str, column: int, value: Any) -> InputError:
+    """Return the error for a feature value that is not finite or too large; ``row`` in words."""
     why = "is not a finite number"
     if np.isfinite(value):
         why = f"is too large for {'64' if abs(value) >= MAX_FLOAT64_FEATURE else '32'}-bit floats"
@@ -292,7 +297,10 @@ def _range_error(row: str, column: int, value: Any) -> InputError:
 
 
 def check_weights(weights: ArrayLike | None, n_rows: int) -> NDArray[np.float64] | None:
-    """Return weights as float64 (n_rows,); InputError unless all are finite and not negative."""
+    """Return weights as float64 (n_rows,), or None for None.
+
+    InputError unless they are finite and not negative.
+    """
     if weights is None:
         return None
     try:

@@ -30,7 +30,7 @@ _EPOCH, _NO_DAY = datetime(1970, 1, 1, tzinfo=UTC), datetime(1900, 1, 1, tzinfo=
 _DAY = timedelta(days=1)
 
 MAX_HASH_BITS = 20
-"""Most bits of a hashed column, which has 2**bits features."""
+"""Largest number of hash bits of a column, which becomes 2**bits features; more are refused."""
 
 _NUMBER = re.compile(
     r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE
@@ -118,7 +118,10 @@ def hash_bucket(text: str, bits: int) -> int:
 
 
 def match_truth(text: str, known: Sequence[str]) -> str | None:
-    """Return the known text that equals a truth value's text up to case, or None."""
+    """Return the text in ``known`` that equals ``text`` up to case, if ``text`` is true or false.
+
+    None if there is no such text, or ``text`` is not a truth value.
+    """
     bare = text.casefold()
     if bare not in ("true", "false"):
         return None
@@ -139,7 +142,7 @@ def bucket_names(bits: int) -> list[str]:
 
 
 def parse_dates(asked: Sequence[str]) -> dict[str, str]:
-    """Parse options COLUMN or COLUMN=FORMAT into a mapping of columns to date formats.
+    """Parse options COLUMN or COLUMN=FORMAT into a mapping of columns to formats ("": ISO 8601).
 
     Raises
     ------
@@ -182,5 +185,5 @@ def parse_hashes(asked: Sequence[str]) -> dict[str, int]:
 
 
 def by_column(record: Mapping[str, Any] | None) -> dict[int, Any]:
-    """Convert the keys of a JSON mapping, which are texts, back to column numbers."""
+    """Convert the keys of a JSON mapping, which are texts, back to column numbers; {} for None."""
     return {int(column): value for column, value in (record or {}).items()}

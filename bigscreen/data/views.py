@@ -30,33 +30,42 @@ class View(Rows):
     """
 
     def __init__(self, base: Rows) -> None:
+        """Take over the layout, preparation and path of ``base``."""
         self.base = base
         self.layout, self.preparation, self.path = base.layout, base.preparation, base.path
 
     def X(self, start: int, stop: int) -> Features:
+        """Return the features of rows start..stop-1 of ``base``."""
         return self.base.X(start, stop)
 
     def rows(self, ids: ArrayLike) -> Features:
+        """Return the features of the given rows of ``base``, in the given order."""
         return self.base.rows(ids)
 
     def y(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the label codes or targets of rows start..stop-1 of ``base``."""
         return self.base.y(start, stop)
 
     def weights(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Return the weights of rows start..stop-1 of ``base``."""
         return self.base.weights(start, stop)
 
     def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Return the squared norms of rows start..stop-1 of ``base``."""
         return self.base.sqnorms(start, stop)
 
     def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the source row numbers of rows start..stop-1 of ``base``."""
         return self.base.row_ids(start, stop)
 
     @property
     def max_sqnorm(self) -> float:
+        """Largest squared norm of a row of ``base``."""
         return self.base.max_sqnorm
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
+        """Number of rows of ``base`` with each label, (n_labels,)."""
         return self.base.label_counts
 
     @property
@@ -80,6 +89,7 @@ class Recast(View):
     def __init__(
         self, base: Rows, outcomes: NDArray[Any] | None, weights: NDArray[Any] | None
     ) -> None:
+        """Keep the replaced outcomes and weights; they are converted when read."""
         super().__init__(base)
         self._outcomes, self._weights = outcomes, weights
         if weights is not None:
@@ -92,20 +102,24 @@ class Recast(View):
 
     @property
     def shared(self) -> Rows:
+        """The dataset that owns the features: that of ``base``."""
         return self.base.shared
 
     def y(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the replaced outcomes of rows start..stop-1: int32 codes or float64 targets."""
         if self._outcomes is None:
             return super().y(start, stop)
         return self._outcomes[start:stop].astype(np.float64 if self.regression else np.int32)
 
     def weights(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Return the replaced weights of rows start..stop-1, float64."""
         if self._weights is None:
             return super().weights(start, stop)
         return self._weights[start:stop].astype(np.float64)
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
+        """Number of rows with each of the replaced labels, int64 (n_labels,)."""
         found = summarise_outcomes(self.y(0, self.n_rows), self.n_labels)
         return np.array(found["label_counts"], dtype=np.int64)
 
@@ -136,6 +150,7 @@ class Picked(Rows):
         weights: FloatArray,
         columns: bool = False,
     ) -> None:
+        """Lay the chosen rows out on a grid of their own; see the class for the parameters."""
         self.base, self.ids, self.columns = base, ids, columns
         self._codes, self._weights = codes, weights
         self.preparation = base.preparation
@@ -149,6 +164,7 @@ class Picked(Rows):
         )
 
     def X(self, start: int, stop: int) -> Any:
+        """Read the features of rows start..stop-1 of the subset."""
         self.layout.check_range(start, stop)
         rows = self.base.rows(self.ids[start:stop])
         if not self.columns:
@@ -157,17 +173,21 @@ class Picked(Rows):
         return np.ascontiguousarray(chosen) if isinstance(chosen, np.ndarray) else chosen
 
     def y(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the codes or targets of rows start..stop-1 of the subset."""
         self.layout.check_range(start, stop)
         return self._codes[start:stop]
 
     def weights(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Return the weights of rows start..stop-1 of the subset."""
         self.layout.check_range(start, stop)
         return self._weights[start:stop]
 
     def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Compute the squared norms of rows start..stop-1 of the subset."""
         return sqnorms(self.X(start, stop))
 
     def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the source row numbers of rows start..stop-1 of the subset."""
         self.layout.check_range(start, stop)
         ids = self.ids[start:stop]
         if not len(ids):
@@ -182,11 +202,13 @@ class Picked(Rows):
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
+        """Number of rows of the subset with each label, int64 (n_labels,)."""
         counts = summarise_outcomes(self._codes, self.n_labels)["label_counts"]
         return np.array(counts, dtype=np.int64)
 
     @property
     def fingerprint(self) -> str:
+        """Hash of the base's fingerprint and of the chosen rows, their codes and weights."""
         digest = hashlib.sha256(self.base.fingerprint.encode())
         for part in (self.ids, self._codes, self._weights):
             digest.update(np.ascontiguousarray(part).data)
@@ -194,7 +216,7 @@ class Picked(Rows):
 
 
 class Held(Picked):
-    """A subset of another dataset's rows with features in memory, as a single shard.
+    """A subset of another dataset's rows with features in memory, as a single shard and chunk.
 
     Parameters
     ----------
@@ -214,6 +236,7 @@ class Held(Picked):
         X: Features,
         sqnorms: FloatArray,
     ) -> None:
+        """Keep the arrays; see the class for the parameters."""
         self.base, self.ids, self.preparation = base, ids, base.preparation
         self._codes, self._weights, self._X, self._sqnorms = codes, weights, X, sqnorms
         grid = 1 << max(0, len(ids) - 1).bit_length()
@@ -221,21 +244,27 @@ class Held(Picked):
         self.layout = replace(base.layout, **sizes, shard_rows=grid, chunk_rows=grid)
 
     def X(self, start: int, stop: int) -> Any:
+        """Return the features of rows start..stop-1 of the subset, a view of those in memory."""
         whole = start == 0 and stop == self.n_rows
         X: Any = self._X
         return X if whole else csr_slice(X, start, stop) if self.is_sparse else X[start:stop]
 
     def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Return the given squared norms of rows start..stop-1 of the subset."""
         return self._sqnorms[start:stop]
 
     @property
     def max_sqnorm(self) -> float:
+        """Largest of the given squared norms."""
         return float(np.max(self._sqnorms))
 
 
 @dataclass(frozen=True)
 class Move:
-    """The map ``x -> (x - origin) 2^exponent`` of rows; an origin of None is 0."""
+    """The map ``x -> (x - origin) 2^exponent`` of rows, for accurate float32 kernel entries.
+
+    ``origin``: float64 (d,), or None for 0.
+    """
 
     origin: NDArray[np.float64] | None
     exponent: int
@@ -257,33 +286,39 @@ class Moved(View):
     """The rows of another dataset with a `Move` applied to their features at every read."""
 
     def __init__(self, base: Rows, move: Move) -> None:
+        """Make a view of ``base`` whose features are mapped by ``move``."""
         super().__init__(base)
         self.move = move
 
     def X(self, start: int, stop: int) -> Features:
+        """Return the mapped features of rows start..stop-1."""
         return self.move(super().X(start, stop))
 
     def rows(self, ids: ArrayLike) -> Features:
+        """Return the mapped features of the given rows, in the given order."""
         return self.move(super().rows(ids))
 
     def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Compute the squared norms of rows start..stop-1 after the map."""
         return sqnorms(self.X(start, stop))
 
     def shift(self, w: NDArray[np.float64]) -> float:
         """Return ``<w, origin>``: add it to the offset of a linear machine w to score moved rows.
 
-        It is the difference of the machine's offsets for moved rows and for rows of ``base``.
+        ``w``, float64 (d,), has a coefficient per feature. The result is the machine's offset for
+        mapped rows minus its offset for rows of ``base`` (the move's exponent must be 0).
         """
         return 0.0 if self.move.origin is None else float(w @ self.move.origin)
 
     @cached_property
     def max_sqnorm(self) -> float:
+        """Largest squared norm of a row after the map, computed in one pass at first use."""
         chunks = (self.chunk(k) for k in range(self.n_chunks))
         return max(float(np.max(self.sqnorms(start, stop))) for start, stop in chunks)
 
 
 def without_weight(data: Rows, held: NDArray[np.bool_]) -> Rows:
-    """Return a view of the rows in which those of the mask ``held``, bool (n,), have weight 0."""
+    """Return a view of the rows in which the rows marked in ``held``, bool (n,), have weight 0."""
     weights = np.where(held, 0.0, data.weights(0, data.n_rows))
     if isinstance(data, Moved):
         return Moved(Recast(data.base, None, weights), data.move)

@@ -78,6 +78,7 @@ class DatasetWriter:
         compress: bool = False,
         overwrite: bool = False,
     ) -> None:
+        """Begin `<path>.wip`, or resume it if its plan is the same."""
         self.path = store_path(path)
         self.layout = layout
         self.preparation = preparation or Preparation.none()
@@ -89,6 +90,7 @@ class DatasetWriter:
 
     @property
     def n_chunks(self) -> int:
+        """Number of chunks to write."""
         return self.layout.n_chunks
 
     def chunk(self, k: int) -> tuple[int, int]:
@@ -224,6 +226,7 @@ class DatasetWriter:
         return Dataset(self.path)
 
     def _plan(self) -> dict[str, Any]:
+        """Return the arguments, as JSON values, that must be equal for a dataset to be resumed."""
         return {
             "layout": self.layout.to_dict(),
             "preparation": self.preparation.to_dict(),
@@ -232,6 +235,13 @@ class DatasetWriter:
         }
 
     def _begin(self) -> None:
+        """Create `<path>.wip` with its groups, arrays and plan, unless it exists already.
+
+        Raises
+        ------
+        InputError
+            If it exists with another plan, or its plan cannot be read.
+        """
         wip = unfinished_path(self.path)
         # Through JSON and back, to compare it with a plan read from a file.
         plan = json.loads(json.dumps(self._plan(), allow_nan=False))
@@ -266,6 +276,7 @@ class DatasetWriter:
             )
 
     def _refuse_existing(self) -> None:
+        """Raise InputError if the path exists, unless it is a dataset that may be overwritten."""
         if self.path.exists() and not self.overwrite:
             raise InputError(f"{self.path} exists already; choose another path or overwrite it")
         if self.overwrite and self.path.exists() and not (self.path / MANIFEST).exists():
@@ -282,6 +293,7 @@ class DatasetWriter:
         return wip
 
     def _record_file(self, k: int) -> Path:
+        """Return the path of the record of chunk `k` in the unfinished dataset."""
         return unfinished_path(self.path) / RECORDS / f"{k:06d}.json"
 
     def _record(self, k: int) -> dict[str, Any] | None:
@@ -293,6 +305,7 @@ class DatasetWriter:
         return record if record.get("place") == k else None
 
     def _write_csr(self, k: int, X: csr_array) -> Checksums:
+        """Write the features of chunk `k`, renamed into place when complete; return checksums."""
         final = csr_folder(unfinished_path(self.path), k)
         final.parent.mkdir(exist_ok=True)
         fresh = scratch_folder(final.parent)

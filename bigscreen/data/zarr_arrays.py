@@ -23,6 +23,7 @@ from bigscreen.errors import InputError, reason_of
 from bigscreen.files.remote import Place, RemotePath
 
 P = TypeVar("P", Path, RemotePath, Path | RemotePath)
+"""A local or remote path: the result has the type of the argument."""
 
 CRC_BYTES = 4
 """Size of the checksum at the end of a chunk file."""
@@ -40,8 +41,23 @@ class StoredArray:
 
     A chunk file holds the little-endian rows, perhaps compressed, and their crc32c in four bytes.
     It is read here directly into the result: three times as fast as through zarr and without a
-    second copy. ``checksums`` are the crc32c of all chunks in order, from the manifest: comparing
-    them with the files' detects a chunk file that was exchanged for another valid one.
+    second copy.
+
+    Attributes
+    ----------
+    folder : Path or RemotePath
+        The array's folder, with zarr.json and the chunk files below c/.
+    shape : tuple of int
+        Shape of the whole array; the first dimension is the rows.
+    chunk_rows : int
+        Rows per chunk; the last chunk is padded to as many.
+    dtype : str
+        numpy's name of the little-endian type, for instance "<f4".
+    compressed : bool
+        Whether chunks are compressed (byte shuffle, then lz4).
+    checksums : tuple of int or None
+        crc32c of all chunks in order, from the manifest: comparing them with the checksums in the
+        files detects a chunk file that was exchanged for another valid one. None if unknown.
     """
 
     folder: Place
@@ -121,7 +137,7 @@ class StoredArray:
         return out
 
     def read_chunk(self, k: int, room: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Read all rows of chunk `k` and the last chunk's padding, into ``room`` if given."""
+        """Read the whole chunk `k`, padding included, into the array ``room`` or a new one."""
         if room is None:
             room = np.empty((self.chunk_rows, *self.shape[1:]), dtype=self.dtype)
         self._read_chunk(k, room)
@@ -135,7 +151,7 @@ class StoredArray:
         return 2 * count * (self._row_bytes() + 4096) <= self._chunk_bytes()
 
     def read_rows(self, k: int, places: NDArray[np.int64]) -> NDArray[Any]:
-        """Read single rows of an uncompressed chunk that was read, and verified, in full before.
+        """Read rows of chunk `k`, uncompressed and verified before, by their positions ``places``.
 
         The rows are not verified again: the checksum covers only the whole chunk.
 
@@ -176,15 +192,25 @@ class StoredArray:
         return float("-inf") if kind.kind == "f" else int(np.iinfo(kind).min)
 
     def _file(self, k: int) -> Place:
+        """Return the path of the file of chunk `k`, as zarr v3 names it."""
         return self.folder.joinpath("c", str(k), *["0"] * (len(self.shape) - 1))
 
     def _row_bytes(self) -> int:
+        """Return the size of one row in bytes, uncompressed."""
         return math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
 
     def _chunk_bytes(self) -> int:
+        """Return the size of a whole chunk in bytes, uncompressed and without the checksum."""
         return self.chunk_rows * self._row_bytes()
 
     def _read_chunk(self, k: int, out: NDArray[Any]) -> None:
+        """Read chunk `k` into ``out``, an array of a whole chunk's shape, and verify its checksums.
+
+        Raises
+        ------
+        InputError
+            If the chunk file is missing, damaged, or not the one that the manifest names.
+        """
         file = self._file(k)
         flat = out.reshape(-1).view(np.uint8)
         try:
@@ -226,6 +252,7 @@ class LastChunk(threading.local):
     """Cache of the last chunk each thread has read: a pass reads a chunk in tiles of few rows."""
 
     def __init__(self) -> None:
+        """Begin with no chunk cached; called once in each thread."""
         self._number = -1
         self._rows: Any = None
 
@@ -280,6 +307,11 @@ def row_arrays(
 
     Parameters
     ----------
+    root : Path or RemotePath
+        Folder of the dataset.
+    layout : Layout
+    compressed : bool
+        Whether X is compressed; no other array is.
     chunks : sequence of Checksums or None
         Checksums of every chunk of rows; None if unknown.
     """
@@ -319,7 +351,10 @@ def csr_arrays(
     wide: bool = False,
     chunk_nnz: int = CSR_CHUNK_NNZ,
 ) -> list[StoredArray]:
-    """Return the arrays of one CSR group: data, indices and indptr."""
+    """Return the arrays of one CSR group: data, indices and indptr.
+
+    ``chunk_nnz``: nonzeros per chunk file. ``wide``: data is float64, not float32.
+    """
     piece = min(max(nnz, 1), chunk_nnz)
     sizes = {"data": (nnz, piece, "<f8" if wide else "<f4"), "indices": (nnz, piece, "<i4")}
     sizes["indptr"] = (n_rows + 1, n_rows + 1, "<i8")
@@ -358,7 +393,7 @@ def create_csr(
 
 
 def create_groups(root: Path, layout: Layout) -> None:
-    """Write the groups that hold the arrays of a dataset."""
+    """Write zarr's metadata of the groups (folders) that hold the arrays of a dataset."""
     zarr.create_group(root)
     if layout.is_sparse:
         zarr.create_group(root / "X")

@@ -117,12 +117,13 @@ def _pairs_contain_own_class(model: Model) -> bool:
 
 
 def _svm_type(model: Model) -> str:
+    """Return LIBSVM's ``svm_type`` for the kind of a model, whatever it was fitted by (C or nu)."""
     names = {"classifier": "c_svc", "one-class": "one_class", "regressor": "epsilon_svr"}
     return names[model.kind]
 
 
 def _entries(rows: Any, row: int) -> Iterator[str]:
-    """Format the nonzero entries of a row as svmlight does."""
+    """Format the nonzero entries of row number ``row`` as svmlight does: ``column:value``."""
     if issparse(rows):
         own = slice(rows.indptr[row], rows.indptr[row + 1])
         columns, values = rows.indices[own], rows.data[own]
@@ -163,6 +164,11 @@ def read_libsvm(path: str | os.PathLike[str]) -> Model:
 
 
 def _parse_machine(name: str, head: dict[str, list[str]], lines: Any) -> Model:
+    """Build a model from the header ``head`` and the support vector lines of a LIBSVM file.
+
+    ``name`` of the file for messages. InputError or ValueError, KeyError, IndexError and
+    OverflowError if the file is damaged or of a kind that is not read.
+    """
     kind = KINDS_BY_SVM_TYPE.get(head["svm_type"][0])
     kernel_name = head["kernel_type"][0]
     if kind is None or kernel_name not in KERNELS.values():
@@ -213,7 +219,11 @@ def _parse_machine(name: str, head: dict[str, list[str]], lines: Any) -> Model:
 
 
 def _support(lines: Any, count: int, width: int) -> tuple[FloatArray, Any]:
-    """Read the lines of the support vectors: coefficients (width, count) and rows."""
+    """Read ``count`` lines of support vectors: coefficients (width, count) and rows (csr_array).
+
+    ``width`` coefficients stand before the entries in each line. Rows are float32 if it can
+    represent all values exactly. ValueError if a line is not valid.
+    """
     coef = np.empty((width, count))
     data, columns, ends, last = [], [], [0], -1
     for row in range(count):
@@ -239,7 +249,10 @@ def _support(lines: Any, count: int, width: int) -> tuple[FloatArray, Any]:
 
 
 def _by_pairs(coef: FloatArray, code: NDArray[np.int64]) -> FloatArray:
-    """Convert LIBSVM's coefficients (classes - 1, n_SV) to ours (pairs, n_SV), of opposite sign."""
+    """Convert LIBSVM's coefficients (classes - 1, n_SV) to ours (pairs, n_SV), of opposite sign.
+
+    ``code``, (n_SV,), is the class of each support vector.
+    """
     classes = len(coef) + 1
     out = []
     for first in range(classes):
@@ -252,7 +265,10 @@ def _by_pairs(coef: FloatArray, code: NDArray[np.int64]) -> FloatArray:
 def _provenance(
     name: str, head: dict[str, list[str]], kernel: dict[str, Any], count: int
 ) -> dict[str, Any]:
-    """Build the provenance of an imported model from the file's header."""
+    """Build the provenance of an imported model from the file's header ``head``.
+
+    ``name`` of the file, ``kernel`` as a record, and the ``count`` of support vectors.
+    """
     problems = {"c_svc": "c-svc", "nu_svc": "nu-svc", "one_class": "one-class"}
     kind = head["svm_type"][0]
     problem = problems.get(kind, kind.removeprefix("epsilon_").replace("_", "-"))
@@ -278,7 +294,7 @@ def _provenance(
 def libsvm_scores(path: str | os.PathLike[str], X: Any) -> FloatArray:
     """Compute scores (rows, k) from a LIBSVM model file as LIBSVM's prediction does.
 
-    In float64, dense and slow: a reference for the comparison with the exported model.
+    For features X (rows, d), in float64, dense and slow: a reference to check an export by.
     """
     model = read_libsvm(path)
     Z: Any = model.landmarks

@@ -52,6 +52,7 @@ class Graph:
     """The nodes and constants of an ONNX graph under construction; results have unique names."""
 
     def __init__(self) -> None:
+        """Begin an empty graph; InputError if onnx is missing."""
         self.onnx, _ = import_onnx()
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
@@ -140,7 +141,10 @@ def _labels(model: Model) -> NDArray[Any]:
 
 
 def _features(graph: Graph, model: Model) -> tuple[str, list[Any], list[str]]:
-    """Add inputs and preparation; return the features' name, (rows, n_features), inputs, notes."""
+    """Add the nodes that turn raw source columns into features.
+
+    Returns the name of the features (rows, n_features), the graph's inputs, and notes for the user.
+    """
     helper, types, known = graph.onnx.helper, graph.onnx.TensorProto, model.preparation
     n_raw = model.n_features_in_
     if not known.categories:
@@ -192,13 +196,19 @@ def input_names(model: Model) -> list[str]:
 
 
 def add_features(graph: Graph, model: Model, X: str) -> str:
-    """Add the preparation of rows from a source without categories; (rows, n_features)."""
+    """Add the preparation of rows named ``X``, of a source without categories.
+
+    Returns the name of the features (rows, n_features).
+    """
     columns = np.arange(model.n_features_in_)
     return _scaled(graph, model, _filled(graph, X, model.preparation, columns))
 
 
 def _filled(graph: Graph, values: str, known: Preparation, columns: NDArray[np.int64]) -> str:
-    """Replace missing numbers in columns (rows, d) by the columns' fill values."""
+    """Add nodes that replace missing numbers in ``values`` (rows, d); return the result's name.
+
+    ``columns``, (d,), are the source columns' numbers, whose fill values ``known`` has.
+    """
     if known.fill is None:
         return values
     fill = graph.constant(known.fill[columns])
@@ -210,6 +220,7 @@ def _filled(graph: Graph, values: str, known: Preparation, columns: NDArray[np.i
 
 
 def _scaled(graph: Graph, model: Model, values: str) -> str:
+    """Add the scaling of features, (x - offset) * factor; return the name of the result."""
     known = model.preparation
     if known.offset is not None:
         values = graph.add("Sub", values, graph.constant(known.offset))
@@ -219,14 +230,17 @@ def _scaled(graph: Graph, model: Model, values: str) -> str:
 
 
 def add_scores(graph: Graph, model: Model, X: str) -> str:
-    """Add the computation of the model's scores (rows, k)."""
+    """Add the computation of the model's scores (rows, k) from features named ``X``."""
     if model.gate is not None:
         raise InputError("machines of parts (an early divide and conquer) are not exported to onnx")
     return _add_sums(graph, model, model.landmarks, X, model.coef, model.intercept)
 
 
 def add_fold_scores(graph: Graph, model: Model, X: str, scores: str) -> str:
-    """Add the computation of the fold machines' scores, (rows, machines k)."""
+    """Add the scores by the folds' machines (cross-validation), (rows, machines * k).
+
+    Without fold machines these are ``scores``, the name of the model's own scores.
+    """
     folds = model.fold_machines
     if folds is None:
         return scores
@@ -238,7 +252,10 @@ def add_fold_scores(graph: Graph, model: Model, X: str, scores: str) -> str:
 def _add_sums(
     graph: Graph, model: Model, rows: Any, X: str, coef: FloatArray, intercept: FloatArray
 ) -> str:
-    """Add weighted sums of kernel entries (or features), plus offsets: (rows, len(coef))."""
+    """Add weighted sums of kernel entries, plus offsets; return their name, (rows, len(coef)).
+
+    ``rows`` are the landmarks; None: the sums are of the features named ``X`` themselves.
+    """
     if rows is not None:
         X = _kernel_entries(graph, model.kernel, rows, X)
     sums = graph.add("MatMul", X, graph.constant(coef.T))
@@ -246,7 +263,10 @@ def _add_sums(
 
 
 def _kernel_entries(graph: Graph, kernel: Any, rows: Any, X: str) -> str:
-    """Add kernel entries (rows of X, landmarks), only once for the same landmarks."""
+    """Add kernel entries of features ``X`` with landmarks ``rows``: (rows of X, landmarks).
+
+    They are added only once for the same array of landmarks.
+    """
     if id(rows) in graph.entries:
         return graph.entries[id(rows)]
     if kernel.name not in ("linear", "rbf", "polynomial", "sigmoid", "laplacian"):
@@ -265,7 +285,7 @@ def _kernel_entries(graph: Graph, kernel: Any, rows: Any, X: str) -> str:
 
 
 def _entries(graph: Graph, kernel: Any, X: str, Z: FloatArray) -> str:
-    """Add nodes that compute kernel entries (rows, m)."""
+    """Add nodes that compute kernel entries of features ``X`` with ``Z`` (m, d): (rows, m)."""
     if kernel.name == "laplacian":
         apart = graph.add(
             "Sub", graph.add("Unsqueeze", X, graph.constant([1], np.int64)), graph.constant(Z[None])
@@ -294,7 +314,7 @@ def _entries(graph: Graph, kernel: Any, X: str, Z: FloatArray) -> str:
 
 
 def add_codes(graph: Graph, model: Model, scores: str) -> str:
-    """Add the computation of label codes (rows,), as `Model.decide` does it."""
+    """Add the computation of label codes (rows,) from scores, as `Model.decide` does it."""
     types = graph.onnx.TensorProto
     if model.strategy == "one" and len(model.labels) > 2:
         votes, _ = _votes(graph, model, graph.add("Less", scores, graph.constant(0.0)))
@@ -308,9 +328,10 @@ def add_codes(graph: Graph, model: Model, scores: str) -> str:
 
 
 def _votes(graph: Graph, model: Model, lost: str) -> tuple[str, str]:
-    """Add votes for labels (rows, k); ``lost``: whether a pair's second label lost.
+    """Add votes for labels (rows, k) from pair decisions.
 
-    Returns the names of the votes and of the matrix that sums over the pairs of each label.
+    ``lost`` names a mask (rows, pairs): whether a pair's second label lost. Returns the names of
+    the votes and of a matrix (pairs, k): 1 for a pair's first label, -1 for its second.
     """
     k = len(model.labels)
     first, second = np.triu_indices(k, 1)
@@ -335,7 +356,8 @@ def add_votes(graph: Graph, model: Model, scores: str) -> str:
 def add_probabilities(graph: Graph, model: Model, scores: str, held: str) -> str:
     """Add probabilities of labels (rows, k), one against the rest or binary.
 
-    The formula is that of `Calibration.probabilities`.
+    The formula is that of `Calibration.probabilities`: the mean over the folds' machines, whose
+    scores ``held`` names, clipped to the side of the model's own ``scores`` with two labels.
     """
     known, k = model.calibrated, len(model.coef)
     machines = []
@@ -389,7 +411,7 @@ def _on_side(graph: Graph, even: float | None, found: str, score: str) -> str:
 def run_onnx(
     path: str | os.PathLike[str], model: Model, rows: SampledRows
 ) -> dict[str, NDArray[Any]]:
-    """Run an ONNX file on rows; return its outputs by name, and its `FOLD_SCORES`."""
+    """Run an ONNX file on sampled rows; return its outputs and `FOLD_SCORES`, by name."""
     onnx, runtime = import_onnx()
     bundle = onnx.load(os.fspath(path))
     if any(FOLD_SCORES in node.output for node in bundle.graph.node):

@@ -78,6 +78,11 @@ def _order(known: Preparation) -> NDArray[np.int64]:
 
 
 def _preparation(known: Preparation) -> ColumnTransformer:
+    """Build a fitted ColumnTransformer that fills, scales and encodes source columns.
+
+    It puts numeric features first, then one-hot features: the order of `_order`. InputError if
+    one-hot features are scaled, as they were in stores of older versions.
+    """
     width = known.n_raw
     if width is None:
         given = known.factor if known.offset is None else known.offset
@@ -129,6 +134,7 @@ def _preparation(known: Preparation) -> ColumnTransformer:
 
 
 def _kernel(model: Model, Z: NDArray[np.float64]) -> Nystroem:
+    """Build a fitted Nystroem whose output is the kernel entries with the landmarks Z (m, d)."""
     kernel: Any = model.kernel
     known = {
         name: getattr(kernel, name)
@@ -143,6 +149,10 @@ def _kernel(model: Model, Z: NDArray[np.float64]) -> Nystroem:
 
 
 def _machine(model: Model, coef: NDArray[np.float64]) -> Any:
+    """Build the fitted linear machine that computes the model's scores.
+
+    ``coef``, (k, m) or (k, d), multiplies the columns of the pipeline's previous step.
+    """
     width, offset = coef.shape[1], model.intercept
     if model.kind == "regressor":
         out: Any = LinearSVR()
@@ -166,6 +176,7 @@ def _machine(model: Model, coef: NDArray[np.float64]) -> Any:
 
 
 def _linear(labels: NDArray[Any], coef: Any, offset: Any) -> LinearSVC:
+    """Make a fitted LinearSVC with these classes, coefficients (k, d) and offsets (k,)."""
     out = LinearSVC()
     out.classes_, out.coef_, out.intercept_ = labels, coef, offset
     out.n_features_in_, out.n_iter_ = coef.shape[1], 0
@@ -197,7 +208,10 @@ def write_sklearn(model: Model, out: str | os.PathLike[str], safe: bool) -> list
 
 
 def read_sklearn(path: str | os.PathLike[str], safe: bool) -> Pipeline:
-    """Load the pipeline from a file that `write_sklearn` has just written."""
+    """Load the pipeline from a file that `write_sklearn` has just written.
+
+    ``safe``: it is a skops file; InputError if it has a type that skops would not trust.
+    """
     if not safe:
         import joblib
 
@@ -210,6 +224,7 @@ def read_sklearn(path: str | os.PathLike[str], safe: bool) -> Pipeline:
 
 
 def _skops() -> Any:
+    """Import and return skops; InputError if it is missing."""
     try:
         import skops.io
     except ImportError as error:
@@ -220,9 +235,9 @@ def _skops() -> Any:
 
 
 def pipeline_scores(made: Pipeline, model: Model, X: NDArray[Any]) -> NDArray[np.float64] | None:
-    """Compute the model's scores (rows, k) by the pipeline; None for one-against-one machines.
+    """Compute the model's scores (rows, k) of source rows X by the pipeline ``made``.
 
-    Their scores in scikit-learn have another definition.
+    None for one-against-one machines: scikit-learn defines their scores otherwise.
     """
     if model.kind == "regressor":
         found = made.predict(X)

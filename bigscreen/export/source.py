@@ -44,7 +44,11 @@ class SampledRows:
 
 
 def sample_rows(data: Rows, preparation: Preparation, most: int, seed: int = 0) -> SampledRows:
-    """Draw at most `most` rows of a store at random, and reconstruct their source columns."""
+    """Draw at most `most` rows of a store at random, and reconstruct their source columns.
+
+    Missing numbers are reconstructed as their fill values, unknown categories as
+    `UNKNOWN_CATEGORY`.
+    """
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.choice(data.n_rows, min(most, data.n_rows), replace=False))
     X: Any = data.rows(rows)

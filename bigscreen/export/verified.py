@@ -19,6 +19,7 @@ from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 
 FORMATS = ("onnx", "libsvm", "sklearn", "skops")
+"""Formats in which a model can be exported."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,11 @@ def export(
 
     Parameters
     ----------
+    model : Model
     data : Rows
         A dataset that matches the model; a sample of its rows is compared.
+    out : path
+        The file to write.
     to : {"onnx", "libsvm", "sklearn", "skops"}
     tolerance : float
         Largest accepted difference of a score or probability, as `Comparison` measures it. The
@@ -101,6 +105,7 @@ def export(
 
 
 def _writer(to: str) -> Callable[[Model, Any], list[str]]:
+    """Return the function that writes a model in format ``to`` and returns notes for the user."""
     if to == "onnx":
         from bigscreen.export.onnx import write_onnx
 
@@ -115,6 +120,7 @@ def _writer(to: str) -> Callable[[Model, Any], list[str]]:
 
 
 def _compare(model: Model, rows: SampledRows, out: Any, to: str, notes: list[str]) -> Comparison:
+    """Compare scores, labels and probabilities of the file ``out`` with the model's on ``rows``."""
     ours = model.scores(rows.prepared, prepared=True)
     probability = None
     theirs: FloatArray | None
@@ -154,5 +160,6 @@ def _compare(model: Model, rows: SampledRows, out: Any, to: str, notes: list[str
 
 
 def _agreement(model: Model, scores: FloatArray, labels: NDArray[Any]) -> float:
+    """Return the fraction of rows whose label by ``scores`` equals ``labels``, both as texts."""
     own = np.asarray(model.labels)[model.decide(scores)]
     return float(np.mean([str(a) == str(b) for a, b in zip(own, labels, strict=True)]))
