@@ -37,11 +37,13 @@ from bigscreen.intake.readers.text import missing_value_error, parse_finite
 from bigscreen.intake.readers.typed import TypedReader
 
 _DAY_US = 86_400_000_000
+"""Microseconds of a day."""
 
 TYPE_SAMPLE_ROWS = 1 << 16
 """Detect the types of text columns from at most this many first rows."""
 
 _Converted = tuple[Block, dict[int, Any]]
+"""A block without category codes, and the texts (or hashes) of each text feature."""
 
 
 class ArrowReader(TypedReader):
@@ -66,6 +68,7 @@ class ArrowReader(TypedReader):
     _done = 0
 
     def __init__(self, name: str, schema: Any, n_rows: int | None, **options: Any) -> None:
+        """Choose the columns, and settle the type of each feature."""
         asked = ColumnOptions(**options)
         self._name, self.n_rows = name, n_rows
         self._names = names = list(schema.names)
@@ -106,9 +109,26 @@ class ArrowReader(TypedReader):
         missing: Missing,
         declared: set[str],
     ) -> dict[int, Kind]:
-        """Return the types of features that do not hold numbers, from Arrow types and first rows.
+        """Return the types of features that do not hold numbers, by position among the features.
 
-        Dictionaries of texts are categorical, and columns that pandas has `declared`.
+        Parameters
+        ----------
+        chosen : ColumnRoles
+            Positions of the features in the table.
+        types : list of pyarrow.DataType
+            Type of each column of the table.
+        said : mapping of int to Kind
+            Types that the user gave, by position in the table.
+        missing : Missing
+            Marks of missing values.
+        declared : set of str
+            Columns that are categorical by the metadata of pandas.
+
+        Notes
+        -----
+        Dictionaries of texts, and `declared` columns, are categorical. The types of other text
+        columns are
+        detected from the first rows.
         """
         kinds = {j: said[f] for j, f in enumerate(chosen.features) if f in said}
         texts = {}
@@ -140,11 +160,28 @@ class ArrowReader(TypedReader):
         return {j: kind for j, kind in (kinds | late).items() if kind is not None}
 
     def _detect_kind(self, batch: Any, first: int, column: str, missing: Missing) -> Kind | None:
+        """Return the type of the text column called `column`, from a record batch; None: numbers.
+
+        `first` is the row number of the batch's first row, for errors.
+        """
         places = partial(_name_place, self._name, first, column)
         return detect_kind(batch[column], places, missing, "convert the column to numbers")
 
     def _detect_late_kinds(self, blank: dict[int, str], missing: Missing) -> dict[int, Kind | None]:
-        """Return the types of text columns without a value in the first rows, from later rows."""
+        """Return the types of text columns without a value in the first rows, from later rows.
+
+        Parameters
+        ----------
+        blank : dict of int to str
+            Position among the features, and name, of each column.
+        missing : Missing
+            Marks of missing values.
+
+        Returns
+        -------
+        dict of int to Kind or None
+            None: numbers. Columns without any value have no entry.
+        """
         kinds: dict[int, Kind | None] = {}
         row, blank = 0, dict(blank)
         for batch in self.text_batches([*blank.values()]) if blank else ():
@@ -166,16 +203,28 @@ class ArrowReader(TypedReader):
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
         """Yield record batches from row number `skip_rows` on, each with its first row number.
 
-        Instead of a batch, anything may be yielded that `split_batch` turns into batches.
+        Instead of a batch, a subclass may yield anything that its `split_batch` turns into batches,
+        such as the number of a row group.
         """
         raise NotImplementedError
 
     def split_batch(self, first: int, batch: Any) -> Iterator[tuple[int, Any]]:
-        """Yield the record batches of one item of `batches`, each with its first row number."""
+        """Yield the record batches of one item of `batches`, each with its first row number.
+
+        Parameters
+        ----------
+        first : int
+            Row number of the item's first row.
+        batch : pyarrow.RecordBatch, or what a subclass yields instead
+        """
         yield first, batch
 
     def separate_labels(self, first: int, rows: int) -> tuple[Any, Any]:
-        """Return labels and weights that are not columns of the table, of given rows; or None."""
+        """Return labels and weights that are not columns of the table, of some rows.
+
+        They are those of `rows` rows from row number `first` on, each (rows,), or None if there are
+        none.
+        """
         return None, None
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
@@ -188,6 +237,7 @@ class ArrowReader(TypedReader):
                 yield block
 
     def _is_text(self, kind: Any) -> bool:
+        """Whether an Arrow type is text, or a dictionary of texts."""
         types = pyarrow.types
         if types.is_dictionary(kind):
             kind = kind.value_type
@@ -196,6 +246,10 @@ class ArrowReader(TypedReader):
         )
 
     def _is_number(self, kind: Any) -> bool:
+        """Whether an Arrow type is of numbers or truth values, or a dictionary of them.
+
+        A column of nulls counts as numbers if values may be missing.
+        """
         types = pyarrow.types
         if types.is_dictionary(kind):
             kind = kind.value_type
@@ -208,18 +262,30 @@ class ArrowReader(TypedReader):
         )
 
     def _read_whole(self, item: tuple[int, Any]) -> list[_Converted]:
+        """Return all blocks of one item of `batches`, for work in another thread or process."""
         return list(self._read(item))
 
     def _read(self, item: tuple[int, Any]) -> Iterator[_Converted]:
+        """Yield the blocks of one item of `batches`, a first row number and a batch."""
         for first, batch in self.split_batch(*item):
             yield self._convert(first, batch)
 
     def _convert(self, first: int, batch: Any) -> _Converted:
-        """Return a batch as a block, and the texts of its categories, whose codes come later."""
+        """Return a batch as a block, and the texts of its categories, whose codes come later.
+
+        `first` is the row number of the batch's first row.
+        """
         texts = {}
         where = name_rows(self._name, first)
 
         def column(f: int, may_lack: bool) -> Any:
+            """Return column `f` of the batch.
+
+            Raises
+            ------
+            InputError
+                If a value is missing and `may_lack` is false.
+            """
             values = batch.column(self._names[f])
             if values.null_count and not may_lack:
                 row = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
@@ -250,7 +316,13 @@ class ArrowReader(TypedReader):
         return Block(X, y, weight, first, where), texts
 
     def _parse_weights(self, values: Any, first: int) -> NDArray[np.float64]:
-        """Return the weights of rows from number ``first`` on; truth values are refused."""
+        """Return the weights of rows from number ``first`` on, float64 (rows,).
+
+        Raises
+        ------
+        InputError
+            If the column holds truth values, or a weight is negative or not finite.
+        """
         f = self.columns.weight
         assert f is not None
         places = partial(_name_place, self._name, first, self._names[f])
@@ -263,28 +335,57 @@ class ArrowReader(TypedReader):
         return check_weights(weight, places)
 
     def _as_texts(self, values: Any) -> Any:
+        """Return an Arrow array as texts: numbers are written out, dictionaries of texts stay."""
         is_text = self._is_text(values.type)
         return values if is_text else self._decode_dictionary(values).cast(pyarrow.utf8())
 
     def _decode_dictionary(self, values: Any) -> Any:
+        """Return an Arrow array as plain values if it is a dictionary, else unchanged."""
         dictionary = pyarrow.types.is_dictionary(values.type)
         return values.dictionary_decode() if dictionary else values
 
     def _parse_column(
         self, values: Any, first: int, f: int, missing: Missing, kind: Kind | None = None
     ) -> NDArray[np.float64]:
-        """Return numbers, even if they are texts; ``first`` is the first row number, for errors."""
+        """Return the values of column `f` as numbers, float64 (rows,), even if they are texts.
+
+        Parameters
+        ----------
+        values : pyarrow.Array
+        first : int
+            Row number of the first value, for errors.
+        f : int
+            Position of the column in the table.
+        missing : Missing
+            Marks of missing values, and whether values may be missing.
+        kind : Kind or None
+            With `TRUTH` the texts true and false are read as 1 and 0.
+        """
         if not self._is_text(values.type):
             return self._numbers(values)
         places = partial(_name_place, self._name, first, self._names[f])
         return parse_numbers(values, places, missing, None, kind)
 
     def _numbers(self, values: Any) -> NDArray[np.float64]:
+        """Return an Arrow array of numbers as float64 (rows,); null becomes NaN."""
         cast = self._decode_dictionary(values).cast(pyarrow.float64(), safe=False)
         return np.asarray(cast.to_numpy(zero_copy_only=False))
 
     def _to_days(self, j: int, values: Any, where: Any) -> NDArray[np.float64]:
-        """Return dates and times, or texts of them, as days since 1970; NaN if they are missing."""
+        """Return dates and times, or texts of them, as days since 1970; NaN if they are missing.
+
+        Parameters
+        ----------
+        j : int
+            Position of the column among the features.
+        values : pyarrow.Array
+        where : callable
+            ``where(i)`` names the place of the i-th row, for errors.
+
+        Returns
+        -------
+        float64 array (rows,)
+        """
         values = self._decode_dictionary(values)
         if self._is_text(values.type):
             return self._dates[j].encode(values, where)
@@ -303,4 +404,5 @@ class ArrowReader(TypedReader):
 
 
 def _name_place(name: str, first: int, column: str, i: int) -> str:
+    """Return the place of value i of a batch: source `name`, row ``first + i`` and column."""
     return f"{name}, row {first + i}, column {column!r}"

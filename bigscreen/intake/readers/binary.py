@@ -537,6 +537,7 @@ class MatrixReader(Reader):
                 file.close()
 
     def _blocks(self, matrix: OpenMatrix, skip_rows: int) -> Iterator[Block]:
+        """Yield the rows of an open matrix from number `skip_rows` on, in blocks of about 8 MiB."""
         beside = sum(part.row_bytes for part in (matrix.y, matrix.weight) if part is not None)
         step = max(PIECE_BYTES * self.n_rows // max(self._size + beside * self.n_rows, 1), 1)
         for start in range(skip_rows, self.n_rows, step):

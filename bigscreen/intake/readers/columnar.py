@@ -40,6 +40,7 @@ class ColumnarReader(ArrowReader):
     format = "Parquet"
 
     def __init__(self, path: str | Place, *, memory: int | None = None, **options: Any) -> None:
+        """Open the file for its schema and the sizes of its row groups."""
         self.path = as_path(path)
         most = allowed_memory(memory)
         with self._report_damage():
@@ -58,16 +59,21 @@ class ColumnarReader(ArrowReader):
 
     @cached_property
     def _fragment(self) -> Any:
+        """Open the file, once in each process, as `_open_fragment` returns it."""
         return self._open_fragment(self._text_names)
 
     def _open_fragment(self, text_names: list[str]) -> Any:
-        """Return the file as a pyarrow dataset fragment, with text columns as dictionaries."""
+        """Return the file as a pyarrow dataset fragment, which reads chosen row groups.
+
+        The columns in `text_names` are read as dictionaries.
+        """
         path, kind = self.path.absolute(), self._file_format(text_names)
         if isinstance(path, RemotePath):
             return kind.make_fragment(path.open())
         return kind.make_fragment(str(path), filesystem=pyarrow.fs.LocalFileSystem())
 
     def _file_format(self, text_names: list[str]) -> Any:
+        """Return the pyarrow format of the file, which reads `text_names` as dictionaries."""
         return pyarrow.dataset.ParquetFileFormat(dictionary_columns=text_names)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -85,7 +91,13 @@ class ColumnarReader(ArrowReader):
             ) from None
 
     def _group_rows(self, fragment: Any, most: int) -> list[int]:
-        """Return the rows of each row group; refuse a group with a column above `most` bytes."""
+        """Return the number of rows of each row group.
+
+        Raises
+        ------
+        InputError
+            If a column of a group takes more than `most` bytes, or the numbers of rows disagree.
+        """
         metadata, rows = fragment.metadata, []
         for g in range(metadata.num_row_groups):
             group = metadata.row_group(g)
@@ -127,7 +139,7 @@ class ColumnarReader(ArrowReader):
             )
 
     def _read_group(self, group: int, names: list[str]) -> Iterator[Any]:
-        """Yield the record batches of a row group."""
+        """Yield the record batches of a row group, with the columns in `names`."""
         fragment = self._fragment
         if len(self._groups) > 1:
             fragment = fragment.subset(row_group_ids=[group])
@@ -137,7 +149,12 @@ class ColumnarReader(ArrowReader):
         )
 
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
-        """Yield small row groups by number, for `split_batch`, and large row groups as batches."""
+        """Yield items from row number `skip_rows` on, each with its first row number.
+
+        An item is (number of a small row group, rows of it to skip), which `split_batch` reads in
+        any
+        process, or a record batch of a large row group.
+        """
         first = 0
         for g, rows in enumerate(self._groups):
             skip = max(skip_rows - first, 0)
@@ -150,7 +167,13 @@ class ColumnarReader(ArrowReader):
             first += rows
 
     def split_batch(self, first: int, batch: Any) -> Iterator[tuple[int, Any]]:
-        """See `ArrowReader.split_batch`."""
+        """Yield the record batches of one item of `batches`, each with its first row number.
+
+        Raises
+        ------
+        InputError
+            If the file has changed, or a row group has another number of rows than it declares.
+        """
         if not isinstance(batch, tuple):
             yield first, batch
             return
@@ -182,7 +205,9 @@ class FeatherReader(ColumnarReader):
     format = "Feather"
 
     def _file_format(self, text_names: list[str]) -> Any:
+        """Return the pyarrow format of Feather files, which has no option for texts."""
         return pyarrow.dataset.IpcFileFormat()
 
     def _group_rows(self, fragment: Any, most: int) -> list[int]:
+        """Return the number of rows of the file, as one row group of any size."""
         return [fragment.count_rows()]

@@ -13,6 +13,7 @@ from bigscreen.intake.readers.arrow import TYPE_SAMPLE_ROWS, ArrowReader
 from bigscreen.intake.readers.base import PIECE_BYTES
 
 _PLAIN = (str, bool, int, float, np.bool_, np.number)
+"""Types of values that a text in a CSV file can stand for."""
 
 
 def is_frame(X: Any) -> bool:
@@ -24,10 +25,12 @@ def is_frame(X: Any) -> bool:
 
 
 def _is_pandas(X: Any) -> bool:
+    """Whether X is a pandas data frame; pandas need not be installed."""
     return type(X).__module__.split(".")[0] == "pandas" and hasattr(X, "columns")
 
 
 def _is_dask(X: Any) -> bool:
+    """Whether X is a dask data frame, by its attributes; dask is not imported."""
     return hasattr(X, "npartitions") and hasattr(X, "partitions") and hasattr(X, "columns")
 
 
@@ -52,6 +55,7 @@ class FrameReader(ArrowReader):
     Parameters
     ----------
     frame : table with columns
+        A frame for which `is_frame` is true.
     y, weights : array-like or series (n,), optional
         Labels and weights that are not columns of the frame.
     **options
@@ -59,6 +63,10 @@ class FrameReader(ArrowReader):
     """
 
     def __init__(self, frame: Any, y: Any = None, weights: Any = None, **options: Any) -> None:
+        """Convert the first partition that has rows, for the types of the columns.
+
+        The type of a column without a value there is taken from later partitions.
+        """
         kind = type(frame).__name__
         self._parts: list[Callable[[], Any]] = [lambda: frame]
         if _is_dask(frame):
@@ -92,6 +100,13 @@ class FrameReader(ArrowReader):
         self._size = first.nbytes if rows is not None else 0
 
     def _to_arrow(self, part: Callable[[], Any]) -> Any:
+        """Return a partition as an Arrow table; `part` returns it as a data frame.
+
+        Raises
+        ------
+        InputError
+            If a column cannot be converted.
+        """
         frame = part()
         try:
             if _is_pandas(frame):

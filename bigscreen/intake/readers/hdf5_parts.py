@@ -35,6 +35,18 @@ def check_complete(path: Path, dataset: Any) -> None:
 
 
 def _check(path: Path, folder: Path, dataset: Any, above: tuple[tuple[Path, str], ...]) -> None:
+    """Raise InputError if a dataset, or a part of a virtual dataset, is incomplete.
+
+    Parameters
+    ----------
+    path : Path
+        Path of the file with the dataset.
+    folder : Path
+        Folder in which all parts must lie.
+    dataset : h5py.Dataset
+    above : tuple of (Path, str)
+        File and name of the virtual datasets of which this dataset is a part, to find circles.
+    """
     place = f"{path}:{dataset.name.lstrip('/')}"
     if dataset.external:
         raise InputError(
@@ -64,6 +76,17 @@ def _check(path: Path, folder: Path, dataset: Any, above: tuple[tuple[Path, str]
 def _check_parts(
     place: str, path: Path, folder: Path, dataset: Any, above: tuple[tuple[Path, str], ...]
 ) -> None:
+    """Raise InputError if a part of a virtual dataset is missing, or a value has no part.
+
+    Parameters
+    ----------
+    place : str
+        Name of the dataset, for errors.
+    path, folder, dataset
+        As in `_check`.
+    above : tuple of (Path, str)
+        File and name of this virtual dataset, and of those of which it is a part.
+    """
     import h5py
 
     covered = h5py.h5s.create_simple(dataset.shape)
@@ -103,7 +126,12 @@ def _check_parts(
 
 
 def _add_covered(covered: Any, space: Any) -> None:
-    """Add the values of one part to the covered values (overlapping parts count once)."""
+    """Add the values of one part to the covered values (overlapping parts count once).
+
+    Both arguments are h5py dataspaces of the shape of the virtual dataset: `covered` is updated,
+    and
+    `space` selects the values of the part.
+    """
     import h5py
 
     if space.get_select_type() == h5py.h5s.SEL_ALL:
@@ -114,7 +142,10 @@ def _add_covered(covered: Any, space: Any) -> None:
 
 
 def _holds_part(source: Any, part: Any) -> bool:
-    """Whether a dataset has all values that a virtual dataset maps."""
+    """Whether the dataset `source` has all values that a virtual dataset takes from it.
+
+    `part` is the entry of the virtual dataset, as `h5py.Dataset.virtual_sources` returns it.
+    """
     import h5py
 
     space = part.src_space
@@ -125,6 +156,9 @@ def _holds_part(source: Any, part: Any) -> bool:
 
 
 def _find_part(folder: Path, name: str) -> Path | None:
-    """Return the file that HDF5 opens for the name of a virtual part; None if there is none."""
+    """Return the file that HDF5 opens for the `name` of a virtual part; None if there is none.
+
+    It is searched for in `folder`, which has the virtual dataset, and then in the current folder.
+    """
     places = [folder / name, folder / os.path.basename(name), Path(name)]
     return next((place for place in places if place.is_file()), None)

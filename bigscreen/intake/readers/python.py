@@ -28,6 +28,7 @@ class ArrayReader(MatrixReader):
     """
 
     def __init__(self, X: Any, y: Any = None, weight: Any = None) -> None:
+        """Keep the arrays; a sparse X is converted to CSR."""
         sparse = issparse(X)
         X = csr_array(X) if sparse else np.asarray(X)
         y, weight = (None if part is None else np.asarray(part) for part in (y, weight))
@@ -57,9 +58,11 @@ class BlocksReader(Reader):
     Parameters
     ----------
     blocks : iterable, or callable that returns an iterable
+        A callable is called for each pass, so that the rows can be read a second time.
     """
 
     def __init__(self, blocks: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
+        """Keep the iterable; nothing is read."""
         super().__init__()
         self._blocks, self._done, self._rows = blocks, 0, 0
 
@@ -68,7 +71,10 @@ class BlocksReader(Reader):
         return self._done, 0
 
     def parts(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
-        """Yield blocks with their first row numbers; skipped blocks may be left out."""
+        """Yield pairs of the first row number of each block and the block; see the class.
+
+        Blocks whose rows all come before row number `skip_rows` may be left out.
+        """
         first = 0
         for item in self._blocks() if callable(self._blocks) else self._blocks:
             yield first, item
@@ -116,6 +122,7 @@ class DaskReader(BlocksReader):
     """
 
     def __init__(self, X: Any, y: Any = None, weight: Any = None) -> None:
+        """Rechunk X so that each block has all columns; nothing is computed."""
         if X.ndim != 2:
             raise InputError(f"the dask array has {X.ndim} dimensions; X needs rows and columns.")
         super().__init__(())
@@ -131,6 +138,15 @@ class DaskReader(BlocksReader):
         )
 
     def _align(self, part: Any) -> Any:
+        """Return labels or weights with the row blocks of X: a dask array, a flat array, or None.
+
+        `part` is a dask array, array-like or None.
+
+        Raises
+        ------
+        InputError
+            If a dask array has another number of rows than X.
+        """
         if part is None or not hasattr(part, "dask"):
             return None if part is None else np.asarray(part).reshape(-1)
         chunks = self._X.chunks[0]
@@ -145,7 +161,11 @@ class DaskReader(BlocksReader):
         return (self._size * self._rows // self._X.shape[0] if self._size else 0), self._size
 
     def parts(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
-        """See `BlocksReader.parts`."""
+        """Yield the first row number and the computed arrays (X, y, weight) of each block.
+
+        Blocks whose rows all come before row number `skip_rows` are left out; y and weight may be
+        None.
+        """
         first = 0
         for i, count in enumerate(self._X.chunks[0]):
             if first + count <= skip_rows:  # false if the count is unknown (NaN)
@@ -156,6 +176,10 @@ class DaskReader(BlocksReader):
             first += X.shape[0]
 
     def _block_of(self, part: Any, i: int, first: int, rows: int) -> Any:
+        """Return the labels or weights of block `i`, which has `rows` rows from number `first` on.
+
+        `part` is a result of `_align`; if it is None, None is returned.
+        """
         if part is None:
             return None
         return part.blocks[i].compute() if hasattr(part, "dask") else part[first : first + rows]
