@@ -329,7 +329,13 @@ class _Target:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], overwrite: bool) -> _Target:
-        """Return the target for a path or a URL; raise InputError if the URL exists already."""
+        """Return the target for a path or a URL.
+
+        Raises
+        ------
+        InputError
+            If there is a dataset at the URL, and `overwrite` is false.
+        """
         elsewhere = as_path(path) if is_url(path) else None
         if not isinstance(elsewhere, RemotePath):
             return cls(store_path(path))
@@ -338,7 +344,10 @@ class _Target:
         return cls(_local_folder(elsewhere), elsewhere)
 
     def take(self, made: Ingested) -> Ingested:
-        """Return the datasets at their final place: copied to the URL if there is one."""
+        """Return the datasets at their final place: copied to the URL if there is one.
+
+        `made` are the finished datasets in the local folder.
+        """
         return made if self._elsewhere is None else _copy_to_url(made, self._elsewhere)
 
     def __enter__(self) -> None:
@@ -468,7 +477,20 @@ def _make(
 ) -> Ingested:
     """Run both passes, record in the journal that they are done, and return the datasets.
 
-    See `_run` for the parameters; `journal` records what is done, for a run that resumes.
+    Parameters
+    ----------
+    request : ReadRequest
+        The sources, and how their rows are read.
+    wanted : StoreRequest
+        Where and how the rows are stored.
+    journal : Journal
+        Records what is done, for a run that resumes.
+    report : _Reporter
+        Passes progress to the caller, and ends the run at the deadline.
+    each : callable
+        Applies a function to items in threads of this process.
+    fleet : Fleet or None
+        Workers that read and sort; None: `each` does all work.
     """
     if fleet is not None:  # the workers must see the folder
         fleet.rely_on([journal.folder / LOCK])
@@ -484,7 +506,14 @@ def _make(
 def _find_finished(wanted: StoreRequest, journal: Journal) -> Ingested | None:
     """Return the datasets of an earlier run that was killed after it had finished them.
 
-    Return None if no earlier run has finished: then they must be made.
+    Return None if the journal does not say that they are finished: then they must be made.
+
+    Parameters
+    ----------
+    wanted : StoreRequest
+        Its paths are those of the datasets.
+    journal : Journal
+        Its lines tell what earlier runs have done.
     """
     for line in journal.lines:
         if "finished" in line:

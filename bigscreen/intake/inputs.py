@@ -138,6 +138,8 @@ def list_files(source: str | Place) -> list[Place]:
 def _make_input(path: Place, tuning: IngestTuning) -> Input:
     """Return the input of one file, with its size and the expected bytes of its rows.
 
+    `tuning` holds the factors from the size of a file to the bytes of its rows.
+
     Raises
     ------
     InputError

@@ -273,7 +273,11 @@ class Reading:
                 yield from (self._open_source(k, each, anywhere) for k in numbers)
 
     def _open_source(self, k: int, each: Each, anywhere: Each | None) -> _Open:
-        """Return the reader of source `k`, and its blocks; errors name the source."""
+        """Return the reader of source `k`, and its blocks; errors name the source.
+
+        See `run` for `each` and `anywhere`. If the source is empty, NoRows is raised by its first
+        block.
+        """
         name = self.request.names[k]
         try:
             with _name_source(name):
@@ -284,6 +288,8 @@ class Reading:
 
     def _start_reader(self, k: int, each: Each, anywhere: Each | None) -> _Open:
         """Open source `k`; return its reader and its blocks from the first row not yet read.
+
+        See `run` for `each` and `anywhere`.
 
         Raises
         ------
@@ -353,7 +359,14 @@ class Reading:
     def _replace_marks(self, block: Block, reader: Reader) -> Block:
         """Return the block with NaN for numbers, and None for labels, that mark missing values.
 
-        Text features that mark missing values have been recognised by the readers.
+        Text features that mark missing values have been recognised by `reader`, which read the
+        block.
+
+        Raises
+        ------
+        InputError
+            If a feature is missing and none may be, or a number of a sparse row marks a missing
+            value.
         """
         missing, X = self.request.missing, block.X
         if not missing.marks:
@@ -385,6 +398,7 @@ class Reading:
 
         Rows that lack one are counted in `found.dropped`; the first are listed in
         `found.dropped_rows`.
+        `reader`, which read the block, knows its categories and column names.
         """
         if isinstance(block.X, csr_array):
             lacks = np.zeros((block.X.shape[0], 0), bool)
@@ -489,6 +503,11 @@ class Reading:
         A column is blank if all its values in the first rows are missing. Later sources are opened,
         but
         not read, until the type of each blank column is known.
+
+        Parameters
+        ----------
+        reader : Reader
+            The first source.
 
         Returns
         -------
@@ -639,7 +658,9 @@ def _read_small_source(opened: Callable[[], Reader]) -> _Open | None:
 def _densify_categories(block: Block, reader: Reader) -> Iterator[Block]:
     """Yield the block; sparse rows with categories become dense, as their absent 0 is a code.
 
-    Dense parts have at most `PIECE_BYTES` each.
+    Dense parts have at most `PIECE_BYTES` each. `reader`, which read the block, says which columns
+    are
+    categories.
     """
     if not (isinstance(block.X, csr_array) and reader.categories):
         yield block

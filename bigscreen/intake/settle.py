@@ -306,7 +306,10 @@ class StoreBuilder:
         return Transform(preparation, recode, n_features, sparse, self._tuning.slice_bytes)
 
     def _plan_bytes(self, preparation: Preparation, n_features: int) -> dict[str, int]:
-        """Return the bytes of the features in each layout, keyed "dense" and "sparse"."""
+        """Return the bytes of the features in each layout, keyed "dense" and "sparse".
+
+        `n_features` is the number of features that `preparation` makes of the source columns.
+        """
         rows, values = self.found.rows, self.found.nonzeros
         if not self.shape.sparse:
             centred = (
@@ -335,6 +338,13 @@ class StoreBuilder:
         The requested layout decides, else the layout of the existing store, else the bytes of both
         layouts.
 
+        Parameters
+        ----------
+        preparation : Preparation
+            Dense rows are needed if its scaling subtracts an offset from zeros.
+        n_features : int
+            Number of stored features.
+
         Raises
         ------
         InputError
@@ -361,7 +371,7 @@ class StoreBuilder:
 
         They are measured on the kept rows, unless an earlier run has recorded them in the journal.
         Nothing
-        is done without imputation.
+        is done without imputation. `spilled` reads the rows, and `survey` counts them.
         """
         how, preparation = self.wanted.choices.impute, transform.preparation
         if how is None:
@@ -408,7 +418,9 @@ class StoreBuilder:
 
         It is measured on the rows that are not held out, unless an earlier run has recorded it in
         the
-        journal. Other scalings need no measurement, and nothing is done for them.
+        journal. Other scalings need no measurement, and nothing is done for them. `spilled` reads
+        the rows,
+        and `survey` counts them.
         """
         scale = self.wanted.choices.scale
         if scale not in ("standard", "minmax"):

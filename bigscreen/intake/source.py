@@ -248,7 +248,8 @@ class BlockChecker:
     def _recode_blank_columns(self, X: Features, reader: Reader) -> Features:
         """Return X with columns recoded that have no value here and are text in another source.
 
-        Their missing values become the category `MISSING_CATEGORY`.
+        Their missing values become the category `MISSING_CATEGORY`, also in the categories of
+        `reader`.
         """
         blank = reader.blank & {*self.shape.categorical}
         if self.like is not None or not blank or issparse(X) or X.shape[1] != self.shape.width:
@@ -265,7 +266,18 @@ class BlockChecker:
     ) -> None:
         """Refuse a block that does not match earlier blocks, or the existing store.
 
-        See `admit` for the parameters.
+        Parameters
+        ----------
+        X : dense or CSR array (rows, d)
+        weight : array (rows,) or None
+        reader : Reader
+            The source of the block: column names, categories and truth values are compared.
+        where : callable
+            ``where(i)`` names the place of the i-th row, for errors.
+
+        Raises
+        ------
+        InputError
         """
         shape, like = self.shape, self.like
         if issparse(X) != shape.sparse:

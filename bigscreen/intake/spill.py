@@ -24,7 +24,8 @@ from bigscreen.files.sealed import CHECKSUM, Damaged, seal, unseal
 from bigscreen.intake.tuning import TUNING, IngestTuning
 
 RECORD = np.dtype([("row", "<i8"), ("nnz", "<i8"), ("weight", "<f8"), ("y", "<f8")])
-"""A row in the record file of a bucket: source row number, nonzeros (0 if dense), weight, label."""
+"""A row in the record file of a bucket: source row number, nonzeros (0 if dense), weight, and raw
+label code or target."""
 
 ENTRY = {kind: np.dtype([("index", "<i4"), ("value", kind)]) for kind in ("<f4", "<f8")}
 """An entry of a sparse row in the value file of a bucket: column index and value."""
@@ -432,7 +433,7 @@ class Journal:
         self.lines = lines[1:]
 
     def write(self, line: dict[str, Any]) -> None:
-        """Append a record; it is on disk when this returns."""
+        """Append a record (a dict of JSON values); it is on disk when this returns."""
         text = seal({**line, "after": self._last})
         self._last = unseal(text)[CHECKSUM]
         self._file.write(text + b"\n")

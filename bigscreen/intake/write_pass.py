@@ -59,7 +59,7 @@ class Transform:
             yield at, _slice_rows(X, at, min(at + step, X.shape[0]))
 
     def _is_identity(self, X: Features) -> bool:
-        """Whether rows are stored unchanged."""
+        """Whether the rows X are stored unchanged: dense, without categories and scaling."""
         return not (issparse(X) or self.sparse or self.preparation.changes_features)
 
     def apply(self, X: Features) -> Features:
@@ -164,7 +164,10 @@ class SpillReader:
     anywhere: Each = map
 
     def read(self, parts: Iterable[Part]) -> Iterable[list[SpilledRows]]:
-        """Yield the kept rows and the held-out rows of each part, both in their final order."""
+        """Yield the kept rows and the held-out rows of each part, both in their final order.
+
+        `parts` are ranges of sort keys; each is sorted in memory by `anywhere`.
+        """
         bare = replace(self, each=map, anywhere=map)  # the mappers cannot be sent elsewhere
         return self.anywhere(bare._read, parts)
 

@@ -108,7 +108,7 @@ def read_header(path: str | Place) -> Header:
 
 
 def _read_lines(source: Source) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the number of each line, the byte position after it, and its bytes."""
+    """Yield the number of each line (from 1), the byte position after it, and its bytes."""
     rest, line, after = b"", 1, 0
     for piece in read_pieces(source):
         *whole, rest = (rest + piece).split(b"\n")
@@ -217,7 +217,11 @@ class ArffReader(DelimitedReader):
                 self._explicit[f] = text
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
-        """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
+        """Yield the rows from number `skip_rows` on, in blocks.
+
+        `each` applies the parser to pieces of a file with dense rows; it has the arguments of
+        `map`.
+        """
         return self._sparse_blocks(skip_rows) if self.sparse else super().blocks(skip_rows, each)
 
     def _sparse_blocks(self, skip_rows: int) -> Iterator[Block]:
@@ -238,7 +242,7 @@ class ArffReader(DelimitedReader):
             yield rows.block(self)
 
     def _add(self, rows: _SparseRows, text: str, line: int) -> None:
-        """Parse one row "{attribute value, ...}", in line `line`, and add it to `rows`.
+        """Parse one row of `text`, "{attribute value, ...}", in line `line`, and add it to `rows`.
 
         Raises
         ------

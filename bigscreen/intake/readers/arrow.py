@@ -162,7 +162,9 @@ class ArrowReader(TypedReader):
     def _detect_kind(self, batch: Any, first: int, column: str, missing: Missing) -> Kind | None:
         """Return the type of the text column called `column`, from a record batch; None: numbers.
 
-        `first` is the row number of the batch's first row, for errors.
+        `first` is the row number of the batch's first row, for errors; values that `missing` marks
+        have no
+        type.
         """
         places = partial(_name_place, self._name, first, column)
         return detect_kind(batch[column], places, missing, "convert the column to numbers")
@@ -228,7 +230,12 @@ class ArrowReader(TypedReader):
         return None, None
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
-        """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
+        """Yield the rows from number `skip_rows` on, in blocks.
+
+        `each` converts the items of `batches`, in their order; it has the arguments of `map`.
+        Category
+        codes are assigned here, as they depend on earlier rows.
+        """
         self._reset_encoders()
         for item, read in each(partial(try_parse, self._read_whole), self.batches(skip_rows)):
             for block, texts in self._read(item) if read is None else read:

@@ -87,7 +87,10 @@ class Block:
 
 
 def _name_picked(where: Callable[[int], str], rows: NDArray[np.int64], i: int) -> str:
-    """Return the place of the i-th picked row; `rows` are the numbers of all picked rows."""
+    """Return the place of the i-th picked row; `rows` are the numbers of all picked rows.
+
+    ``where(k)`` names the place of the row with the number k.
+    """
     return where(int(rows[i]))
 
 
@@ -156,7 +159,7 @@ class Reader:
 
 
 def try_parse(parse: Callable[[Any], Any], item: Any) -> tuple[Any, Any]:
-    """Return an item and its parsed form, or None for that form if parsing fails.
+    """Return an item and its form after `parse`, or None for that form if parsing fails.
 
     The caller then parses the item again, in order, so that the first error of a file is raised.
     FileChanged is raised at once.
@@ -319,10 +322,11 @@ def read_pieces(source: Source) -> Iterator[bytes]:
 
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Bytes that may stand before UTF-8 text."""
 
 
 def _ends_in_returns(head: bytes, source: Source) -> bool:
-    """Whether carriage returns, not newlines, end the lines of a text, by its first piece.
+    """Whether carriage returns, not newlines, end the lines of a text, by its first piece `head`.
 
     Raises
     ------
@@ -470,7 +474,10 @@ def read_line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
 
 
 def _read_sequentially(source: Source, skip: int) -> Iterator[Piece]:
-    """Yield the text of a file from byte `skip` on, as it is decompressed, cut at line ends."""
+    """Yield the text of a file from byte `skip` on, as it is decompressed, cut at line ends.
+
+    A thread decompresses one piece ahead.
+    """
     begun = b""
     for piece in _read_ahead(read_pieces(source)):
         piece, skip = piece[skip:], max(skip - len(piece), 0)
@@ -524,7 +531,7 @@ class RowLines:
 
 
 def too_long_error(path: Place, line: int) -> InputError:
-    """Return the error for a line that is longer than MAX_RECORD_BYTES."""
+    """Return the error for line number `line`, which is longer than MAX_RECORD_BYTES."""
     return InputError(
         f"{path}, line {line}: the line or an unclosed quoted field in it is longer than "
         f"{MAX_RECORD_BYTES >> 20} MiB; check the file's format and its quotes."

@@ -232,7 +232,7 @@ def open_hdf5(
     chunks: dict[str, int] = {}
 
     def note(name: str, item: Any) -> None:
-        """Record the shape, and the bytes of a chunk, of a dataset in the file."""
+        """Record the shape, and the bytes of a chunk, of the object `item` if it is a dataset."""
         if isinstance(item, h5py.Dataset) and item.shape is not None:
             shapes[name] = item.shape
             chunks[name] = math.prod(item.chunks or (0,)) * item.dtype.itemsize
@@ -528,7 +528,10 @@ class MatrixReader(Reader):
         return self._size * self._done // self.n_rows, self._size
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
-        """Yield the rows from number `skip_rows` on; see `Reader.blocks`. Nothing is parsed."""
+        """Yield the rows from number `skip_rows` on, in blocks, and close the files at the end.
+
+        `each` is not used, as nothing is parsed.
+        """
         matrix, self._opened = self._opened or self._open(), None
         try:
             yield from self._blocks(matrix, skip_rows)

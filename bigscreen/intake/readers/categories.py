@@ -235,7 +235,7 @@ class Hashed:
         self._bits, self._missing = bits, missing
 
     def encode(self, found: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the codes of the rows unchanged: `tokens` has computed them already."""
+        """Return the codes of the rows, `found`, unchanged: `tokens` has computed them already."""
         return found
 
     def tokens(self, column: Any, places: Callable[[int], str]) -> NDArray[np.int32]:
@@ -333,7 +333,15 @@ class Dates:
         self._form, self._missing = form, missing
 
     def encode(self, column: Any, places: Callable[[int], str]) -> NDArray[np.float64]:
-        """Return each text as days since 1970; ``places(i)`` names the i-th row in an error."""
+        """Return each text of an Arrow column as days since 1970, float64 (rows,).
+
+        ``places(i)`` names the i-th row in an error.
+
+        Raises
+        ------
+        InputError
+            If a text is no date in the format, or is missing and none may be.
+        """
         found = Tokens.of(column, places)
         values = [self._value(text.strip(), found, code) for code, text in enumerate(found.texts)]
         return np.array(values, np.float64)[found.codes]
@@ -366,6 +374,7 @@ class Kind(NamedTuple):
 
 
 TEXT = Kind("categorical")
+"""Texts, or values that are named as categorical; their categories are learnt."""
 TRUTH = Kind("truth")
 """Truth values: the texts true and false, in any case, are stored as 1 and 0."""
 BLANK = Kind("blank")

@@ -124,7 +124,13 @@ class ColumnarReader(ArrowReader):
         return size * self._done // self.n_rows, size
 
     def text_batches(self, names: list[str]) -> Iterator[Any]:
-        """See `ArrowReader.text_batches`."""
+        """Yield all rows of the named text columns as record batches, to detect types.
+
+        Raises
+        ------
+        InputError
+            If the file declares rows and holds none.
+        """
         rows = 0
         with self._report_damage():
             for group in range(len(self._groups)):
@@ -168,6 +174,13 @@ class ColumnarReader(ArrowReader):
 
     def split_batch(self, first: int, batch: Any) -> Iterator[tuple[int, Any]]:
         """Yield the record batches of one item of `batches`, each with its first row number.
+
+        Parameters
+        ----------
+        first : int
+            Row number of the item's first row.
+        batch : pyarrow.RecordBatch, or (int, int)
+            A pair is a row group and the number of its rows to skip.
 
         Raises
         ------

@@ -90,9 +90,12 @@ class DelimitedReader(TypedReader):
         return self._progress
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
-        """Yield the rows from number `skip_rows` on; see `Reader.blocks`.
+        """Yield the rows from number `skip_rows` on, in blocks.
 
-        The categories of skipped rows are read, so that codes do not depend on skipping.
+        `each` applies the parser to pieces of the file, in their order; it has the arguments of
+        `map`. A piece whose parse alone fails is parsed again here, after all earlier pieces. The
+        categories of skipped rows are read,
+        so that codes do not depend on skipping.
 
         Raises
         ------
@@ -191,7 +194,12 @@ class DelimitedReader(TypedReader):
         return out
 
     def _read_columns(self, found: Records, plain: bool) -> Fields:
-        """Read the needed columns; number columns as float64 if `plain`, else as texts."""
+        """Read the needed columns of the records `found`, as Arrow arrays.
+
+        Columns of categories or dates are dictionaries of texts, hashed columns are texts. Other
+        columns
+        are float64 (bool for truth values) if `plain`, else texts.
+        """
         columns, number = self.columns, pyarrow.float64() if plain else pyarrow.utf8()
         types = dict.fromkeys(columns.features, number)
         for j, f in enumerate(columns.features):
@@ -208,11 +216,11 @@ class DelimitedReader(TypedReader):
         return read_fields(self.path, self.layout, found, types, self._nulls)
 
     def _column(self, fields: Fields, f: int) -> tuple[Any, Callable[[int], str]]:
-        """Return column `f` as an Arrow array, and a function that names a row's place in it."""
+        """Return column `f` of `fields` as an Arrow array, and a function that names its rows."""
         return fields.column(f), fields.places(f)
 
     def _parse_columns(self, out: ParsedRows, fields: Fields, plain: bool) -> None:
-        """Set features, labels and weights of `out`, from columns without the skipped rows.
+        """Set features, labels and weights of `out` from `fields`, without the skipped rows.
 
         Category codes are left out, as they depend on earlier rows. See `_parse_records` for
         `plain`.

@@ -20,9 +20,9 @@ from bigscreen.intake.readers.python import open_data
 from bigscreen.intake.readers.svmlight import SvmlightReader
 from bigscreen.intake.readers.table import TableReader
 
+# Options of `open_source` that sources with columns accept; tables; and tables with text columns.
 _COLUMNS = ("label", "weight")
 _TABLE = (*_COLUMNS, "drop", "columns", "dates", "hashed", "like", "missing")
-
 _FRAME = (*_TABLE, "categorical")
 
 # Name of a format, function that opens it, options that it accepts.

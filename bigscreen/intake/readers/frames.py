@@ -128,7 +128,7 @@ class FrameReader(ArrowReader):
         return (self._size * self._done // (self.n_rows or 1)), self._size
 
     def text_batches(self, names: list[str]) -> Iterator[Any]:
-        """See `ArrowReader.text_batches`."""
+        """Yield all rows of the named text columns as record batches, to detect types."""
         table = self._first.select(names)
         yield table.slice(0, TYPE_SAMPLE_ROWS).combine_chunks().to_batches()[0]
         yield from table.slice(TYPE_SAMPLE_ROWS).to_batches()
@@ -136,7 +136,13 @@ class FrameReader(ArrowReader):
             yield from self._to_arrow(part).select(names).to_batches()
 
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
-        """See `ArrowReader.batches`."""
+        """Yield record batches from row number `skip_rows` on, each with its first row number.
+
+        Raises
+        ------
+        InputError
+            If a partition has other columns, or there is not one label and weight for each row.
+        """
         step, first = max(PIECE_BYTES // (8 * len(self._names)), 1), 0
         for part in self._parts:
             table = self._to_arrow(part)
@@ -152,6 +158,9 @@ class FrameReader(ArrowReader):
                 raise InputError(f"{self._name} has {first} rows and {len(values)} {what}.")
 
     def separate_labels(self, first: int, rows: int) -> tuple[Any, Any]:
-        """See `ArrowReader.separate_labels`."""
+        """Return labels and weights given next to the frame, of `rows` rows from number `first` on.
+
+        Each is an array (rows,), or None if it was not given.
+        """
         y, weight = (None if v is None else v[first : first + rows] for v in self._separate)
         return y, None if weight is None else np.asarray(weight, np.float64)

@@ -82,7 +82,15 @@ class BlocksReader(Reader):
             first += X.shape[0] if issparse(X) else len(X)
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
-        """Yield the rows from number `skip_rows` on; see `Reader.blocks`. Nothing is parsed."""
+        """Yield the rows from number `skip_rows` on, in blocks.
+
+        `each` is not used, as nothing is parsed.
+
+        Raises
+        ------
+        InputError
+            If a block is not X, (X, y) or (X, y, weight) of matching shapes.
+        """
         for first, item in self.parts(skip_rows):
             parts = item if isinstance(item, tuple) else (item,)
             if not 1 <= len(parts) <= 3:

@@ -267,7 +267,10 @@ class SvmlightReader(Reader):
         return self._progress
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
-        """Yield the rows from number `skip_rows` on; see `Reader.blocks`.
+        """Yield the rows from number `skip_rows` on, in blocks.
+
+        `each` applies the parser to pieces of the file, in their order; it has the arguments of
+        `map`. A piece with an error is parsed again here, so that the error names the line.
 
         Raises
         ------
@@ -338,7 +341,7 @@ class SvmlightReader(Reader):
         )
 
     def _parse_values(self, out: LineArrays, entries: int, lines: RowLines) -> NDArray[np.float64]:
-        """Return the values of the first `entries` entries, float64 (entries,).
+        """Return the values of the first `entries` entries in `out`, float64 (entries,).
 
         Raises
         ------
@@ -362,7 +365,10 @@ class SvmlightReader(Reader):
         return values
 
     def _make_block(self, parsed: ParsedLines, first_row: int) -> Block:
-        """Return parsed rows as a block, as wide as the largest index so far."""
+        """Return parsed rows as a block, as wide as the largest index of all rows so far.
+
+        `first_row` is the number of its first row.
+        """
         self.min_index = min(self.min_index, parsed.lowest)
         self.max_index = max(self.max_index, parsed.highest)
         X = csr_array(parsed.arrays, shape=(len(parsed.lines), self.max_index + 1))

@@ -190,9 +190,11 @@ def _drop_blank_lines(
 
 
 def _find_quotes(text: bytes, layout: TextLayout) -> NDArray[np.int64] | None:
-    """Return the positions of all quotes if they alternately open and close fields, else None.
+    """Return the positions of all quotes in a text, int64, or None.
 
-    A doubled quote within a field counts as one that closes and one that opens.
+    None is returned unless the quotes alternately open and close fields. A doubled quote within a
+    field
+    counts as one that closes and one that opens.
     """
     buf, delimiter = np.frombuffer(text, np.uint8), ord(layout.delimiter)
     quotes = np.flatnonzero(buf == QUOTE)
@@ -261,7 +263,11 @@ _ARFF_FIELD = re.compile(
 
 
 def _to_csv(text: bytes, layout: TextLayout) -> bytes:
-    """Return lines as CSV in UTF-8, with quotes directly behind delimiters."""
+    """Return lines of the given layout as CSV in UTF-8, with quotes directly behind delimiters.
+
+    Carriage returns within a line become blanks, comments of ARFF are removed, and runs of blanks
+    become one if they separate fields.
+    """
     text = _as_utf8(text)
     if b"\r" in text and text.count(b"\r") != text.count(b"\r\n"):
         text = _LONE_RETURN.sub(b" ", text)
@@ -285,7 +291,7 @@ def _as_utf8(text: bytes) -> bytes:
 
 
 def _requote(match: re.Match[bytes]) -> bytes:
-    """Return a quoted ARFF field with the quotes of CSV."""
+    """Return a quoted ARFF field, matched by `_ARFF_FIELD`, with the quotes of CSV."""
     content = match[2] if match[2] is not None else match[3]
     content = re.sub(rb"\\(.)", rb"\1", content).replace(b'"', b'""')
     return b'%b"%b"' % (match[1], content)
@@ -330,7 +336,7 @@ class Fields:
         return Fields(self.path, self.layout, self.table.slice(rows), self.lines.after(rows))
 
     def column(self, f: int) -> Any:
-        """Return the fields of a column as one Arrow array."""
+        """Return the fields of column `f` (its position in the file) as one Arrow array."""
         column = self.table.column(str(f))
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
@@ -342,7 +348,7 @@ class Fields:
 def name_fields(path: Place, layout: TextLayout, lines: RowLines, f: int) -> Callable[[int], str]:
     """Return a function of i that names the field of the i-th row in column `f`, for errors.
 
-    `lines` holds the line number of each row of the file at `path`.
+    `lines` holds the line number of each row of the file at `path`, and `layout` the column names.
     """
     name = f" ({layout.names[f]!r})" if layout.names else ""
     return partial(_name_field, path, lines, f"column {f + 1}{name}")
