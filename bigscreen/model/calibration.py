@@ -66,6 +66,7 @@ class Calibration:
     strategy : {"rest", "one"}
         The model's strategy: whether its scores belong to labels or to pairs of labels.
     folds : int
+        Number of folds that the scores were cross-fitted with.
     curves : list of Curve
         A curve per score: the probability of the score's label (of a pair, of two labels: the
         second label) given that the row has one of the labels that the score separates.
@@ -109,7 +110,7 @@ class Calibration:
 
     @property
     def machines(self) -> int:
-        """Number of machines whose scores are calibrated."""
+        """Number of machines whose scores are calibrated: one per fold, or 1 in older models."""
         return len(self.margins)
 
     @classmethod
@@ -187,7 +188,7 @@ class Calibration:
         return out
 
     def _machine_probabilities(self, scores: FloatArray) -> FloatArray:
-        """Compute probabilities of labels from the scores (rows, k) of one fold's machine."""
+        """Compute probabilities (rows, labels) from the scores (rows, k) of one fold's machine."""
         parts = [curve(column) for curve, column in zip(self.curves, scores.T, strict=True)]
         found = np.stack(parts, axis=1)
         k = len(self.priors)
@@ -226,6 +227,7 @@ class Calibration:
     def to_published(self, score: float) -> float:
         """Map a score by a fold's machine to the published machine's score at the same quantile.
 
+        The published machine is the one fitted to all rows.
         Quantiles are those of the rows on which both machines were fitted. This matters if a
         machine's scores collapse to nearly one value: the two machines' scores can then differ by
         more than the scores of one machine do.
@@ -285,7 +287,11 @@ class Calibration:
         return float(at[int(np.argmax(worth))])
 
     def to_arrays(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Convert to a JSON-able record and arrays, from which `from_arrays` restores it."""
+        """Convert to a JSON-able record and named arrays, for `from_arrays`.
+
+        The record has strategy, folds, priors and rows; even (a value per curve); knots (number of
+        knots per curve); kept (number of margins per machine and label).
+        """
         record = {
             "strategy": self.strategy,
             "folds": self.folds,
@@ -306,7 +312,7 @@ class Calibration:
 
     @classmethod
     def from_arrays(cls, record: Mapping[str, Any], array: Callable[[str], NDArray[Any]]) -> Self:
-        """Restore a calibration from the record and arrays of `to_arrays`."""
+        """Restore a calibration from the record of `to_arrays`; ``array`` reads one by name."""
         ends, kept = np.cumsum(record["knots"])[:-1], np.atleast_2d(record["kept"])
         width = kept.shape[1]
         margins = np.split(array("calibration_margins"), np.cumsum(kept)[:-1])
@@ -356,7 +362,10 @@ class Curve:
         return self.clip_to_side(found, scores)
 
     def clip_to_side(self, found: FloatArray, scores: FloatArray) -> FloatArray:
-        """Clip probabilities, (rows,), above `even` for positive scores, else to at most `even`."""
+        """Clip probabilities ``found``, (rows,), to the side of `even` that the scores mean.
+
+        The result is above `even` for a positive score, else at most `even`.
+        """
         if self.even is None:
             return found
         above = np.maximum(found, np.nextafter(self.even, 1.0))
@@ -373,7 +382,16 @@ class Curve:
     ) -> Self:
         """Fit a curve to rows: a sigmoid for few rows, isotonic regression for many.
 
-        ``min_isotonic_rows``: rows that the rarer class must have for isotonic regression.
+        Parameters
+        ----------
+        scores : float64 (rows,)
+        positive : bool (rows,)
+            Whether the row has the label whose probability the curve gives.
+        weights : float64 (rows,)
+        even : float or None
+            As in `Curve`.
+        min_isotonic_rows : int
+            With fewer rows of the rarer class than this a sigmoid is fitted.
         """
         scores = np.asarray(scores, np.float64)
         rarer = min(np.count_nonzero(positive), np.count_nonzero(~positive))
@@ -420,12 +438,15 @@ def label_margins(values: FloatArray) -> FloatArray:
 
 
 def _decision_values(scores: FloatArray, labels: int, strategy: str) -> FloatArray:
-    """Convert scores (rows, k) to a value per label, (rows, labels); (rows, 1) for two labels."""
+    """Convert scores (rows, k) to a value per label, (rows, labels); (rows, 1) for two labels.
+
+    ``labels`` is their number; the label with the largest value is predicted.
+    """
     return vote_values(scores, labels) if strategy == "one" and labels > 2 else scores
 
 
 def _thin(values: FloatArray, weights: FloatArray, most: int) -> FloatArray:
-    """Sort values and keep at most `most`, at evenly spaced quantiles of the weight.
+    """Sort values (rows,) and keep at most `most`, at evenly spaced quantiles of the weight.
 
     Few values of equal weight are all kept. Thinning makes label sets slightly larger, because a
     kept value is a little lower than the rows it represents.
@@ -443,7 +464,10 @@ def _thin(values: FloatArray, weights: FloatArray, most: int) -> FloatArray:
 
 
 def _parse_rule(rule: str) -> tuple[str, list[float]]:
-    """Parse a rule for a threshold into its name and numbers."""
+    """Parse a rule for a threshold, such as "cost:1:10", into its name and numbers.
+
+    InputError unless it has the syntax of `RULES`.
+    """
     name, *texts = str(rule).split(":")
     try:
         numbers = [float(text) for text in texts]
@@ -496,14 +520,16 @@ def fit_sigmoid(
 ) -> tuple[float, float]:
     """Fit A and B of ``1 / (1 + exp(A score + B))`` by maximum likelihood (Platt scaling).
 
+    ``positive``, (rows,), marks the rows of the positive class; ``weights`` of None are ones.
     Targets are smoothed by a prior for either class (Lin et al. 2007; maths.md 5.7). The method is
-    Newton's with a line search that halves steps.
+    Newton's with a line search that halves steps. Returns (A, B).
     """
     own = np.ones(len(scores)) if weights is None else weights
     ones, zeros = float(np.sum(own[positive])), float(np.sum(own[~positive]))
     target = np.where(positive, (ones + 1.0) / (ones + 2.0), 1.0 / (zeros + 2.0))
 
     def loss(at: FloatArray) -> float:
+        """Return the weighted cross-entropy at (A, B)."""
         z = at[0] * scores + at[1]
         return float(np.sum(own * (np.logaddexp(0.0, z) - (1.0 - target) * z)))
 

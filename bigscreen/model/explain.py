@@ -84,6 +84,7 @@ def explain_score(model: Model, data: Rows, row: int) -> dict[str, Any]:
 
 
 def _find_row(data: Rows, row: int) -> int:
+    """Return the position in ``data`` of the row with source number `row`; InputError if none."""
     for start, stop in map(data.chunk, range(data.n_chunks)):
         found = np.flatnonzero(data.row_ids(start, stop) == row)
         if len(found):
@@ -92,7 +93,11 @@ def _find_row(data: Rows, row: int) -> int:
 
 
 def _answer_coefficients(model: Model, code: int) -> tuple[FloatArray, float]:
-    """Return coefficients and offset of the score that decided for the label `code`."""
+    """Return the coefficients and the offset of the score that decided for the label `code`.
+
+    A coefficient per landmark, or per feature of a linear machine. One against one, the score is
+    the sum over the label's pairs, signed towards the label.
+    """
     if len(model.coef) == 1:
         return model.coef[0], float(model.intercept[0])
     if model.strategy == "rest":

@@ -20,6 +20,7 @@ from bigscreen.files.remote import Place, RemotePath, as_path
 from bigscreen.files.sealed import CHECKSUM, check_seal, seal
 
 FORMAT = "bigscreen model"
+"""Value of the record's field "format" in a model's file."""
 SCHEMA = 5
 """Version of the model file.
 
@@ -30,6 +31,7 @@ ABOUT_FILE = ("format", "schema", "crc32", CHECKSUM)
 """Fields of a file's record that describe the file, not its content."""
 
 _RECORD = "model.json"
+"""Part of the zip file with everything but the arrays, as JSON."""
 
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -47,6 +49,7 @@ _DAMAGE = (
 """Every error that reading a damaged file may raise."""
 
 _CSR_PARTS = ("data", "indices", "indptr")
+"""Arrays of a csr_array, which are stored one by one."""
 
 
 class Kind(NamedTuple):
@@ -83,7 +86,10 @@ def write_file(
     arrays: dict[str, np.ndarray],
     kind: Kind = MODEL,
 ) -> None:
-    """Write a record and its arrays to one file, atomically."""
+    """Write a JSON-able record and named arrays to one file, atomically.
+
+    ``kind`` adds the file's format and schema to the record.
+    """
     known = {"format": kind.format, "schema": kind.schema, **record}
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as bundle:
         crc32 = {}
@@ -186,7 +192,11 @@ def is_path(path: str | os.PathLike[str]) -> bool:
 
 
 def pack_rows(name: str, rows: Features) -> tuple[str, dict[str, np.ndarray]]:
-    """Convert rows to named arrays of a file; return the storage, "dense" or "csr", and arrays."""
+    """Convert rows to named arrays of a file.
+
+    Returns the storage, "dense" or "csr", and the arrays: ``name``, or ``name`` with the suffixes
+    _data, _indices and _indptr.
+    """
     if issparse(rows):
         return "csr", {f"{name}_{part}": getattr(rows, part) for part in _CSR_PARTS}
     dtype = np.float64 if rows.dtype == np.float64 else np.float32
@@ -196,7 +206,11 @@ def pack_rows(name: str, rows: Features) -> tuple[str, dict[str, np.ndarray]]:
 def unpack_rows(
     name: str, kind: str, n_features: int, array: Callable[[str], np.ndarray]
 ) -> Features:
-    """Restore the rows that `pack_rows` converted to arrays."""
+    """Restore the rows that `pack_rows` converted to arrays.
+
+    ``kind`` is the storage, "dense" or "csr"; ``array`` reads an array by its name. ValueError if
+    indices are out of range.
+    """
     if kind != "csr":
         return array(name)
     data, indices, indptr = (array(f"{name}_{part}") for part in _CSR_PARTS)
@@ -217,10 +231,16 @@ def _reporting_damage(name: str) -> Iterator[None]:
 
 
 def _record(bundle: zipfile.ZipFile) -> Any:
+    """Read and parse the record, ``model.json``, of an open file."""
     return parse_json(bundle.read(_part_info(bundle, _RECORD)))
 
 
 def _array(bundle: zipfile.ZipFile, name: str, crc32: dict[str, int] | None) -> np.ndarray:
+    """Read the array ``name`` of an open file.
+
+    ``crc32``: the arrays' checksums from the record, None in older files. ValueError if the array
+    is damaged or another one than the record was written with.
+    """
     info = _part_info(bundle, f"arrays/{name}.npy")
     if crc32 is not None and info.CRC != crc32[name]:
         raise ValueError(f"{info.filename} is not the one that was written")
@@ -246,6 +266,7 @@ def _part_info(bundle: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
 
 
 def _zip_entry(name: str) -> zipfile.ZipInfo:
+    """Return the zip entry for a new part with this file name."""
     # A fixed date makes files of equal models equal.
     return zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
 

@@ -37,12 +37,16 @@ class Machine(Protocol):
 
 @dataclass(eq=False)
 class FoldMachines:
-    """Score functions of the folds' machines, with the kernel of the published machine.
+    """Score functions of the folds' machines, each fitted without one fold of the rows.
+
+    They have the kernel of the published machine, which was fitted to all rows.
 
     Attributes
     ----------
     coef : float64 (machines, k, m) or (machines, k, d)
+        Coefficients of the landmarks or, of linear machines, of the features.
     intercept : float64 (machines, k)
+        Offsets of the k score functions of each machine.
     landmarks : (m, d) ndarray or csr_array, or None
         The rows that the coefficients belong to; None: the published machine's landmarks, or of
         a linear machine the features.
@@ -107,7 +111,10 @@ class FoldMachines:
         return replace(self, landmarks=pad_columns(self.landmarks, width))
 
     def to_arrays(self) -> tuple[str, dict[str, NDArray[Any]]]:
-        """Convert to the storage of the landmarks ("shared" with the model's, ...) and arrays."""
+        """Convert to the storage of the landmarks and named arrays.
+
+        The storage is "dense" or "csr", or "shared": the landmarks are those of the model.
+        """
         arrays: dict[str, NDArray[Any]] = {"fold_coef": self.coef, "fold_intercept": self.intercept}
         kind = "shared"
         if self.landmarks is not None:
@@ -121,7 +128,11 @@ class FoldMachines:
     def from_arrays(
         cls, kind: str, width: int, supported: bool, array: Callable[[str], NDArray[Any]]
     ) -> FoldMachines:
-        """Restore the machines from `to_arrays`; ``supported``: ``fold_support`` is stored."""
+        """Restore the machines from the arrays of `to_arrays`, which ``array`` reads by name.
+
+        ``kind``: storage of the landmarks; ``width``: their number of features; ``supported``:
+        whether ``fold_support`` is stored.
+        """
         rows = None if kind == "shared" else unpack_rows("fold_landmarks", kind, width, array)
         support = array("fold_support") if supported else None
         return cls(array("fold_coef"), array("fold_intercept"), rows, support)

@@ -24,6 +24,7 @@ class Gate:
     Attributes
     ----------
     landmarks : (g, d) float32 ndarray or csr_array
+        The rows z_j.
     coef : (g, parts) float64 ndarray
         The weights of the landmarks in the centres.
     offset : (parts,) float64 ndarray
@@ -53,21 +54,26 @@ class Gate:
 
     @property
     def n_parts(self) -> int:
+        """Number of parts."""
         return len(self.offset)
 
     @cached_property
     def side(self) -> Operand:
+        """The landmarks as an operand of kernel products."""
         return Operand(self.landmarks, self.ids)
 
     def nearest(self, kernel: Kernel, rows: Features) -> NDArray[np.int64]:
-        """Return the part of every row, (rows,) int64."""
+        """Return the number of every row's part, (rows,) int64: that of its nearest centre."""
         distance: FloatArray = self.offset - 2.0 * kernel.dots(rows, self.side, self.coef)
         parts: NDArray[np.int64] = np.argmin(distance, axis=1).astype(np.int64)
         return parts
 
 
 def row_numbers(given: NDArray[Any], size: int, what: str) -> NDArray[np.int64]:
-    """Convert row numbers to int64 (size,); ValueError unless they are nonnegative integers."""
+    """Convert row numbers to int64 (size,); ValueError unless they are nonnegative integers.
+
+    ``what`` names the numbers in the message.
+    """
     given = np.asarray(given)
     if given.shape != (size,) or not np.issubdtype(given.dtype, np.integer):
         raise ValueError(f"{what} must be {size} whole numbers")

@@ -16,7 +16,11 @@ OUT, BOUND, OPEN = STATUS = ("out", "bound", "open")
 """Proved status of a row: "out" (alpha* = 0), "bound" (alpha* at its nonzero bound), "open"."""
 
 DUAL_ARRAYS = tuple(f"ledger_dual_{part}" for part in ("coef", "numbers", "sizes", "rows", "alpha"))
-"""Names of a file's arrays that hold the dual points."""
+"""Names of a file's arrays that hold the dual points of all ledgers.
+
+coef (ledgers, m), numbers (ledgers, 2: offset and apart), sizes (listed rows per ledger), and the
+listed rows' positions and alpha, concatenated.
+"""
 
 LEDGER_ARRAYS = (
     *("ledger_margins", "ledger_radius", "ledger_sizes", "ledger_steps"),
@@ -27,6 +31,7 @@ LEDGER_ARRAYS = (
 ``ledger_steps`` holds the differences of row numbers; it is absent if rows are 0, 1, 2, ..."""
 
 Margins = NDArray[np.float16]
+"""Margins of a ledger's rows, float16 (rows,); see `Ledger`."""
 
 MAX_MARGIN = float(np.finfo(np.float16).max)
 """Larger margins are stored as this one, the largest float16."""
@@ -34,7 +39,9 @@ MAX_MARGIN = float(np.finfo(np.float16).max)
 
 @dataclass(frozen=True, eq=False)
 class DualPoint:
-    """The dual point alpha of a C-SVC certificate, stored relative to the ledger's margins.
+    """The dual point (all dual variables alpha) of a C-SVC certificate, relative to the margins.
+
+    It is stored relative to the margins of its `Ledger`.
 
     A row whose ledger margin has a minus sign has ``alpha = hi``, its upper bound, and every other
     row has ``alpha = 0``, except the rows listed in ``places``.
@@ -44,8 +51,10 @@ class DualPoint:
     coef : float64 (m,)
         Coefficients of w(alpha): a row with features c has the score ``c . coef + offset``.
     offset : float
+        Offset of w(alpha).
     apart : float
-        ``||w - w(alpha)||``, including the coefficients of the constant feature.
+        ``||w - w(alpha)||``, including the coefficients of the constant feature; w is the certified
+        primal point.
     places : int64 (k,)
         Ledger positions of the rows whose alpha is listed, ascending.
     alpha : float64 (k,)
@@ -95,6 +104,7 @@ class Ledger:
         rows: NDArray[np.int64] | None = None,
         dual: DualPoint | None = None,
     ) -> None:
+        """Keep the fields; margins given as a function are computed at their first use."""
         self._margins, self.radius, self.rows, self.dual = margins, radius, rows, dual
 
     @property
@@ -167,7 +177,7 @@ class Ledger:
         return Ledger(margins if callable(self._margins) else margins(), self.radius)
 
     def among(self, keep: NDArray[np.bool_]) -> Ledger:
-        """Return the ledger of the rows in the mask ``keep``."""
+        """Return the ledger of the rows marked in ``keep``, bool (rows,)."""
         rows = None if self.rows is None else self.rows[keep]
         dual = self.dual
         if dual is not None:
@@ -191,7 +201,7 @@ class Ledger:
 
 
 def round_margins(ratio: FloatArray, used: NDArray[np.bool_]) -> Margins:
-    """Encode ratios (rows,), of distance to the hinge point and radius, as signed float16 margins.
+    """Encode each row's distance to its hinge point, in radii, as a signed float16 margin.
 
     Margins are rounded towards 0. ``used`` marks the rows on the side where alpha is not 0; their
     margins are negative.
@@ -205,12 +215,16 @@ def round_margins(ratio: FloatArray, used: NDArray[np.bool_]) -> Margins:
 
 
 def _take_margins(margins: Callable[[], Margins], places: NDArray[np.int64]) -> Margins:
+    """Compute margins and return those at ``places``; a `partial` of it defers the computation."""
     found: Margins = margins()[places]
     return found
 
 
 def _fold_margins(variables: Ledger, sides: int) -> Margins:
-    """Compute margins of rows (rows,) from margins of their variables (sides * rows,)."""
+    """Compute margins of rows, (rows,), from the ledger of their dual variables (sides * rows).
+
+    See `Ledger.fold_sides`.
+    """
     each = variables.margins.reshape(sides, -1)
     used = np.count_nonzero(np.signbit(each), axis=0)
     least: Margins = np.min(np.abs(each), axis=0)
@@ -220,7 +234,10 @@ def _fold_margins(variables: Ledger, sides: int) -> Margins:
 
 
 def to_arrays(ledgers: Sequence[Ledger]) -> dict[str, NDArray[Any]]:
-    """Convert the ledgers of a model's problems to the arrays of a file."""
+    """Convert a model's ledgers, one per score function, to the arrays of a file, by name.
+
+    Dual points are left out unless every ledger has one.
+    """
     arrays: dict[str, NDArray[Any]] = {
         "ledger_margins": np.concatenate([ledger.margins for ledger in ledgers]),
         "ledger_radius": np.array([ledger.radius for ledger in ledgers]),
@@ -266,7 +283,11 @@ def from_arrays(arrays: dict[str, NDArray[Any]]) -> list[Ledger]:
 
 
 def _duals(arrays: dict[str, NDArray[Any]], rows: NDArray[np.int64]) -> Sequence[DualPoint | None]:
-    """Restore the dual points of ledgers with ``rows`` rows each; None if the file has none."""
+    """Restore a dual point for each ledger, None for each if the file has none.
+
+    ``rows``, (ledgers,), is the number of rows of each ledger. ValueError if the arrays are
+    inconsistent.
+    """
     if DUAL_ARRAYS[0] not in arrays:
         return [None] * len(rows)
     coef, numbers, sizes, places, alpha = (arrays[name] for name in DUAL_ARRAYS)
@@ -285,7 +306,10 @@ def _duals(arrays: dict[str, NDArray[Any]], rows: NDArray[np.int64]) -> Sequence
 
 
 def summarise_ledgers(ledgers: Sequence[Ledger], labels: Sequence[Any]) -> dict[str, Any]:
-    """Summarise ledgers: number of rows with each status, per score and in total; JSON-able."""
+    """Summarise ledgers: number of rows with each status, per score and in total; JSON-able.
+
+    ``labels`` has a name for each ledger's score function.
+    """
     scores = [
         {"label": label, "rows": len(ledger), **ledger.counts, "radius": ledger.radius}
         for label, ledger in zip(labels, ledgers, strict=True)

@@ -38,6 +38,7 @@ OPTIONAL = {"support", "gate_ids", "fold_support", *LEDGER_ARRAYS}
 """Names of the arrays that a model file may lack."""
 
 KINDS = ("classifier", "regressor", "one-class")
+"""Values of `Model.kind`."""
 
 _LABELS = {"regressor": [], "one-class": [-1, 1]}
 """Labels of a regressor, which has none, and of a one-class machine: outlier, inlier."""
@@ -206,12 +207,12 @@ class Model:
 
     @property
     def _needs_float64(self) -> bool:
-        """Whether float32 kernel entries are too inaccurate for the model's coefficients."""
+        """Whether scores need float64 kernel entries, because the fit on landmarks did."""
         return (self.provenance.get("nystrom") or {}).get("entries") == "float64"
 
     @cached_property
     def _fold_scorer(self) -> Scorer:
-        """The scorer of all folds' machines, of a model with a kernel."""
+        """The scorer of all folds' machines at once, (rows, machines * k), of a kernel model."""
         folds, support = self.fold_machines, self.support
         assert folds is not None and self.landmarks is not None
         rows = self.landmarks
@@ -313,8 +314,9 @@ class Model:
         return model._evidence(rows)
 
     def _matching(self, X: Any, prepared: bool) -> tuple[Self, Features]:
-        """Return the features of rows that are not a dataset, and the model that scores them.
+        """Return the model that scores rows X, which are not a dataset, and their features.
 
+        ``prepared``: X has features already, not source columns.
         The model is widened if sparse rows have more columns than the training svmlight rows.
         """
         model = self
@@ -335,6 +337,7 @@ class Model:
         return model, csr_array(X) if issparse(X) else X
 
     def _evidence(self, X: Features) -> Evidence:
+        """Compute scores of features X (rows, n_features), by the model and its folds' machines."""
         scores, folds = self._scores(X), self.fold_machines
         held = scores
         if folds is not None and self.landmarks is None:
@@ -345,6 +348,10 @@ class Model:
         return Evidence(scores, held.reshape(len(scores), -1, scores.shape[1]), row_draws(X))
 
     def _scores(self, X: Features) -> FloatArray:
+        """Compute the scores, float64 (rows, k), of features X (rows, n_features).
+
+        InputError if X has another number of features than the model.
+        """
         if X.shape[1] != self.n_features:
             raise InputError(
                 f"the rows have {X.shape[1]} features and the model was fitted on "
@@ -549,6 +556,8 @@ class Model:
 def match_store(model: Model, dataset: Rows, name: str) -> Model:
     """Return the model that scores a store: itself, or widened for a wider svmlight store.
 
+    ``name`` is the model's name in error messages.
+
     Like LIBSVM, the widened model treats a column that it does not have as 0 in every support
     vector.
 
@@ -593,7 +602,7 @@ def check_match(model: Model, dataset: Rows, name: str) -> None:
 
 
 def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[str, Any]:
-    """Return the arguments of `Model` from a file's record and arrays."""
+    """Return the keyword arguments of `Model` from a file's record; ``array`` reads by name."""
     width, optional = int(record["n_features"]), record.get("optional", [])
     kind, gate = record["landmarks"], record.get("gate")
     model = {

@@ -21,7 +21,11 @@ def infer_classes(model: Model) -> NDArray[np.int64]:
 
 
 def to_libsvm_layout(coef: FloatArray, code: NDArray[np.int64], classes: int) -> FloatArray:
-    """Convert coefficients (pairs, n_SV) to LIBSVM's layout (classes - 1, n_SV)."""
+    """Convert coefficients (pairs, n_SV) to LIBSVM's layout (classes - 1, n_SV).
+
+    ``code``, (n_SV,), is the class of each support row. Signs change: a positive score means a
+    pair's first class in LIBSVM. Two classes have one pair, which is returned unchanged.
+    """
     if classes == 2:
         return coef
     out = np.zeros((classes - 1, coef.shape[1]))

@@ -20,7 +20,7 @@ class Scorer:
     ----------
     kernel : Kernel
     side : Operand
-        The landmarks.
+        The m landmarks.
     coef : float64 (k, m)
     intercept : float64 (k,)
     move : Move or None
@@ -38,6 +38,7 @@ class Scorer:
         move: Move | None = None,
         single: bool = True,
     ) -> None:
+        """Choose the type of kernel entries, and weigh each landmark's rounding errors."""
         self.kernel, self.side, self.intercept, self.move = kernel, side, intercept, move
         self.coef = np.ascontiguousarray(coef.T)
         self.size = float(np.max(np.sum(np.abs(coef), axis=1)))
@@ -83,6 +84,7 @@ class Scorer:
         return scores
 
     def _dots(self, X: Features, columns: FloatArray, entries: type) -> FloatArray:
+        """Return kernel entries with the landmarks times ``columns`` (m, c): float64 (rows, c)."""
         return self.kernel.dots(X, self.side, columns, entries)
 
 
@@ -96,7 +98,9 @@ def make_scorer(
 ) -> Scorer:
     """Make a scorer, with landmarks and rows shifted so that float32 entries are accurate.
 
-    ``fine``: always use float64 entries.
+    ``landmarks`` (m, d), ``coef`` (k, m) and ``intercept`` (k,) as in `Scorer`; ``support``, (m,),
+    are the landmarks' row numbers of an exact machine, else None. ``fine``: always use float64
+    entries.
     """
     longest = float(sqnorms(landmarks).max(initial=0.0))
     move = choose_move(kernel, landmarks, longest, False)

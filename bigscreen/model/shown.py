@@ -20,7 +20,7 @@ def certificate_html(
     machine : mapping
         Names and values of the properties to show.
     provenance : mapping
-        The model's provenance, perhaps empty.
+        The model's provenance: its certificates, parameters and number of rows; perhaps empty.
     scorers : int
         Number of score functions, each with a certificate.
     """
@@ -39,7 +39,10 @@ def certificate_html(
 
 
 def _verdict(provenance: Mapping[str, Any], scorers: int) -> tuple[str, bool]:
-    """Return a sentence on what is proved, and whether the requested tolerance is met."""
+    """Return a sentence on what is proved, and whether the requested tolerance is met.
+
+    ``scorers`` is the number of score functions, each with a certificate.
+    """
     found, rows = provenance.get("certificates"), provenance.get("rows")
     if not found:
         return f"Nothing is proved: {provenance.get('no_certificate') or 'it has no fit'}.", False

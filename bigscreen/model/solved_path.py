@@ -71,7 +71,7 @@ class SolvedPath:
 
     @property
     def walks(self) -> list[dict[str, Any]]:
-        """The records of all solved points, followed by the records of all folds' points."""
+        """The records of all solved points, followed by those of the cross-validation's folds."""
         folds = self.record["folds"] or []
         return [*self.points, *(part for fold in folds for parts in fold for part in parts)]
 
@@ -158,15 +158,18 @@ class SolvedPath:
 
     @cached_property
     def _landmarks(self) -> Any:
+        """The landmarks of all points, (m, d); None for linear machines."""
         kind, width = self.record["landmarks"], int(self.record["n_features"])
         return None if kind == "none" else unpack_rows("landmarks", kind, width, self.array)
 
     @cached_property
     def _support(self) -> np.ndarray | None:
+        """Row numbers of the landmarks in the training data, if machines are exact; else None."""
         return self.array("support") if self.record["exact"] else None
 
     @cached_property
     def _intercepts(self) -> np.ndarray:
+        """Offsets, float64 (points, machines)."""
         return self.array("intercept")
 
     def _provenance(self, k: int) -> dict[str, Any]:
@@ -232,6 +235,11 @@ class SolvedPath:
 
 
 def _screening_record(name: Any, part: dict[str, Any]) -> dict[str, Any]:
+    """Convert a solved point's record to the record of screening that a single fit's model has.
+
+    ``name`` is the machine's label. fixed_at_hi counts the rows whose dual variable screening fixed
+    at its upper bound, fixed_at_lo those fixed at the lower bound or at zero.
+    """
     counts = part["screened"].get("all", {"lo": 0, "hi": 0, "zero": 0})
     rules = [rule for rule in part["screened"] if rule != "all"]
     return {
