@@ -57,6 +57,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     _problem = "c-svc"
     """Value of ``TrainOptions.problem``."""
     _intercepts: Mapping[Any, str] = INTERCEPTS
+    """Values of ``fit_intercept`` and the corresponding values of ``TrainOptions.intercept``."""
     _dask_fraction = 0.4
     """Gather a Dask array in memory if it takes at most this fraction; else store it on disk."""
 
@@ -134,6 +135,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return {**state, "scheduler": address_of(scheduler)[0]}
 
     def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: X may be sparse."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
@@ -142,7 +144,10 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     def _rows(
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
     ) -> tuple[Rows, NDArray[np.int64] | None]:
-        """Return the rows to fit, and the numbers in X of the rows with weight; None for all."""
+        """Return the rows to fit, and the numbers in X of the rows with weight; None for all.
+
+        ``owned`` deletes temporary folders after the fit.
+        """
         if is_store(X):
             self._refuse_outcomes(y, sample_weight)
             data = open_store(X)
@@ -155,11 +160,17 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return given.rows(most, partial(self._folder, owned)), numbers
 
     def _check_input(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
-        """Check rows that are not in a store; ``square``: X is a matrix of kernel entries."""
+        """Check rows that are not in a store; subclasses implement it.
+
+        ``square``: X is a matrix of kernel entries, (rows, rows).
+        """
         raise NotImplementedError
 
     def _checked(self, X: Any, y: Any, **how: Any) -> tuple[Any, Any]:
-        """Validate X and y as scikit-learn does; a Dask array's blocks are checked when read."""
+        """Validate X and y as scikit-learn's `validate_data`, which gets the keywords ``how``.
+
+        A Dask array's blocks are checked when they are read.
+        """
         if is_chunked(X):
             self.n_features_in_ = int(X.shape[1])
             return X, column_or_1d(np.asarray(y), warn=True)
@@ -172,14 +183,18 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             raise InputError("a data set brings its own labels and weights; leave out the others")
 
     def _folder(self, owned: ExitStack) -> Path:
-        """Create a folder for what does not fit in memory; it is deleted after the fit."""
+        """Create a folder for what does not fit in memory; ``owned`` deletes it after the fit."""
         return owned.enter_context(scratch("fit", self.work))
 
     def _memory(self) -> float:
+        """Return the bytes that a fit may use: ``memory``, or what is available to the process."""
         return self.memory or usable_memory()
 
     def _store_score(self, X: Any, y: Any, sample_weight: Any, measure: str) -> float:
-        """Evaluate the predictions for a data set by a measure of `evaluate`."""
+        """Evaluate the predictions for the data set X by a measure of `evaluate`.
+
+        InputError if y or weights are given: a data set has its own.
+        """
         check_is_fitted(self)
         self._refuse_outcomes(y, sample_weight)
         data = self._open_matching(X)
@@ -187,6 +202,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             return float(evaluate(self.model_, data, each)[measure])
 
     def _open_matching(self, X: Any) -> Rows:
+        """Open the data set X; InputError if its features do not match the fitted model's."""
         data = open_store(X)
         check_match(self.model_, data, "the model")
         return data
@@ -194,6 +210,10 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     # -- work ------------------------------------------------------------------------------------
     @contextmanager
     def _fleet(self, entries: int) -> Iterator[Any]:
+        """Yield the workers of a fit: a Dask cluster if ``scheduler`` is given, else threads.
+
+        ``entries``: rows times columns of the work; little work gets one thread.
+        """
         if self.scheduler is not None:
             from bigscreen.fleet.connecting import connect
 
@@ -206,6 +226,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             yield threads
 
     def _threads(self) -> int | None:
+        """Return the number of threads that ``n_jobs`` requests; None: one for each processor."""
         jobs = self.n_jobs
         if jobs is None or (isinstance(jobs, (int, np.integer)) and jobs == -1):
             return None
@@ -215,7 +236,10 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
     @contextmanager
     def _each(self, rows: int) -> Iterator[Any]:
-        """Yield the map function for scoring blocks: on threads if there is enough work."""
+        """Yield a function like `map` that scores blocks, on threads if there is enough work.
+
+        ``rows``: number of rows to score.
+        """
         if rows * self.model_.coef.shape[1] <= MAX_SERIAL_ENTRIES:
             yield map
             return
@@ -223,6 +247,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             yield threads.each
 
     def _scores(self, X: Any) -> NDArray[np.float64]:
+        """Compute scores, float64 (rows, k), of X; for a data set in the order of its source."""
         check_is_fitted(self)
         if is_store(X):
             data = self._open_matching(X)
@@ -232,7 +257,10 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return np.concatenate(self._map_blocks(_score, X))
 
     def _evidence(self, X: Any) -> Evidence:
-        """Compute the scores from which probabilities and label sets follow; X as `_scores`."""
+        """Compute the scores from which probabilities and label sets of the rows of X follow.
+
+        Rows of a data set are in the order of its source.
+        """
         check_is_fitted(self)
         if is_store(X):
             data = self._open_matching(X)
@@ -242,7 +270,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return Evidence.joined(self._map_blocks(_evidence, X))
 
     def _map_blocks(self, function: Callable[[Model, Any], Any], X: Any) -> list[Any]:
-        """Apply a function of the model to every block of rows that are not in a store."""
+        """Return ``function(model, block)`` of every block of the rows X, which are no data set."""
         if not is_chunked(X):
             X = validate_data(self, X, accept_sparse="csr", reset=False)
         elif X.shape[1] != self.n_features_in_:
@@ -255,9 +283,11 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
     # -- parameters ------------------------------------------------------------------------------
     def _options(self) -> TrainOptions:
+        """Convert the estimator's parameters to training options; subclasses implement it."""
         raise NotImplementedError
 
     def _shared_options(self, **own: Any) -> TrainOptions:
+        """Make training options of the parameters of all estimators, and of the fields ``own``."""
         return TrainOptions(
             problem=self._problem,
             seed=self._seed(),
@@ -273,6 +303,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         )
 
     def _seed(self) -> int:
+        """Return the seed of the fit; drawn from ``random_state`` if it is no integer."""
         seed = self.random_state
         if not isinstance(seed, (int, np.integer)):
             seed = check_random_state(seed).randint(2**31 - 1)
@@ -316,7 +347,10 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
 
 def intercept_option(given: Any, words: Mapping[Any, str]) -> str:
-    """Convert ``fit_intercept``, a key of `words`, to the value of ``TrainOptions.intercept``."""
+    """Convert ``fit_intercept``, a key of `words`, to the value of ``TrainOptions.intercept``.
+
+    InputError if it is no key.
+    """
     if not (isinstance(given, Hashable) and given in words):
         raise InputError(f"fit_intercept must be {', '.join(map(repr, words))}, got {given!r}")
     return words[given]
@@ -459,12 +493,14 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
     def _rows(
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
     ) -> tuple[Rows, NDArray[np.int64] | None]:
+        """Return the rows to fit and their numbers in X, as `Machine._rows`; set ``classes_``."""
         data, numbers = super()._rows(X, y, sample_weight, owned)
         if is_store(X):
             self.classes_ = np.array(data.labels)
         return data, numbers
 
     def _check_input(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
+        """Check X and labels that are not in a store, and set ``classes_``; see `Machine`."""
         X, y = self._checked(X, y)
         check_classification_targets(y)
         given = Labelled.of(X, y, sample_weight, square)
@@ -502,11 +538,13 @@ class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn 
         return self._scores(X)[:, 0]
 
     def _check_input(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
+        """Check X and targets that are not in a store; see `Machine._check_input`."""
         X, y = self._checked(X, y, y_numeric=True)
         return Targets.of(X, column_or_1d(y, warn=True), sample_weight, square)
 
 
 def _require_outcome(y: Any) -> NDArray[Any]:
+    """Return y as an array; InputError if it is None."""
     if y is None:
         raise InputError("score compares predictions with y; give y, or a data set that has it")
     return np.asarray(y)

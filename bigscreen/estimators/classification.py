@@ -68,6 +68,7 @@ class _Voting(Probable, Classifier, KernelMachine):
         return labels
 
     def _own_options(self) -> dict[str, Any]:
+        """Check the parameters of one-against-one machines; return their training options."""
         if self.decision_function_shape not in ("ovr", "ovo"):
             raise InputError(
                 f"decision_function_shape must be ovr or ovo, got {self.decision_function_shape!r}"
@@ -78,16 +79,19 @@ class _Voting(Probable, Classifier, KernelMachine):
         return {"strategy": "one"}
 
     def _to_sklearn_sign(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Convert values, one per score, to scikit-learn's signs, opposite beyond two classes."""
         # A positive score means a pair's second class here, and its first class in scikit-learn.
         return values if len(self.classes_) == 2 else -values
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        """Set the fitted attributes; ``n_iter_`` has the iterations of each pair of classes."""
         super()._publish(model, numbers)
         made = Counter(event["class"] for event in self.history_)
         names = [part["label"] for part in self.certificate_ or [{"label": None}] * len(model.coef)]
         self.n_iter_ = np.array([made[name] for name in names], np.int32)
 
     def _publish_support(self, model: Model) -> None:
+        """Set ``support_`` and related attributes, support rows grouped by class as in LIBSVM."""
         assert model.support is not None
         code = infer_classes(model)
         order = np.lexsort((model.support, code))
@@ -237,6 +241,7 @@ class SVC(_Voting):
     early: bool = False
 
     def _own_options(self) -> dict[str, Any]:
+        """Return the training options of this class's own parameters, as keyword arguments."""
         return {**super()._own_options(), "C": self._penalty(self.C), "early": self.early}
 
 
@@ -285,4 +290,5 @@ class NuSVC(_Voting):
     nu: float = 0.5
 
     def _own_options(self) -> dict[str, Any]:
+        """Return the training options of this class's own parameters, as keyword arguments."""
         return {**super()._own_options(), "nu": self.nu}

@@ -107,7 +107,15 @@ class Given:
             return self._read_all(most, folder, wide=True)
 
     def _read_all(self, most: float, folder: Callable[[], Path], wide: bool) -> Rows:
-        """Read all blocks, as float64 if ``wide``; _NeedsFloat64Error if a block needs float64."""
+        """Read all blocks into memory, or into a store if they take more than ``most`` bytes.
+
+        ``folder`` creates the store's folder. Rows become float64 if ``wide``.
+
+        Raises
+        ------
+        _NeedsFloat64Error
+            If a later block needs float64, but the first did not. Never if ``wide``.
+        """
         parts = self._blocks(wide)
         first = next(parts)
         parts, n = chain([first], parts), self.n_kept
@@ -125,11 +133,12 @@ class Given:
         return MemoryDataset(X, self.y, self.labels, self.weights)
 
     def _select_kept(self, X: Any, rows: NDArray[np.bool_]) -> Any:
-        """Select rows of a block and, of a kernel matrix, the columns of the rows that are kept."""
+        """Select a block's rows by a mask and, of a kernel matrix, the columns of the kept rows."""
         X = X[rows]
         return X[:, self.keep] if self.square else X
 
     def _store_rows(self, path: Path, parts: Iterator[Any], is_sparse: bool, wide: bool) -> Dataset:
+        """Write blocks of the kept rows to a store at ``path``; return it. ``wide``: as float64."""
         writer = DatasetWriter(
             path,
             Layout.of(
@@ -252,6 +261,7 @@ class Unlabelled(Given):
 
 
 def _too_few_classes(classes: NDArray[Any], weighted: bool) -> str:
+    """Return the error message for y with fewer than two classes."""
     if not weighted:
         found = f"only one class, {classes[0]}" if len(classes) else "no row of any class"
         return f"a classifier needs rows of two classes, and y has {found}"
@@ -270,7 +280,10 @@ _UNKNOWN_ROWS = "X does not know how many rows it has; call X.compute_chunk_size
 def _weights(
     sample_weight: Any, n: int
 ) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_] | None]:
-    """Return the weights that are not zero, and the mask of their rows (None: all rows)."""
+    """Check the weights of ``n`` rows; return those that are not zero, and the mask of their rows.
+
+    A mask of None means all rows; weights of None means that all weigh 1.
+    """
     weights = check_weights(sample_weight, n)
     if weights is None or weights.all():
         return weights, None
@@ -279,6 +292,7 @@ def _weights(
 
 
 def _check_lengths(X: Any, y: NDArray[Any], what: str) -> None:
+    """Raise InputError unless X and y have as many rows; ``what`` names an element of y."""
     if X.shape[0] != X.shape[0]:
         raise InputError(_UNKNOWN_ROWS)
     if X.shape[0] != len(y):
@@ -288,7 +302,7 @@ def _check_lengths(X: Any, y: NDArray[Any], what: str) -> None:
 
 
 def _regrid(parts: Iterator[Any], rows: int) -> Iterator[Any]:
-    """Split blocks of rows again, into blocks of ``rows`` rows; the last may have fewer."""
+    """Cut blocks of rows of any size into blocks of ``rows`` rows; the last may have fewer."""
     held: list[Any] = []
     count = 0
     for part in parts:
@@ -304,6 +318,7 @@ def _regrid(parts: Iterator[Any], rows: int) -> Iterator[Any]:
 
 
 def _stack(parts: list[Any]) -> Any:
+    """Stack blocks of rows vertically, dense or as CSR."""
     if len(parts) == 1:
         return parts[0]
     if sparse.issparse(parts[0]):

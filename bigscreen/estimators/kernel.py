@@ -49,6 +49,7 @@ class KernelMachine(Machine):
     tuning: Tuning | None = None
 
     def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: X is pairwise if it is, or becomes, kernel entries."""
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = (
             self.kernel == "precomputed" or getattr(self, "_things", None) is not None
@@ -57,6 +58,7 @@ class KernelMachine(Machine):
 
     # -- parameters ------------------------------------------------------------------------------
     def _options(self) -> TrainOptions:
+        """Check the parameters of kernel machines and convert them to training options."""
         if self.scheduler is not None and (callable(self.kernel) or self.kernel == "precomputed"):
             raise InputError(
                 "a precomputed kernel, or one that is a function, needs rows in memory; give no "
@@ -88,6 +90,7 @@ class KernelMachine(Machine):
         return {}
 
     def _cache(self) -> int | None:
+        """Return ``cache_size``, which is in MiB, in bytes; None if it is None."""
         size = self.cache_size
         if size is None:
             return None
@@ -96,24 +99,31 @@ class KernelMachine(Machine):
         return math.ceil(size * 2**20)
 
     def _penalty(self, C: Any) -> Any:
-        """Return C, or a large finite value if C is infinite."""
+        """Return C, or 1e10 if C is infinite (a hard margin): solvers need a finite bound."""
         return 1e10 if isinstance(C, float) and C == math.inf else C
 
     def _seed(self) -> int:
+        """Return the seed of the fit; 0 if ``random_state`` is None: fits are repeatable."""
         return 0 if self.random_state is None else super()._seed()
 
     def _adapt_options(self, options: TrainOptions, data: Rows) -> TrainOptions:
+        """Adapt the options to these rows; rows of objects became a precomputed kernel."""
         options = super()._adapt_options(options, data)
         if self._objects is not None:
             return replace(options, kernel="precomputed")
         return options
 
     def _columns(self, options: TrainOptions, data: Rows) -> int:
+        """Return how many numbers a pass processes per row: all rows' entries if exact."""
         return data.n_rows if options.exact else super()._columns(options, data)
 
     def _rows(
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
     ) -> tuple[Rows, NDArray[np.int64] | None]:
+        """Return the rows to fit and their numbers in X, as `Machine._rows`.
+
+        Rows that are not numeric are replaced by their kernel entries with each other.
+        """
         # Training rows that are not numeric: the kernel function compares other rows with them.
         self._objects = X if callable(self.kernel) and _is_not_numeric(X) else None
         return super()._rows(self._kernel_entries(X), y, _without_negative(sample_weight), owned)
@@ -127,6 +137,7 @@ class KernelMachine(Machine):
         return found.toarray() if sparse.issparse(found) else np.asarray(found, np.float64)
 
     def _scores(self, X: Any) -> NDArray[np.float64]:
+        """Compute scores, float64 (rows, k), of X; rows that are not numeric by kernel entries."""
         check_is_fitted(self)
         return super()._scores(self._kernel_entries(X))
 
@@ -155,6 +166,7 @@ class KernelMachine(Machine):
         return values
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        """Set the fitted attributes; ``numbers``: the fitted rows' numbers in X, None for all."""
         exact = self._landmarks is None
         if exact and numbers is not None:
             model = _renumber(model, numbers, self.n_features_in_)
@@ -180,10 +192,12 @@ class KernelMachine(Machine):
         self._publish_coefficients(model.coef[:, order])
 
     def _publish_coefficients(self, coef: NDArray[np.float64]) -> None:
+        """Set ``dual_coef_`` (scores, n_SV), sparse if the support vectors are."""
         wide = sparse.issparse(self.support_vectors_)
         self.dual_coef_ = sparse.csr_array(coef) if wide else coef
 
     def _publish_rows(self, model: Model, order: NDArray[np.int64]) -> None:
+        """Set ``support_`` and ``support_vectors_``: the landmarks at the positions ``order``."""
         assert model.support is not None and model.landmarks is not None
         self.support_ = model.support[order].astype(np.int32)
         if model.kernel.name == "precomputed":
@@ -208,7 +222,11 @@ def _without_negative(sample_weight: Any) -> Any:
 
 
 def _renumber(model: Model, numbers: NDArray[np.int64], columns: int) -> Model:
-    """Replace row numbers of the kept rows by row numbers in X, after rows were left out."""
+    """Replace the support's row numbers, which count the kept rows only, by row numbers in X.
+
+    ``numbers``, (kept rows,), are the kept rows' numbers in X, which has ``columns`` columns. A
+    precomputed kernel gets empty landmarks: it needs their row numbers only.
+    """
     assert model.support is not None
     support = numbers[model.support]
     if model.kernel.name != "precomputed":

@@ -24,6 +24,7 @@ from bigscreen.options.tuning import Tuning
 
 
 def _has_probability(machine: Any) -> bool:
+    """Return True; AttributeError unless the machine has ``probability=True``."""
     if not machine.probability:
         raise AttributeError("probabilities need probability=True")
     return True
@@ -194,6 +195,7 @@ class NystroemSVC(Classifier):
         return self.model_.calibrated.label_sets(self._evidence(X), alpha)
 
     def _options(self) -> TrainOptions:
+        """Convert the estimator's parameters to training options."""
         options = self._shared_options(
             C=self.C,
             kernel=self.kernel,
@@ -207,6 +209,7 @@ class NystroemSVC(Classifier):
         return replace(options, problem=problem_of(self.loss, HINGES))
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        """Set the fitted attributes; ``numbers``: the fitted rows' numbers in X, None for all."""
         super()._publish(model, numbers)
         self.components_ = model.landmarks
         self.coef_, self.intercept_ = model.coef, model.intercept

@@ -119,6 +119,7 @@ class LinearSVC(Classifier):
     _intercepts = INTERCEPTS
 
     def _options(self) -> TrainOptions:
+        """Check the parameters and convert them to training options."""
         problem = problem_of(self.loss, HINGES)
         if self.multi_class not in ("ovr", "crammer_singer"):
             raise InputError(
@@ -135,6 +136,7 @@ class LinearSVC(Classifier):
         return replace(options, problem=problem)
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        """Set the fitted attributes; ``numbers``: the fitted rows' numbers in X, None for all."""
         super()._publish(model, numbers)
         self.coef_, self.intercept_ = model.coef, model.intercept
 
@@ -201,12 +203,14 @@ class LinearSVR(Regressor):
     _intercepts = INTERCEPTS
 
     def _options(self) -> TrainOptions:
+        """Check the parameters and convert them to training options."""
         problem = problem_of(self.loss, TUBES)
         _check_dual("l2", self.loss, self.dual)
         own = {"epsilon": self.epsilon, "intercept_scaling": self.intercept_scaling}
         return replace(self._shared_options(C=self.C, kernel="linear", **own), problem=problem)
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        """Set the fitted attributes; ``numbers``: the fitted rows' numbers in X, None for all."""
         super()._publish(model, numbers)
         self.coef_, self.intercept_ = model.coef[0], model.intercept
 

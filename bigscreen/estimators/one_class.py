@@ -71,9 +71,11 @@ class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-
         return np.where(self.decision_function(X) > 0, 1, -1)
 
     def _own_options(self) -> dict[str, Any]:
+        """Return the training options of this class's own parameters, as keyword arguments."""
         return {"nu": self.nu}
 
     def _check_input(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
+        """Check X that is not in a store; y is ignored. See `Machine._check_input`."""
         if is_chunked(X):
             self.n_features_in_ = int(X.shape[1])
         else:
@@ -81,5 +83,6 @@ class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-
         return Unlabelled.of(X, sample_weight, square)
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        """Set the fitted attributes; ``numbers``: the fitted rows' numbers in X, None for all."""
         super()._publish(model, numbers)
         self.offset_ = -self.intercept_

@@ -84,18 +84,21 @@ class _Added(Graph):
     """A `Graph` whose nodes and constants are added to a graph of skl2onnx."""
 
     def __init__(self, scope: Any, container: Any) -> None:
+        """Add to skl2onnx's ``container``, with unique names from its ``scope``."""
         import onnx
 
         self.onnx, self._scope, self._container = onnx, scope, container
         self.entries: dict[int, str] = {}
 
     def constant(self, value: Any, dtype: type = np.float64) -> str:
+        """Add a constant tensor to skl2onnx's graph; return its name."""
         name: str = self._scope.get_unique_variable_name("bigscreen")
         tensor = self.tensor(value, dtype, name)
         self._container.initializers.append(tensor)
         return name
 
     def add(self, op: str, *inputs: str, domain: str = "", out: str = "", **attributes: Any) -> str:
+        """Add a node to skl2onnx's graph; return the name of its result."""
         out = out or self._scope.get_unique_variable_name("bigscreen")
         self._container.add_node(op, list(inputs), [out], op_domain=domain, **attributes)
         return out

@@ -171,6 +171,7 @@ SAME_NAME = (
 
 
 def _path(X: Any, y: Any, values: Any, problem: str, how: _Parameters) -> SolvedPath:
+    """Solve a path for `svm_path` or `nu_path`; ``values`` of C or nu, other arguments ``how``."""
     fit = fit_options(
         problem=problem,
         seed=how.random_state,
@@ -246,6 +247,7 @@ def renumber_path(path: SolvedPath, numbers: NDArray[np.int64], width: int) -> S
     """
 
     def array(name: str) -> NDArray[Any]:
+        """Read an array of the path, the support as row numbers in X."""
         found = path.array(name)
         return numbers[found] if name == "support" else found
 
@@ -398,6 +400,7 @@ class SVCPathCV(Classifier):
         return self
 
     def _grid(self) -> Any:
+        """Return the values of C: ``Cs``, or if it is a number this many from 1e-2 to 1e2."""
         if np.ndim(self.Cs):
             return self.Cs
         if not isinstance(self.Cs, (int, np.integer)) or self.Cs < 1:
@@ -405,6 +408,7 @@ class SVCPathCV(Classifier):
         return np.geomspace(1e-2, 1e2, int(self.Cs))
 
     def _make_cv_results(self, path: SolvedPath) -> dict[str, NDArray[Any]]:
+        """Build ``cv_results_``, arrays (points,), from the folds' scores and times."""
         assert path.scores is not None
         mean = path.scores.mean(axis=0)
         seconds = [

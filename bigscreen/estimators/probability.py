@@ -32,6 +32,7 @@ DEPRECATION = (
 
 
 def _has_probability(machine: Any) -> bool:
+    """Return True; AttributeError unless the machine has ``probability=True``."""
     if machine.probability == "deprecated" or not machine.probability:
         raise AttributeError("predict_proba is not available when probability=False")
     return True
@@ -47,6 +48,7 @@ class Probable:
     _scores: Callable[[Any], FloatArray]
 
     def _fit_more(self, X: Any, y: Any, sample_weight: Any) -> None:
+        """Fit the sigmoids of probabilities if they are requested, with a deprecation warning."""
         self._probA = self._probB = np.empty(0)
         if self.probability == "deprecated":
             return
@@ -99,6 +101,10 @@ class Probable:
         return self._probB
 
     def _fit_sigmoids(self, X: Any, y: Any, sample_weight: Any) -> None:
+        """Fit a sigmoid for each pair of classes to scores cross-fitted with five folds.
+
+        Sets ``_probA`` and ``_probB``, (pairs,). InputError if X is a data set or a Dask array.
+        """
         if is_store(X) or is_chunked(X):
             raise InputError(
                 "probability=True fits on parts of the rows and needs them in memory; use "
@@ -138,7 +144,10 @@ class Probable:
 def _folds(
     codes: NDArray[np.int64], count: int, random: np.random.RandomState
 ) -> NDArray[np.int64]:
-    """Assign every row to a fold: the rows of a class in turn, in a random order."""
+    """Assign every row to one of ``count`` folds; return their numbers (rows,).
+
+    The rows of each class are dealt out in turn, in a random order.
+    """
     fold = np.empty(len(codes), np.int64)
     for code in np.unique(codes):
         own = random.permutation(np.flatnonzero(codes == code))

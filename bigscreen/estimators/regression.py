@@ -26,6 +26,7 @@ class _KernelRegressor(Regressor, KernelMachine):
     fit_intercept: bool | str = True
 
     def _own_options(self) -> dict[str, Any]:
+        """Return the training options of this class's own parameters, as keyword arguments."""
         return {"C": self._penalty(self.C)}
 
 
@@ -77,6 +78,7 @@ class SVR(_KernelRegressor):
     epsilon: float = 0.1
 
     def _own_options(self) -> dict[str, Any]:
+        """Return the training options of this class's own parameters, as keyword arguments."""
         return {**super()._own_options(), "epsilon": self.epsilon}
 
 
@@ -117,9 +119,11 @@ class NuSVR(_KernelRegressor):
     _landmarks = None
 
     def _own_options(self) -> dict[str, Any]:
+        """Return the training options of this class's own parameters, as keyword arguments."""
         return {**super()._own_options(), "nu": self.nu}
 
     def _options(self) -> TrainOptions:
+        """Convert the parameters to training options; refuse those of machines on landmarks."""
         if self.n_components is not None:
             warnings.warn(
                 "NuSVR is exact: n_components is not looked at", UserWarning, stacklevel=3
@@ -136,6 +140,7 @@ class NuSVR(_KernelRegressor):
     def _rows(
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
     ) -> tuple[Rows, NDArray[np.int64] | None]:
+        """Return the rows to fit, each twice (`Mirrored`), and the kept rows' numbers in X."""
         data, numbers = super()._rows(X, y, sample_weight, owned)
         if self._objects is not None:
             raise InputError("NuSVR takes rows of numbers; use SVR for a kernel of other things")
@@ -206,4 +211,5 @@ class QuantileRegressor(_KernelRegressor):
     quantile: float = 0.5
 
     def _own_options(self) -> dict[str, Any]:
+        """Return the training options of this class's own parameters, as keyword arguments."""
         return {**super()._own_options(), "tau": self.quantile}

@@ -28,7 +28,7 @@ PUBLISHED = {
     "iter": "rung",
     "relative_gap": "gap",
 }
-"""Columns of ``cv_results_``, with their names in the search's record."""
+"""Columns of ``cv_results_``, with their names in the record of a search (`tune.search`)."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -94,6 +94,7 @@ class _Search(Classifier):
         return self
 
     def _options(self) -> TrainOptions:
+        """Convert the estimator's parameters to training options, without the searched ones."""
         own = {name: getattr(self, name) for name in ("degree", "coef0", "tol", "memory")}
         return TrainOptions(
             problem=self._problem,
@@ -120,6 +121,7 @@ class _Search(Classifier):
         return self.Cs
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        """Set the fitted attributes; ``numbers``: the fitted rows' numbers in X, None for all."""
         super()._publish(model, numbers)
         if self._exact:
             support = np.asarray(model.support)
@@ -131,6 +133,7 @@ class _Search(Classifier):
         self.intercept_ = model.intercept
 
     def _publish_results(self, record: dict[str, Any]) -> None:
+        """Set the search's attributes (``cv_results_``, ``best_params_``, ...) from its record."""
         names = ["gamma", self._parameter]
         names += [] if self._exact else ["landmarks"]
         called = {"landmarks": "n_components"}
@@ -236,9 +239,11 @@ class NystroemSVCCV(_Search):
     tuning: Tuning | None = None
 
     def _own_options(self) -> dict[str, Any]:
+        """Return the training options of this class's own parameters, as keyword arguments."""
         return {"sampling": self.sampling, "landmarks": 1}
 
     def _counts(self, data: Rows) -> list[int]:
+        """Return the numbers of landmarks to try; a single one is at most the number of rows."""
         counts = np.atleast_1d(np.asarray(self.n_components))
         if counts.ndim > 1 or counts.dtype.kind not in "iu":
             raise InputError(
@@ -312,4 +317,5 @@ class NuSVCCV(_Search):
     nus: Any = (0.1, 0.2, 0.3, 0.4, 0.5)
 
     def _values(self) -> Any:
+        """Return the grid of nu."""
         return self.nus
