@@ -309,6 +309,10 @@ def _bound_facts(record: dict[str, Any]) -> dict[str, str]:
 
 
 def _said(counts: dict[str, int]) -> str:
+    """Say how many rows each kind of edit concerns; "no rows" if there are none.
+
+    ``counts``: rows by what is done with them.
+    """
     from bigscreen.report.report import count
 
     return ", ".join(f"{count(rows)} {what}" for what, rows in counts.items() if rows) or "no rows"

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 BAD_INPUT = 2
 """Exit code of a command that refuses its input, or that the system refuses something."""
 
+# Bytes and seconds of each unit that `Bytes` and `Seconds` know.
 _BYTES = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _BYTES |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
@@ -81,6 +82,7 @@ class Commands(click.Group):
             return self._run(run)
 
     def _run(self, run: Callable[[], Any]) -> NoReturn:
+        """Run a command and exit the process; an error becomes one sentence and an exit code."""
         try:
             code: Any = run()
         except (click.Abort, KeyboardInterrupt):
@@ -106,15 +108,21 @@ class Commands(click.Group):
 
 
 def _stop(sentence: str, code: int) -> NoReturn:
+    """Print an error as one line on standard error, and exit the process."""
     click.echo(f"error: {printable(' '.join(sentence.split()))}", err=True)
     sys.exit(exit_code(code))
 
 
 def _as_typed(sentence: str, params: Sequence[click.Parameter]) -> str:
-    """Replace Python's names of options in an error by this command's flags."""
+    """Replace Python's names of options in an error by the command's flags.
+
+    An option stands in backquotes, perhaps with a value: `tuning.solver="smo"` becomes --solver
+    smo.
+    """
     flags = {each.name: each.opts[0] for each in params if isinstance(each, click.Option)}
 
     def typed(found: re.Match[str]) -> str:
+        """Return the flag, and value, for a match of the pattern; else the match unchanged."""
         name, value = found.groups()
         try:
             said = "" if value is None else f" {shlex.quote(str(ast.literal_eval(value)))}"
@@ -126,6 +134,7 @@ def _as_typed(sentence: str, params: Sequence[click.Parameter]) -> str:
 
 
 def _usage_sentence(error: click.ClickException) -> str:
+    """Return the sentence of a usage error; print the help if no arguments were given."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError" and context is not None:
         click.echo(context.get_help())
@@ -184,6 +193,7 @@ class Number(click.ParamType):  # type: ignore[type-arg] # not generic in click 
     name = "number"
 
     def __init__(self, values: "option.Number") -> None:
+        """Keep the numbers and words that are allowed."""
         self.values = values
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
@@ -261,6 +271,10 @@ def check_log(path: str | None, *others: str) -> None:
 
 
 def _check_extra(option: str, path: str, others: Sequence[str]) -> None:
+    """Refuse an extra output that cannot be written, or is also another file of the command.
+
+    ``option``: its flag; ``path``: its file; ``others``: the other files.
+    """
     if any(_place(path) == _place(other) for other in others):
         raise InputError(f"{option} {path} would replace another file of this command")
     check_output(path, overwrite=True)
@@ -291,6 +305,7 @@ def check_page(path: str | None, *others: str) -> None:
 
 
 def _place(path: str) -> str | int:
+    """Return the real path that an output is written to, or the number of an open file."""
     final = resolve_destination(path)
     return final if isinstance(final, int) else os.path.realpath(final)
 
@@ -435,6 +450,7 @@ def shown_warnings() -> Iterator[None]:
     from bigscreen.report import report
 
     def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        """Print a warning as a line, in place of `warnings.showwarning`."""
         # The certificate at the end shows a missed gap. (Compared by name: see `warn_missed`.)
         if category.__name__ != "ConvergenceWarning":
             report.warn(str(message))
@@ -479,12 +495,14 @@ def resumable(
 
 
 def _how_to_resume(work: str) -> str:
+    """Say how to continue a run whose finished work is in the folder ``work``."""
     if not Path(work).is_dir():
         return "nothing was written"
     return f"what is done so far is in {work}: the same command with --resume goes on"
 
 
 TLS = ("tls_ca", "tls_cert", "tls_key")
+"""Options that name the files of an encrypted cluster; all three or none are given."""
 
 
 def deadline_of(budget: float | None) -> float | None:
@@ -516,7 +534,8 @@ def check_fleet(values: dict[str, Any]) -> None:
 def open_fleet(values: dict[str, Any], deadline: float | None = None) -> Iterator["Fleet"]:
     """Open the fleet: threads, local worker processes or a Dask cluster; close it at the end.
 
-    ``deadline``, a value of ``time.monotonic()``, bounds the waiting for workers.
+    ``values``: the options of where a command runs, by name. ``deadline``, a value of
+    ``time.monotonic()``, bounds the waiting for workers.
     """
     with ExitStack() as owned:
         fleet = _opened(values, deadline, owned)

@@ -99,11 +99,13 @@ class _Demo:
         landmarks: int,
         seed: int,
     ) -> None:
+        """Keep the parameters; ``seconds`` has the time of each phase."""
         self.fleet, self.folder, self.keep = fleet, folder, keep
         self.rows, self.landmarks, self.seed = rows, landmarks, seed
         self.seconds: dict[str, float] = {}
 
     def run(self) -> dict[str, Any]:
+        """Ingest, fit both models, evaluate and print; return the record (see `run`)."""
         began = time.monotonic()
         report.note(
             f"{report.count(self.rows)} rows x {synthetic.SUSY_FEATURES} features: {STANDIN}."
@@ -142,9 +144,11 @@ class _Demo:
         return record
 
     def _ingest(self) -> Any:
+        """Write the made-up rows to a store, and a part of them to a store of held-out rows."""
         with report.IngestBar() as bar:
 
             def progress(event: Mapping[str, Any]) -> None:
+                """Show the progress of an ingest of made-up rows."""
                 # (Made-up data has no size in bytes, but a known number of rows.)
                 bar({**event, "bytes": event["rows"], "bytes_total": self.rows})
 
@@ -158,6 +162,7 @@ class _Demo:
             )
 
     def _fit(self, kernel: str) -> Model:
+        """Fit and save a model with the kernel "rbf" (curved) or "linear" (straight)."""
         curved = kernel == "rbf"
         name = "curved" if curved else "straight"
         what = f"rbf kernel, {report.count(self.landmarks)} landmarks" if curved else "linear"
@@ -178,15 +183,18 @@ class _Demo:
         return model
 
     def _error(self, model: Model) -> float:
+        """Return the model's share of held-out rows that are predicted wrongly."""
         return float(evaluate(model, self.holdout, self.fleet.each)["error"])
 
     def _timed(self, phase: str, part: Callable[[], Result]) -> Result:
+        """Call ``part``, add its seconds to those of the phase, and return its result."""
         began = time.monotonic()
         result = part()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began
         return result
 
     def _show(self, record: Mapping[str, Any]) -> None:
+        """Print the errors, times and memory of a demonstration's record."""
         table = Table(
             title=f"Error on {report.count(record['rows_held_out'])} rows that no fit has seen",
             title_justify="left",
@@ -238,6 +246,7 @@ def _folder(keep: str | Path | None) -> Iterator[Path]:
 
 
 def _check_disk(folder: Path, rows: int, landmarks: int) -> None:
+    """Refuse a demonstration for which the folder's disk has too little room."""
     # Rows are spilled and then stored, next to the stored features.
     wanted = int(rows * 4 * (3 * synthetic.SUSY_FEATURES + landmarks))
     free = shutil.disk_usage(folder).free
@@ -252,6 +261,7 @@ class _FeatureBar:
     """Shows a progress bar of the stored features, on terminals only."""
 
     def __init__(self) -> None:
+        """Make the bar, which is hidden if standard error is no terminal."""
         console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description:<8}"),
@@ -280,6 +290,7 @@ class _FitShow:
     """Shows events of a fit: a bar while features are stored, then `report.FitReport`'s line."""
 
     def __init__(self) -> None:
+        """Begin with nothing shown; ``_show`` is the bar or the line, once there is one."""
         self._open = ExitStack()
         self._show: Any = None
 

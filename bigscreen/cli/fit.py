@@ -88,12 +88,17 @@ def _workers(values: dict[str, Any]) -> tuple[int, int | None]:
 
 
 def _kept(part: float) -> str:
+    """Say which part of the rows a fit keeps in memory; ``part``: from 0 to 1."""
     if 0 < part < 1:
         return f"{part:.0%} kept in memory, the others read in every pass"
     return "kept in memory" if part else "read in every pass"
 
 
 def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
+    """Convert a fit's plan to names and texts for `report.table`.
+
+    ``strategy``: "one" (a classifier for each pair of labels) or "rest"; ``problem``: its name.
+    """
     from bigscreen.report.report import count, size
 
     where = "in memory" if outline.features_in_memory else "on disk"

@@ -225,6 +225,7 @@ def _products(provenance: dict[str, Any]) -> str | None:
 
 
 def _kernel(record: dict[str, Any]) -> str:
+    """Describe the kernel in a record: its name and parameters."""
     name, *parameters = record["kernel"].items()
     return ", ".join([str(name[1]), *(f"{key} {value:g}" for key, value in parameters)])
 
@@ -236,5 +237,6 @@ def _imported(record: dict[str, Any]) -> dict[str, str]:
 
 
 def _fitted_on(record: dict[str, Any]) -> str:
+    """Return the start of the fingerprint of the rows that a model was fitted on."""
     known = record["provenance"]["fingerprint"]
     return f"{known[:16]}..." if known else "rows that were not stored"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bigscreen.data.dataset import Dataset
 
 OWN_DEFAULTS = {"class_weight": "none", "work": None}
-"""Defaults for which the command line has another word."""
+"""Defaults of options on the command line, where they differ from those in Python."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -54,10 +54,12 @@ def _option(name: str) -> Any:
     )
 
 
+# The click options of a fit by their names in Python; decorators of commands.
 OPTIONS = {name: _option(name) for name, own in options.OPTIONS.items() if own.flag is not None}
 OPTIONS["no_intercept"] = click.option(
     "--no-intercept", is_flag=True, help="Short for --intercept none."
 )
+# The click options of where a command runs: threads, local processes or a cluster.
 WHERE_IT_RUNS = {
     "workers": click.option(
         "--workers",
@@ -128,6 +130,7 @@ def fit_options(
     wanted = [OPTIONS[name] for name in OPTIONS if name in names]
 
     def add(command: Command) -> Command:
+        """Add the options to a command, in their order."""
         for decorate in reversed([*wanted, *where]):
             command = decorate(command)
         return command
@@ -163,6 +166,7 @@ def train_options(
 
 
 def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -> None:
+    """Refuse options that contradict, have no meaning, or name more landmarks than rows."""
     check_used(context, values)
     if is_given(context, "strategy") and len(dataset.labels) <= 2:
         raise meaningless(options.flag("strategy"), "with two labels")
@@ -192,7 +196,10 @@ def check_used(context: click.Context, values: Mapping[str, Any]) -> None:
 
 
 def _useless(name: str, values: Mapping[str, Any]) -> str | None:
-    """Call `bigscreen.options.train.explain_useless` with a command's ``values``."""
+    """Say in which case the option ``name`` has no meaning; None if it has one.
+
+    ``values``: the command's options, on which the case depends.
+    """
     tuning = SimpleNamespace(**values)
     return options.explain_useless(name, SimpleNamespace(**values, tuning=tuning))
 
@@ -203,5 +210,8 @@ def is_given(context: click.Context, name: str) -> bool:
 
 
 def meaningless(flag: str, where: str) -> InputError:
-    """Make the error of a given option that nothing uses."""
+    """Make the error for an option that was given, but that nothing uses.
+
+    ``where`` says in which case, such as "with two labels".
+    """
     return InputError(f"{flag} has no meaning {where}; leave it out")

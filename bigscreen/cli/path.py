@@ -51,6 +51,7 @@ class Grid(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.
     name = "grid"
 
     def __init__(self, log: bool) -> None:
+        """Keep how values are spaced; see the class."""
         self.log = log
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:

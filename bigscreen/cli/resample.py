@@ -76,6 +76,7 @@ def resample(
         options = replace(train_options(context, data, of_fit, Path(), resume=False), work=None)
 
         def folder() -> Path:
+            """Make a temporary folder that is removed at the end of the command."""
             return owned.enter_context(scratch("resample"))
 
         record = resample(data, held, options, fleet, fits, way, folder)
@@ -85,6 +86,10 @@ def resample(
 
 
 def _facts(record: dict[str, Any], tol: float) -> dict[str, str]:
+    """Convert the record of a resampling to names and texts for `report.table`.
+
+    ``tol``: the relative gap that was requested of every fit.
+    """
     from bigscreen.report.report import count
 
     facts = {

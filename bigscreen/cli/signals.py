@@ -13,6 +13,7 @@ from typing import Any
 
 from bigscreen.cli import end
 
+# Exit codes after Ctrl-C and after SIGTERM, as shells have them.
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
 
@@ -118,6 +119,10 @@ def exit_code(code: int) -> int:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Handle SIGINT: hold it back, raise KeyboardInterrupt, or ignore it during the end.
+
+    If the end takes too long (`_Signals.max_ending_seconds`), exit at once.
+    """
     if _signals.waits and _signals.held is None:
         _signals.held, _signals.ending_since = number, time.monotonic()
     elif _signals.ending_since is None:
@@ -148,6 +153,7 @@ def _again(number: int, frame: FrameType | None) -> None:
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
+    """Handle SIGTERM: note it, and then do what SIGINT does."""
     _signals.terminated = True
     handler = signal.getsignal(signal.SIGINT)
     if callable(handler) and not _signals.waits:

@@ -36,6 +36,7 @@ def scored_blocks(
 
 
 def _score(model: Model, dataset: Rows, block: tuple[int, int]) -> np.ndarray:
+    """Compute the scores of the rows of a block (start, stop), float64 (rows, k)."""
     return model.scores(dataset.X(*block), prepared=True)
 
 
@@ -65,6 +66,7 @@ def evidence_blocks(
 
 
 def _evidence(model: Model, dataset: Rows, block: tuple[int, int]) -> Evidence:
+    """Compute the evidence for probabilities of the rows of a block (start, stop)."""
     return model.evidence(dataset.X(*block), prepared=True)
 
 
@@ -154,6 +156,10 @@ def check_outcome(model: Model, dataset: Rows) -> None:
 
 
 def _classifier(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[str, Any]:
+    """Evaluate a classifier; arguments and result as for `evaluate`.
+
+    ``counts[i, j]`` is the number of rows with label i that are predicted to have label j.
+    """
     rows = int(dataset.label_counts.sum())
     unknown = [label for label in dataset.labels if label not in model.labels]
     if unknown:
@@ -209,6 +215,10 @@ def _classifier(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[s
 def _regressor(
     model: Model, dataset: Rows, each: Each, curves: bool, bins: int = 40
 ) -> dict[str, Any]:
+    """Evaluate a regressor; arguments and result as for `evaluate`.
+
+    ``bins``: how many equal bins the range of the targets is cut into, for the counts "joint".
+    """
     asked = model.provenance.get("parameters", {})
     tau = asked["tau"] if asked.get("problem") == "quantile" else None
     targets = dataset.targets
@@ -245,6 +255,7 @@ def _regressor(
 
 
 def _one_class(model: Model, dataset: Rows, each: Each, positive: Label | None) -> dict[str, Any]:
+    """Evaluate a one-class machine; arguments and result as for `evaluate`."""
     labels, at = dataset.labels, _positive(dataset, positive)
     outside, by_label = 0, np.zeros(len(labels), dtype=np.int64)
     with tempfile.TemporaryFile() as inside_scores, tempfile.TemporaryFile() as other_scores:
@@ -270,7 +281,10 @@ def _one_class(model: Model, dataset: Rows, each: Each, positive: Label | None) 
 
 
 def _positive(dataset: Rows, asked: Label | None) -> int | None:
-    """Find the code of the positive label of a one-class machine; None if rows have no labels."""
+    """Find the code of the positive label of a one-class machine; None if rows have no labels.
+
+    ``asked``: the label that the user named as positive, or None.
+    """
     data, labels = dataset.path or "the data", dataset.labels
     some = ", ".join(map(str, labels[:10])) or "none"
     if asked is not None:
@@ -287,7 +301,10 @@ def _positive(dataset: Rows, asked: Label | None) -> int | None:
 
 
 def _f1(counts: np.ndarray) -> float | None:
-    """Compute F1 of label 1 of two labels, else the mean over labels; None if undefined."""
+    """Compute F1 of label 1 if there are two labels, else the mean F1; None if undefined.
+
+    ``counts``: int (labels, labels), rows by true and by predicted label.
+    """
     hits = np.diagonal(counts)
     total = counts.sum(axis=0) + counts.sum(axis=1)
     chosen = total > 0
@@ -297,14 +314,20 @@ def _f1(counts: np.ndarray) -> float | None:
 
 
 def _balanced(counts: np.ndarray) -> float:
-    """Compute the balanced accuracy: the mean recall of the labels that occur."""
+    """Compute the balanced accuracy: the mean recall of the labels that occur.
+
+    ``counts``: int (labels, labels), rows by true and by predicted label.
+    """
     rows = counts.sum(axis=1)
     there = rows > 0
     return float(np.mean(np.diagonal(counts)[there] / rows[there]))
 
 
 def _by_label(counts: np.ndarray, labels: list[Any]) -> dict[str, dict[str, Any]]:
-    """Compute rows, precision, recall and F1 of every label; None if the divisor is 0."""
+    """Compute rows, precision, recall and F1 of every label; None if the divisor is 0.
+
+    ``counts``: int (labels, labels), rows by true and by predicted label.
+    """
     found = {}
     hits, rows, guessed = np.diagonal(counts), counts.sum(axis=1), counts.sum(axis=0)
     for label, hit, own, guess in zip(
@@ -317,6 +340,7 @@ def _by_label(counts: np.ndarray, labels: list[Any]) -> dict[str, dict[str, Any]
 
 
 def _append(file: IO[bytes], scores: np.ndarray) -> None:
+    """Append scores to a file, as float64 numbers."""
     file.write(np.ascontiguousarray(scores, dtype=np.float64).data)
 
 
@@ -334,7 +358,11 @@ def _sorted(file: IO[bytes]) -> np.ndarray:
 
 
 def _auc(positive: np.ndarray, negative: np.ndarray, block: int = 1 << 20) -> float | None:
-    """Compute the exact AUC: the share of (positive, negative) pairs in order, ties as a half."""
+    """Compute the exact AUC: the share of (positive, negative) pairs in order, ties as a half.
+
+    ``positive``, ``negative``: ascending scores of either group; ``block``: scores taken at a time.
+    None if a group is empty.
+    """
     if not (len(positive) and len(negative)):
         return None
     twice = 0
@@ -349,7 +377,11 @@ def _auc(positive: np.ndarray, negative: np.ndarray, block: int = 1 << 20) -> fl
 def _average_precision(
     positive: np.ndarray, negative: np.ndarray, block: int = 1 << 20
 ) -> float | None:
-    """Compute the average precision: the mean precision at the score of each positive row."""
+    """Compute the average precision: the mean precision at the score of each positive row.
+
+    ``positive``, ``negative``: ascending scores of either group; ``block``: scores taken at a time.
+    None if no row is positive.
+    """
     if not len(positive):
         return None
     total = 0.0

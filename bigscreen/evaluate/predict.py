@@ -21,7 +21,7 @@ from bigscreen.model.model import Model
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 TEXT_ROWS = 1 << 16
-"""Rows of a text file that are made text at a time."""
+"""Convert this many rows to text at a time, in order to bound the memory."""
 
 
 class Meaning(NamedTuple):
@@ -173,7 +173,11 @@ def _fill(
     deadline: float | None,
     meaning: Meaning,
 ) -> dict[str, int]:
-    """Write every prediction at its source row's rank; return the count of each label."""
+    """Write every prediction to ``table`` at its row's rank; return the count of each label.
+
+    ``order``: the store's row numbers in the source, ascending; other arguments as for
+    `write_predictions`.
+    """
     labels = np.asarray(model.labels)
     counts = np.zeros(len(labels), dtype=np.int64)
     prior = None if meaning.prior is None else parse_prior(meaning.prior, model.labels)
@@ -207,6 +211,10 @@ def _fill(
 
 
 def _write_text(file: IO[bytes], table: np.memmap, names: list[str], delimiter: str) -> None:
+    """Write the records of ``table`` to a text file, after a line of column ``names``.
+
+    A field with one number per label makes several columns; booleans are written as 0 and 1.
+    """
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
     writer.writerow(names)

@@ -26,6 +26,12 @@ class Reliability:
     """
 
     def __init__(self, labels: list[Any], alpha: float = 0.1, bins: int = 10) -> None:
+        """Start with no rows.
+
+        ``rows``, ``covered``: rows of each label, and those whose label set holds it; ``size``:
+        labels in all sets; ``loss``, ``squares``: sums for the log loss and the Brier score;
+        ``bins``: for each bin its rows, the sum of their probabilities, and how many came true.
+        """
         self.labels, self.alpha, k = labels, alpha, len(labels)
         self.rows = np.zeros(k, np.int64)
         self.covered = np.zeros(k, np.int64)
@@ -36,7 +42,11 @@ class Reliability:
     def add(
         self, probabilities: FloatArray, sets: NDArray[np.bool_], truth: NDArray[np.int64]
     ) -> None:
-        """Add rows: their probabilities and label sets (rows, labels), and true codes (rows,)."""
+        """Add rows to the sums.
+
+        ``probabilities`` and ``sets`` (whether a row's label set holds a label): (rows, labels);
+        ``truth``: codes of the true labels, (rows,).
+        """
         k, own = len(self.labels), np.arange(len(truth))
         self.rows += np.bincount(truth, minlength=k)
         self.covered += np.bincount(truth[sets[own, truth]], minlength=k)

@@ -1,4 +1,4 @@
-"""Writing the rows of a ledger, with what is proved of each, to a file."""
+"""Writing the rows of a ledger (what a fit has proved of each row) to a file."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def write_rows(
     ----------
     out : path
         ``.csv`` or ``.tsv`` with a header line, or ``.npy``: a structured array; "-", standard
-        output, is csv. Columns: score (the label, where there are several ledgers), row (int64, the
-        row's number in the source), status, margin (float32).
+        output, is csv. Columns: score (the label, if there are several ledgers), row (int64, the
+        row's number in the source), status ("out": not needed, "bound": its dual variable is at its
+        bound, "open": neither is proved), margin (float32).
     ledgers, labels
         One ledger and one label for each score.
     status, top

@@ -9,7 +9,9 @@ from bigscreen.model.model import Model
 from bigscreen.problems.point import ROUNDING_FIELDS, gap_or_violation, meets_tol
 from bigscreen.report import report
 
+# Fields of a certificate that add up over the classifiers of a model.
 _SUMS = ("primal", "dual", "gap", "rounding_bound")
+# What to call the rows of each status of a ledger.
 _STATUS = {"out": "not needed", "bound": "at their bound", "open": "open"}
 
 
@@ -76,7 +78,10 @@ def labels(model: Model) -> list[Any]:
 
 
 def describe_statuses(rows: Mapping[str, Any]) -> str:
-    """Count the rows of a ledger by status, in words."""
+    """Say how many rows of a ledger (what is proved of each row) have each status.
+
+    ``rows``: the number of rows by status: out, bound, open.
+    """
     parts = [f"{report.count(rows[name])} {what}" for name, what in _STATUS.items()]
     return ", ".join(parts)
 
@@ -87,20 +92,29 @@ def _all(of: Callable[[list[float]], float], numbers: list[Any]) -> float | None
 
 
 def _passes(parts: list[dict[str, Any]]) -> dict[str, int]:
-    """Sum the passes of all classifiers by kind; empty for models of older versions."""
+    """Sum the passes over the data of all classifiers by kind: full, partial, closing.
+
+    ``parts``: the classifiers' certificates. Empty for models of versions without counts.
+    """
     made = [part["passes"] for part in parts if "passes" in part]
     kinds = [kind for kind in ("full", "partial", "closing") if any(kind in own for own in made)]
     return {kind: sum(own.get(kind, 0) for own in made) for kind in kinds}
 
 
 def _solvers(record: Mapping[str, Any]) -> str:
-    """Name the solver, and the solvers that finished fits which it could not."""
+    """Name the solver of a fit, and the solvers that finished it if it could not.
+
+    ``record``: the result of `fit_record`.
+    """
     then = {part["solver"] for part in record["certificates"] or [] if "solver" in part}
     return " then ".join([record["solver"], *sorted(then)])
 
 
 def _passes_made(record: Mapping[str, Any]) -> str:
-    """Say how many passes were made, or, of a solver without passes, how many checks."""
+    """Say how many passes over the data were made; for solvers without passes, how many checks.
+
+    ``record``: the result of `fit_record`.
+    """
     made = record["passes"]
     if "full" not in made:
         return f"{report.count(record['n_iter'])} checks"
@@ -181,6 +195,10 @@ def show(record: Mapping[str, Any], name: str) -> None:
 
 
 def _proved(record: Mapping[str, Any]) -> dict[str, str]:
+    """Convert what is proved to names and texts: gap, or KKT violation, and classifiers.
+
+    ``record``: the result of `fit_record`.
+    """
     facts = _gap(record) if record["violation"] is None else _stationary(record)
     many = len(record["certificates"])
     if many == 1:
@@ -191,6 +209,10 @@ def _proved(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _stationary(record: Mapping[str, Any]) -> dict[str, str]:
+    """Convert the violation of the KKT conditions to names and texts: there is no gap.
+
+    ``record``: the result of `fit_record` for a kernel that is not positive semidefinite.
+    """
     return {
         "proved": "nothing: a stationary point",
         "dual objective D": f"{record['dual']:.8g}",
@@ -202,6 +224,10 @@ def _stationary(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _gap(record: Mapping[str, Any]) -> dict[str, str]:
+    """Convert primal, dual, gap and rounding bound to names and texts.
+
+    ``record``: the result of `fit_record`.
+    """
     return {
         "primal objective P": f"{record['primal']:.8g}",
         "dual objective D": f"{record['dual']:.8g}",
@@ -214,7 +240,10 @@ def _gap(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _rank(known: Mapping[str, Any] | None) -> dict[str, str]:
-    """Say how many of the landmarks' directions were dropped; empty for older models."""
+    """Say how many of the landmarks' directions were kept; empty for models that do not know.
+
+    ``known``: the rank, number of landmarks and cutoff of the Nystrom features, or None.
+    """
     if known is None:
         return {}
     rank, m = known["rank"], known["landmarks"]
@@ -227,13 +256,17 @@ def _rank(known: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _moved(record: Mapping[str, Any]) -> str:
-    """Say how far rounding can have moved the gap, P and D."""
+    """Say how far rounding can have moved the gap, P and D (``record``: of `fit_record`)."""
     gap, own, other = (record.get(name) for name in ("rounding_bound", *ROUNDING_FIELDS))
     each = "" if own is None or other is None else f", P by {own:.2g}, D by {other:.2g}"
     return f"can have moved the gap by {gap:.2g}{each}"
 
 
 def _screened(screening: Mapping[str, Any]) -> str:
+    """Say how many rows were fixed early, by which rule and in which passes.
+
+    ``screening``: the entry of this name in the result of `fit_record`.
+    """
     if screening["rule"] == "none":
         return "nothing (no rule)"
     fixed = screening["fixed_at_hi"] + screening["fixed_at_lo"]

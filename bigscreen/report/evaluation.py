@@ -6,6 +6,7 @@ from typing import Any
 from bigscreen.report.report import count
 
 OF_PROBABILITIES = ("log_loss", "brier", "calibration_error")
+"""Measures of probabilities in the result of `evaluate`, if the model has probabilities."""
 
 
 def facts(record: Mapping[str, Any]) -> dict[str, str]:
@@ -39,7 +40,7 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def by_label(record: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """Convert the rows, precision, recall and f1 of every label to texts."""
+    """Convert the rows, precision, recall and f1 of every label to texts (None to "-")."""
     return {
         label: {
             "rows": count(parts["rows"]),
@@ -53,7 +54,11 @@ def by_label(record: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str
 
 
 def reliability(record: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """Convert the reliability of probabilities to texts: said and true shares, by tenths."""
+    """Convert the reliability of probabilities to texts, by tenths of the probability.
+
+    For each tenth: the mean predicted probability, the share of rows for which it came true, and
+    the rows.
+    """
     return {
         f"{part['from']:.0%} to {part['from'] + 0.1:.0%}": {
             "said": f"{part['probability']:.1%}",

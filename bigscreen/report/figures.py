@@ -21,7 +21,7 @@ def picture(draw: Callable[[Axes], None], width: float = 6.0, height: float = 3.
     draw : callable
         Receives the matplotlib axes to draw into.
     width, height : float
-        Size in inches of 72 points.
+        Size in inches (72 points each).
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -39,7 +39,10 @@ def picture(draw: Callable[[Axes], None], width: float = 6.0, height: float = 3.
 
 # -- a fit -----------------------------------------------------------------------------------------
 def gaps(ax: Axes, history: Sequence[Mapping[str, Any]], tol: float) -> None:
-    """Draw the relative gap (or the KKT violation) at every check, one line for each score."""
+    """Draw the relative gap (or the KKT violation) at every check, one line for each score.
+
+    ``history``: a fit's events, one for each check; ``tol``: the requested gap, drawn as a line.
+    """
     unproved = any(event.get("violation") is not None for event in history)
     key = "violation" if unproved else "relative_gap"
     for label, events in _by_score(history).items():
@@ -57,7 +60,10 @@ def gaps(ax: Axes, history: Sequence[Mapping[str, Any]], tol: float) -> None:
 
 
 def rows_open(ax: Axes, history: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the number of undecided rows at every check, and the rows that were read."""
+    """Draw the number of undecided rows at every check, and the rows that were read.
+
+    ``history``: a fit's events, one for each check.
+    """
     for label, events in _by_score(history).items():
         passes = [event["pass"] for event in events]
         ax.step(
@@ -81,7 +87,10 @@ def rows_open(ax: Axes, history: Sequence[Mapping[str, Any]]) -> None:
 
 
 def statuses(ax: Axes, scores: Sequence[Mapping[str, Any]]) -> None:
-    """Draw for every score the parts of its rows that are out, at their bound, or open."""
+    """Draw for every score the parts of its rows that are out, at their bound, or open.
+
+    ``scores``: for each its label, its rows, and the number of rows of each status.
+    """
     names = ["all" if part["label"] is None else str(part["label"]) for part in scores]
     left = np.zeros(len(scores))
     for key, colour in (("out", "tab:blue"), ("bound", "tab:orange"), ("open", "0.8")):
@@ -109,12 +118,14 @@ def _is_crowded(count: int, most: int = 12) -> bool:
 
 
 def _line(history: Sequence[Mapping[str, Any]], label: Any) -> dict[str, Any]:
+    """Return the matplotlib style of a score's line: with a label, or faint if there are many."""
     if _is_crowded(len(_by_score(history))):
         return {"color": "tab:blue", "alpha": 0.4}
     return {"label": str(label), "marker": "."}
 
 
 def _legend(ax: Axes, history: Sequence[Mapping[str, Any]]) -> None:
+    """Add a legend of the scores, if there are several, but not too many."""
     lines = len(_by_score(history))
     if lines > 1 and not _is_crowded(lines):
         ax.legend(frameon=False, fontsize=8)
@@ -150,7 +161,10 @@ def precision_recall(ax: Axes, curve: Mapping[str, Sequence[float]], share: floa
 
 
 def reliability(ax: Axes, tenths: Sequence[Mapping[str, float]]) -> None:
-    """Draw the shares of rows that came true against their predicted probabilities."""
+    """Draw the share of rows that came true against the predicted probability.
+
+    ``tenths``: for each tenth of the probability its rows' mean probability, and share.
+    """
     ax.plot([0, 1], [0, 1], linestyle=":", color="0.5")
     said, came = ([part[key] for part in tenths] for key in ("probability", "share"))
     ax.plot(said, came, marker="o")
@@ -160,7 +174,11 @@ def reliability(ax: Axes, tenths: Sequence[Mapping[str, float]]) -> None:
 
 
 def histograms(ax: Axes, found: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Draw histograms of the scores of two groups of rows."""
+    """Draw histograms of the scores of two groups of rows.
+
+    ``found``: the result of `bigscreen.evaluate.curves.histogram`; ``names``: of the negative and
+    the positive group.
+    """
     edges = np.array(found["edges"])
     for name, key, colour in zip(
         names, ("negative", "positive"), ("tab:blue", "tab:orange"), strict=True
@@ -173,7 +191,10 @@ def histograms(ax: Axes, found: Mapping[str, Any], names: Sequence[str]) -> None
 
 
 def confusion(ax: Axes, counts: Mapping[str, Mapping[str, int]]) -> None:
-    """Draw the confusion matrix; colours are shares of the true label's rows."""
+    """Draw the confusion matrix; colours are shares of the true label's rows.
+
+    ``counts``: rows by true label and by predicted label.
+    """
     names = list(counts)
     cells = np.array([[counts[true][guess] for guess in names] for true in names], dtype=float)
     shares = cells / np.maximum(cells.sum(axis=1, keepdims=True), 1)
@@ -189,7 +210,10 @@ def confusion(ax: Axes, counts: Mapping[str, Mapping[str, int]]) -> None:
 
 
 def predicted(ax: Axes, found: Mapping[str, Any]) -> None:
-    """Draw a 2-d histogram of targets and predictions, darker for more rows."""
+    """Draw a 2-d histogram of targets and predictions, darker for more rows.
+
+    ``found``: the entry "joint" in the result of `evaluate`: range low, high, and rows by bin.
+    """
     low, high = found["low"], found["high"]
     counts = np.log1p(np.array(found["rows"], dtype=float))
     ax.imshow(counts, origin="lower", extent=(low, high, low, high), cmap="Blues", aspect="auto")

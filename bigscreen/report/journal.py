@@ -38,6 +38,7 @@ class Journal:
     def __init__(
         self, show: Callable[[dict[str, Any]], None], command: str, out: str, log: str | None
     ) -> None:
+        """Keep the parameters; the file is opened at the first event."""
         self._show, self._log = show, log
         self._start = {"event": "start", "command": command, "out": out}
         self._begun = False
@@ -71,6 +72,7 @@ class Journal:
         self._append(event)
 
     def _open(self) -> None:
+        """Open the log file, if there is one; warn if it cannot be opened."""
         self._begun = True
         if self._log is not None:
             try:
@@ -79,6 +81,7 @@ class Journal:
                 warn(f"no log is kept in {self._log}: {reason_of(error)}")
 
     def _append(self, event: Mapping[str, Any]) -> None:
+        """Write an event, with the time, as a line of JSON; close the log if it cannot be written."""
         if self._file is None:
             return
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -90,6 +93,7 @@ class Journal:
             self._close()
 
     def _close(self) -> None:
+        """Close the log file, if it is open; the run goes on without a log."""
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):  # what could not be written cannot be flushed

@@ -14,7 +14,7 @@ TEMPLATE = "page.html.j2"
 
 
 class Grid(NamedTuple):
-    """A table of a page: caption, column names, and rows of texts."""
+    """A table of a page: caption, column names, and rows of texts, one text for each column."""
 
     caption: str
     columns: Sequence[str]

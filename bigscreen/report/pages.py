@@ -13,6 +13,7 @@ from bigscreen.report import path as report_path
 from bigscreen.report.figures import picture
 from bigscreen.report.page import Grid, Page, Section
 
+# The text above a model's certificate: a small gap does not mean that the model predicts well.
 NOISY = "What the gap says is true of the training rows; how often it errs, other rows must tell."
 
 
@@ -128,6 +129,7 @@ CAPTIONS = {
     "remaining": "Rows left to the solver, and rows that support the machine",
     "validation": "Held-out rows: mean over the folds, and its spread",
 }
+"""Captions of the plots of a path, by the names that `bigscreen.report.path.drawn` has for them."""
 
 
 def evaluation_section(record: Mapping[str, Any], store: str) -> tuple[Section, dict[str, str]]:
@@ -182,7 +184,10 @@ def evaluation_section(record: Mapping[str, Any], store: str) -> tuple[Section, 
 
 
 def _solve(known: Mapping[str, Any], record: Mapping[str, Any]) -> Section | None:
-    """Make the section of the gap and the open rows pass by pass; None without a history."""
+    """Make the section with the gap and the open rows at every pass; None without a history.
+
+    ``known``: the model's provenance; ``record``: the result of `fit_record`.
+    """
     history = known["history"]
     if not history:
         return None
@@ -196,7 +201,10 @@ def _solve(known: Mapping[str, Any], record: Mapping[str, Any]) -> Section | Non
 
 
 def _ledger(record: Mapping[str, Any]) -> Section | None:
-    """Make the section of the ledger: what is proved of the rows; None without a ledger."""
+    """Make the section of what is proved of the rows; None if the model has no ledger.
+
+    ``record``: the result of `fit_record`.
+    """
     found = record["ledger"]
     if found is None:
         return None
@@ -212,7 +220,7 @@ def _ledger(record: Mapping[str, Any]) -> Section | None:
 
 
 def _search(record: Mapping[str, Any]) -> Section:
-    """Make the section of the search for parameters."""
+    """Make the section of the search for parameters (``record``: of `bigscreen.tune.search`)."""
     drawn = {
         f"Mean score, {'exact' if m is None else f'{m} landmarks'}": picture(
             partial(tune.heat_map, record=record, landmarks=m), 7, 5
@@ -225,7 +233,7 @@ def _search(record: Mapping[str, Any]) -> Section:
 
 
 def _origin(known: Mapping[str, Any]) -> dict[str, str]:
-    """Convert a model's provenance to texts: rows, options and versions."""
+    """Convert a model's provenance ``known`` to texts: rows, options and versions."""
     asked = {
         name: value
         for name, value in known["parameters"].items()
@@ -241,6 +249,7 @@ def _origin(known: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _in_a_line(model: Model, record: Mapping[str, Any]) -> str:
+    """Describe a model in a line: problem, kernel, landmarks or support rows, C or nu."""
     parts = [record["problem"], _kernel(model.kernel.to_dict())]
     if model.support is not None:
         parts.append(f"exact, {report.count(len(model.support))} support rows")
@@ -253,13 +262,14 @@ def _in_a_line(model: Model, record: Mapping[str, Any]) -> str:
 
 
 def _kernel(known: Mapping[str, Any]) -> str:
+    """Describe a kernel, given as its name and parameters, such as "rbf kernel (gamma 0.5)"."""
     name, *parameters = known.items()
     said = [f"{key} {value:.4g}" for key, value in parameters]
     return " ".join([f"{name[1]} kernel", *([f"({', '.join(said)})"] if said else [])])
 
 
 def _verdict(record: Mapping[str, Any]) -> str:
-    """Say in a sentence what is proved."""
+    """Say in a sentence what is proved of a model (``record``: the result of `fit_record`)."""
     if record["no_certificate"]:
         return "Nothing is proved of this model."
     if record["relative_gap"] is None:
@@ -270,4 +280,5 @@ def _verdict(record: Mapping[str, Any]) -> str:
 
 
 def _path_figure(draw: Any, path: SolvedPath, ax: Any) -> None:
+    """Draw a path into axes with arguments in another order: ``draw`` takes the axes first."""
     draw(ax, path)

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+# Where the rules prove a dual variable to be, by the key in records, as plots name it.
 PLACES = {"hi": "at the upper end", "lo": "at the lower end", "zero": "at zero"}
+# How plots name the screening rules.
 NAMES = {
     "gap": "gap ball",
     **{name: name.upper() for name in ("dvi", "ssnsv", "essnsv", "srbo")},
@@ -64,6 +66,11 @@ class PathBar:
     """
 
     def __init__(self, console: Console | None = None, beat: float = HEARTBEAT_SECONDS) -> None:
+        """Make the bar, which is hidden if the output is no terminal.
+
+        ``_printed``: when the last line was printed; ``_waiting``: a line that has not been printed
+        yet; ``_last``: the newest line.
+        """
         self.console = console or Console(stderr=True, highlight=False)
         self._printed = -math.inf
         self._waiting: str | None = None
@@ -99,6 +106,7 @@ class PathBar:
             self._print(self._waiting)
 
     def _doing(self) -> str:
+        """Return the newest line, for the heartbeat."""
         return self._last
 
     def __call__(self, event: Mapping[str, Any]) -> None:
@@ -125,12 +133,17 @@ class PathBar:
         self._bar.update(self._task, description=where, line=line, **now)
 
     def _print(self, line: str) -> None:
+        """Print a line of plain text, and note the time."""
         self.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
         self._heart.beat()
         self._printed, self._waiting = time.monotonic(), None
 
 
 def _share(record: Mapping[str, Any]) -> str:
+    """Return the share of rows that screening has left out of a solve, as a percentage.
+
+    ``record``: has the numbers ``rows`` (of all) and ``left`` (in the solve).
+    """
     rows = record["rows"]
     return f"{(rows - record['left']) / rows:.1%}" if rows else "0%"
 
@@ -199,6 +212,10 @@ def totals(path: SolvedPath) -> dict[str, str]:
 
 
 def _worst(parts: Sequence[Mapping[str, Any]], rows: str) -> dict[str, str]:
+    """Convert the largest gap (or KKT violation) of a path's points to names and texts.
+
+    ``parts``: records of all machines of all points; ``rows``: the number of rows, as text.
+    """
     most = f"{max(gap_or_violation(part) for part in parts):.1e}"
     if all(part["gap"] is not None for part in parts):
         return {
@@ -212,7 +229,10 @@ def _worst(parts: Sequence[Mapping[str, Any]], rows: str) -> dict[str, str]:
 
 
 def _rounded(parts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Say how far rounding can have moved any point's gap, P and D; empty for older paths."""
+    """Say how far rounding can have moved any point's gap, P and D; empty if not recorded.
+
+    ``parts``: records of all machines of all points.
+    """
     names = ("rounding", *ROUNDING_FIELDS)
     if any(part.get(name) is None for part in parts for name in names):
         return {}
@@ -224,7 +244,10 @@ def _rounded(parts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 # -- plots -----------------------------------------------------------------------------------------
 def rejection(ax: Axes, path: SolvedPath, rule: str = "all") -> None:
-    """Draw the part of ALL rows that a rule identified, stacked by where their optimum is."""
+    """Draw the part of all rows that a rule identified, stacked by where their optimum is.
+
+    ``rule``: the rule's name, or "all" for all rules together.
+    """
     values, rows = path.values, _sums(path, lambda part: part["rows"])
     parts, labels = [], []
     for place, label in PLACES.items():
@@ -321,15 +344,17 @@ def check_matplotlib() -> None:
 
 
 def _found(part: Mapping[str, Any], rule: str) -> dict[str, int]:
+    """Return how many rows a rule has identified, by place (`PLACES`), in a point's record."""
     return {place: part["screened"].get(rule, {}).get(place, 0) for place in PLACES}
 
 
 def _sums(path: SolvedPath, of: Any) -> np.ndarray:
-    """Sum a number over the machines of every point: float64 (points,)."""
+    """Sum the number ``of(record)`` over the machines of every point: float64 (points,)."""
     return np.array([sum(of(part) for part in parts) for parts in path.record["points"]], float)
 
 
 def _dress(ax: Axes, path: SolvedPath, what: str) -> None:
+    """Label the axes of a plot over a path's values; the values of C are on a log scale."""
     if path.parameter == "C" and len(path) > 1:
         ax.set_xscale("log")
     ax.set_xlabel(path.parameter)

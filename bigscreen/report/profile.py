@@ -78,6 +78,10 @@ def section(profile: Mapping[str, Any], labels: Mapping[str, int], store: str) -
 
 
 def _line(column: Mapping[str, Any], rows: int) -> dict[str, str]:
+    """Describe a column by texts: kind, missing, range, typical, skew, and what to look at.
+
+    ``column``: its entry in a profile; ``rows``: the number of rows of the table.
+    """
     missing = column["missing"]
     part = f"{100 * missing / rows:.2g} %" if missing else ""
     if column["kind"] in ("category", "hashed"):
@@ -105,10 +109,12 @@ def _line(column: Mapping[str, Any], rows: int) -> dict[str, str]:
 
 
 def _short(text: str) -> str:
+    """Cut the middle out of a text of more than 24 characters."""
     return text if len(text) <= 24 else f"{text[:12]}...{text[-9:]}"
 
 
 def _date(days: float) -> str:
+    """Convert days since 1970 to a date; as a number if it is out of range."""
     if not math.isfinite(days) or abs(days) > 700_000:
         return f"{days:.4g} days"
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=days)).strftime("%Y-%m-%d")

@@ -68,7 +68,7 @@ def seconds(value: float | None) -> str:
 
 
 def pass_line(event: Mapping[str, Any]) -> str:
-    """Describe one pass over the data in a line of plain text."""
+    """Describe one pass over the data in a line of plain text (``event``: of a fit)."""
     label = event.get("class")
     about = "about " if "estimated_from" in event else ""
     passes = f"pass {event['pass']}"
@@ -96,7 +96,7 @@ def gap_text(event: Mapping[str, Any]) -> str:
 
 
 class Heartbeat:
-    """Prints what is being done whenever nothing else has been printed for some time.
+    """Prints a line on what is being done if nothing else has been printed for some time.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class Heartbeat:
     write : callable
         Prints a line.
     beat : float
-        Seconds without another line after which it prints one.
+        Print a line after this many seconds without another line.
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class Heartbeat:
         write: Callable[[str], None],
         beat: float = HEARTBEAT_SECONDS,
     ) -> None:
+        """Prepare the thread; `start` begins it."""
         self._say, self._write, self._seconds = say, write, beat
         self._began = self._printed = time.monotonic()
         self._end = threading.Event()
@@ -134,6 +135,7 @@ class Heartbeat:
         self._printed = time.monotonic()
 
     def _run(self) -> None:
+        """Print lines until `stop` is called: the body of the thread."""
         while not self._end.wait(max(self._printed + self._seconds - time.monotonic(), 0.01)):
             if time.monotonic() - self._printed >= self._seconds:
                 self.beat()
@@ -153,6 +155,7 @@ class LiveReport:
     """
 
     def __init__(self, console: Console | None = None, beat: float = HEARTBEAT_SECONDS) -> None:
+        """Prepare the heartbeat; ``_live`` is the live display, None unless on a terminal."""
         self.console = console or Console(stderr=True, highlight=False)
         self._live: Live | None = None
         self._heart = Heartbeat(self._doing, self._print, beat)
@@ -180,6 +183,7 @@ class LiveReport:
             self._live.stop()
 
     def _print(self, line: str) -> None:
+        """Print a line of plain text, and note that it was printed."""
         self._heart.beat()
         self.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
@@ -188,6 +192,11 @@ class FitReport(LiveReport):
     """Shows the events of a fit: a live line on a terminal, else plain lines every 2 s."""
 
     def __init__(self, console: Console | None = None, beat: float = HEARTBEAT_SECONDS) -> None:
+        """Begin without a phase.
+
+        ``_began``: when the phase began; ``_printed``: when the last line was printed;
+        ``_waiting``: the newest line, if it has not been printed.
+        """
         super().__init__(console, beat)
         self._phase = ""
         self._line = ""
@@ -207,6 +216,7 @@ class FitReport(LiveReport):
         super().__exit__(kind, error, trace)
 
     def _doing(self) -> str:
+        """Describe the newest pass or progress, or else the phase."""
         return self._line or self._phase or "starting"
 
     def __call__(self, event: Mapping[str, Any]) -> None:
@@ -228,10 +238,12 @@ class FitReport(LiveReport):
         return Text(printable(self._doing()), overflow="ellipsis", no_wrap=True)
 
     def _show(self) -> None:
+        """Refresh the live display, if there is one."""
         if self._live is not None:
             self._live.update(Spinner("dots", self))
 
     def _close_phase(self) -> None:
+        """Leave a line for the finished phase on a terminal."""
         if self._live is not None and self._phase:
             took = seconds(time.monotonic() - self._began)
             line = printable(self._line or f"{self._phase}  {took}")
@@ -239,6 +251,7 @@ class FitReport(LiveReport):
             self._phase = ""
 
     def _plain(self, line: str) -> None:
+        """Print a line if the last one is old enough; else keep it for later."""
         now = time.monotonic()
         if now - self._printed >= LINE_SECONDS:
             self._print(line)
@@ -251,6 +264,7 @@ class IngestBar:
     """Shows the events of `bigscreen.intake.ingest.ingest`: bars on a terminal, else a line."""
 
     def __init__(self, beat: float = HEARTBEAT_SECONDS) -> None:
+        """Make the bars, which are hidden if standard error is no terminal."""
         console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description:<8}"),
@@ -302,7 +316,7 @@ class IngestBar:
 
 
 def table(title: str, facts: Mapping[str, str]) -> None:
-    """Print names and texts in two columns inside a frame."""
+    """Print names and texts (``facts``) in two columns inside a frame."""
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         grid.add_row(Text(printable(name), style="dim"), Text(printable(value)))
@@ -316,7 +330,10 @@ def note(sentence: str) -> None:
 
 
 def matrix(title: str, corner: str, cells: Mapping[str, Mapping[str, str]]) -> None:
-    """Print a table with row names and column names; all rows have the first row's columns."""
+    """Print a table with row names and column names; all rows have the first row's columns.
+
+    ``corner``: the heading of the row names; ``cells``: texts by row name and column name.
+    """
     names = list(next(iter(cells.values())))
     grid = Table(title=Text(printable(title)), title_justify="left")
     grid.add_column(corner)
@@ -335,7 +352,10 @@ def write_json(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
 
 
 def write_result(path: str | os.PathLike[str], command: str, found: Mapping[str, Any]) -> None:
-    """Write a command's result as JSON with the name of its schema, a file in `schemas/`."""
+    """Write a command's result as JSON, with the name and version of its schema.
+
+    Schemas are in `schemas.json`.
+    """
     write_json(path, {"schema": f"bigscreen/{command}/{SCHEMA}", **found})
 
 

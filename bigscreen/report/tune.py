@@ -34,11 +34,13 @@ class TuneReport(LiveReport):
     """Shows the events of `bigscreen.tune.search.tune`: a live table on a terminal, else lines."""
 
     def __init__(self, console: Console | None = None, beat: float = HEARTBEAT_SECONDS) -> None:
+        """Begin without rungs; see `LiveReport` for the parameters."""
         super().__init__(console, beat)
         self._rungs: list[dict[str, Any]] = []
         self._line, self._printed = "", -math.inf
 
     def _doing(self) -> str:
+        """Return the newest line, for the heartbeat."""
         return self._line or "starting"
 
     def __call__(self, event: Mapping[str, Any]) -> None:
@@ -67,7 +69,7 @@ class TuneReport(LiveReport):
 
 
 def rung_line(rung: Mapping[str, Any]) -> str:
-    """Describe one rung in a line of plain text."""
+    """Describe one solved rung (candidates solved on some rows) in a line of plain text."""
     return (
         f"rung {rung['rung'] + 1}  {count(rung['candidates'])} candidates on {count(rung['rows'])} "
         f"rows  best {rung['best']:.4f}  {seconds(rung['seconds'])}"

@@ -51,6 +51,10 @@ class Group:
     def __init__(
         self, data: Rows, options: TrainOptions, fleet: Fleet, tuning: SearchTuning
     ) -> None:
+        """Choose the kernel; landmarks and their factor are computed when they are first needed.
+
+        ``near``: the rows, shifted if the kernel allows; ``own``: the kernel on the shifted rows.
+        """
         self.data, self.options, self.tuning = data, options, tuning
         self.kernel = choose_kernel(data, options, fleet)
         # (Rows are shifted so that float32 holds what the kernel sees of them.)
@@ -79,11 +83,29 @@ class Group:
         threads: int,
         quick: bool = False,
     ) -> PreparedRows:
-        """Prepare ``rows`` (None: all) for this group's machines; ``quick`` as in `GramStage`."""
+        """Prepare ``rows`` (numbers; None: all rows) for this group's machines.
+
+        Parameters
+        ----------
+        rows : int64 (rows,) or None
+        fleet : Fleet
+            Where features are computed.
+        room : float
+            Bytes of memory for features, and for kernel entries of an exact stage.
+        threads : int
+            The number of paths that may be solved at the same time.
+        quick : bool
+            Use float32 kernel entries; see `GramStage`.
+        """
         options = self.options
         constant, start_band = options.offset == "constant", self.tuning.start_band
 
         def exact(design: Design) -> tuple[Callable[[], Stage], bool, bool]:
+            """Return how to make a stage on the design's kernel matrix or columns.
+
+            Returns the function that makes one, whether walks may run in parallel, and whether the
+            stages use float32 entries (the first three fields of `PreparedRows`).
+            """
             first, _ = exact_stage(design, constant, room, options, fleet, _silent, quick)
             if isinstance(first, GramStage):
                 # Each walk may copy the part of the matrix that it fits, or sort it by groups.
@@ -110,6 +132,7 @@ class Group:
         return PreparedRows(*exact(Design(features, Linear())), X, constant, start_band)
 
     def _part(self, rows: NDArray[np.int64] | None) -> Rows:
+        """Return the (shifted) rows with these numbers, in memory; None: all rows, as they are."""
         data, n = self.near, self.data.n_rows
         if rows is None:
             return data
@@ -209,10 +232,19 @@ def solve_path(
 def is_too_rough(
     prepared: PreparedRows, steps: list[list[Step]], tol: float, tuning: SearchTuning
 ) -> bool:
-    """Whether a walk over float32 entries must be repeated with float64 entries.
+    """Whether a walk over float32 kernel entries must be repeated with float64 entries.
 
     It must if a point missed its relative gap, or if scores of probed rows, computed again in
     float64, differ too much.
+
+    Parameters
+    ----------
+    prepared : PreparedRows
+    steps : list of list of Step
+        The walk's solved points: for every value, one for each machine.
+    tol : float
+        The relative gap that was requested.
+    tuning : SearchTuning
     """
     stage = prepared.stage()
     assert isinstance(stage, GramStage)
@@ -229,7 +261,10 @@ def is_too_rough(
 
 
 def _scoring(X: Any, stage: Stage, step: Step) -> tuple[FloatArray, float]:
-    """Return a machine's coefficients of the features, float64 (r,), and its offset."""
+    """Return a machine's coefficients of the features X, float64 (r,), and its offset.
+
+    ``step``: a solved point of ``stage``.
+    """
     made = stage.machine(step.dual, step.solved)
     coef = np.asarray(made["coef"])
     if "support" in made:
@@ -240,7 +275,11 @@ def _scoring(X: Any, stage: Stage, step: Step) -> tuple[FloatArray, float]:
 def _start(
     prepared: PreparedRows, before: Arrays, machine: int, dual: Dual, value: float
 ) -> tuple[FloatArray, FloatArray | None] | None:
-    """Make the start of a path's first value, from the nearest value of a path on fewer rows."""
+    """Make the start of a path's first value, from the nearest value of a path on fewer rows.
+
+    ``before``: the arrays that `solve_path` returned for fewer rows; ``machine``: the number of the
+    binary problem. Returns alpha (n,) and the w that it was read off; None if no start can be made.
+    """
     X = prepared.X
     if not before or X is None or dual.group is not None or not np.any(dual.lin):
         return None
@@ -266,4 +305,4 @@ def _drop_tiny_directions(factor: nystrom.Factor) -> nystrom.Factor:
 
 
 def _silent(done: int, total: int) -> None:
-    """Report no progress."""
+    """Report no progress: the place of a function that is called with (rows done, rows)."""

@@ -23,46 +23,49 @@ ELIMINATIONS = {
     "one's neighbours to all",
     "none": "every candidate was solved on all rows",
 }
-"""Ways to drop candidates, each with the sentence that records say of it."""
+"""Ways to drop candidates, each with the sentence that records of searches have about it."""
 
 SEARCHED = {"c-svc": "C", "nu-svc": "nu", "svr": "C"}
 """The problems that can be searched, each with the parameter whose values are searched."""
 
 UNSEEN = (*CHANGEABLE, "C", "nu", "gamma", "landmarks")
-"""Options of a fit that do not change a search: it has its own, or they change no result."""
+"""Options of a fit that do not change a search: grids replace them, or they change no result."""
 
 
 @dataclass(frozen=True)
 class SearchTuning:
-    """Tuned values of a search.
+    """Tuned values of a search by rungs: rounds that solve fewer candidates on more rows.
 
     Parameters
     ----------
     search_fraction : float
-        Part of a time budget for the search; the rest is for the final fit.
+        Part of a time budget that the search may use; the rest is for the final fit.
     rough_gap : float
-        Relative gap on rungs of a part of the rows, unless the fit's is larger.
+        Solve to this relative gap on rungs of a part of the rows, or to the fit's if that is
+        larger.
     min_rows : int
         The first rung has at least this many rows.
     min_held_rows : int
-        On every rung all folds together hold out at least this many rows, if there are as many.
+        On every rung all folds together hold out at least this many rows, or all that they can.
     min_finalists : int
-        At least this many candidates reach all rows.
+        At least this many candidates are solved on all rows.
     min_label_rows : int
-        A fold fits, and holds out, at least this many rows of every label, if there are as many.
+        On every rung a fold fits, and holds out, at least this many rows of every label, or all
+        that it has.
     max_factor_fraction : float
-        Landmark factors kept from rung to rung take at most this part of the memory.
+        Factors of the landmarks' kernel matrices that are kept from rung to rung take at most this
+        part of the memory; otherwise they are computed again.
     max_product_rows_per_feature : int
-        Solve by pair steps on the matrix of row products if there are at most this many rows per
-        feature; else by Newton steps on the features.
+        Solve by pair steps (SMO) on the matrix of row products if the number of rows is at most
+        this times the number of features; else by Newton steps on the features.
     probed_rows : int
         After a path over float32 entries, compute the scores of this many rows again in float64.
     max_probe_error : float
         Solve the path again with float64 entries if a probed score is off by more than this part
         of the mean absolute score.
     start_band : float
-        Width of the smoothing band in which a start's alpha is between its bounds, as a part of
-        the mean distance from the hinge point.
+        A start's alpha is between its bounds for rows within this distance of the hinge point, as
+        a part of the mean distance.
     """
 
     search_fraction: float = 0.75
@@ -89,7 +92,10 @@ Solved = tuple[list[dict[str, Any]], Arrays]
 
 
 class Candidate(NamedTuple):
-    """One point of the grid; ``landmarks`` is None for the exact kernel."""
+    """One point of the grid: numbers of landmarks, gamma, and a value of C (or of nu).
+
+    ``landmarks`` is None for the exact kernel.
+    """
 
     landmarks: int | None
     gamma: float
@@ -97,9 +103,11 @@ class Candidate(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A candidate's scores on held-out rows: one for each fold, from the last rung that it reached.
+    """A candidate's result on the last rung that it reached.
 
-    ``gap`` is the largest relative gap of the folds; None if the kernel has none.
+    ``scores`` has one score of held-out rows for each fold; ``rung`` is the rung's number, from 0,
+    and ``rows`` its number of rows; ``gap`` is the largest relative gap of the folds (None if the
+    kernel has no gap).
     """
 
     scores: list[float]
@@ -130,9 +138,9 @@ class TuneOptions:
         Grid of numbers of landmarks, ascending; None: the exact kernel.
     folds : int or sequence of (rows to fit, rows to hold out)
     elimination : {"halving", "none"}
-        "halving": from rung to rung the best candidates go on to `factor` times the rows, until
-        the last are solved on all rows, and then the best one's neighbours in the grid. "none":
-        all candidates are solved on all rows.
+        "halving": from rung to rung the best candidates go on to `factor` times as many rows. The
+        last ones are solved on all rows, and then the neighbours of the best one in the grid.
+        "none": all candidates are solved on all rows.
     factor : int
         Halving keeps one candidate in `factor` from rung to rung.
     tuning : SearchTuning
@@ -170,6 +178,7 @@ class TuneOptions:
             raise InputError("a search needs folds to judge by: a number, or the rows of each")
 
     def _check_landmarks(self) -> None:
+        """Refuse numbers of landmarks that are not ascending whole numbers of at least 1."""
         if self.landmarks is None:
             return
         counts = list(self.landmarks)
@@ -208,7 +217,7 @@ class TuneOptions:
         return [*gammas_of, *(one._replace(value=value) for value in values_of)]
 
     def fit_of(self, landmarks: int | None, gamma: float, value: float) -> TrainOptions:
-        """Return the options of one candidate's fit."""
+        """Return the options of the fit with these landmarks (None: exact), gamma, and C or nu."""
         own: dict[str, Any] = {"gamma": gamma, self.parameter: value}
         if landmarks is not None:
             own["landmarks"] = int(landmarks)
@@ -216,7 +225,7 @@ class TuneOptions:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Everything that the result depends on, JSON-able."""
+        """Every option that the result depends on, JSON-able; a resumed search needs equal ones."""
         folds = self.folds
         if not isinstance(folds, (int, np.integer)):
             folds = [[np.asarray(rows).tolist() for rows in split] for split in folds]

@@ -38,9 +38,10 @@ class OutOfTime(Exception):
 
 
 class RungTask(NamedTuple):
-    """The work of a rung: its rows (None: all), folds and values, and the relative gap to reach.
+    """The work of rung number ``r``: its rows (None: all rows), folds, and candidates.
 
-    ``quick``: use float32 kernel entries as far as they prove the gap.
+    ``values``: for each group (number of landmarks, gamma) the values of C or nu; ``tol``: the
+    relative gap to reach; ``quick``: use float32 kernel entries as far as they prove the gap.
     """
 
     r: int
@@ -87,6 +88,12 @@ class RungSolver:
         binaries: list[Binary],
         until: float | None,
     ) -> None:
+        """Take the labels and weights of all rows, and compute the free memory.
+
+        ``threads``: the threads of this process, also if ``fleet`` is a cluster; ``allowed``,
+        ``room``: bytes of memory allowed, and free for features; ``groups``: prepared (landmarks,
+        gamma) groups; ``done``: finished parts of the current rung.
+        """
         self.data, self.options, self.fleet, self.report = data, options, fleet, report
         self.folds, self.binaries, self.until = folds, binaries, until
         self.cluster = hasattr(fleet, "address")
@@ -101,7 +108,7 @@ class RungSolver:
         self._of = ""
         """Identifies the search to which the files of the work folder belong."""
         self.machines: dict[Unit, Arrays] = {}
-        """For each group and fold, the machines of the last rung, where the next rung starts."""
+        """For each group and fold, the machines of the last rung: starts for the next rung."""
         self.groups: dict[Pair, Group] = {}
         self.done = 0.0
 
@@ -118,7 +125,18 @@ class RungSolver:
     def solve(
         self, r: int, rung: Rung, values: dict[Pair, list[float]], tol: float
     ) -> Iterator[dict[Candidate, Outcome]]:
-        """Solve a rung, and yield the outcomes of its candidates, some groups at a time."""
+        """Solve a rung, and yield the outcomes of its candidates, one batch of groups at a time.
+
+        Parameters
+        ----------
+        r : int
+            The rung's number, from 0.
+        rung : Rung
+        values : dict
+            For each group (number of landmarks, gamma) its values of C or nu, ascending.
+        tol : float
+            The relative gap to reach.
+        """
         self.groups = {pair: group for pair, group in self.groups.items() if pair in values}
         self.done = 0.0
         folds = [self._fold_part(fold, rung) for fold in self.folds]
@@ -131,7 +149,10 @@ class RungSolver:
             yield self._outcomes(task, [pair], self._solve_streamed(task, pair))
 
     def _solve_in_memory(self, task: RungTask, units: list[Unit]) -> dict[Unit, Solved]:
-        """Solve the folds of groups whose stages fit in memory at the same time."""
+        """Solve the units (group, fold) of groups whose stages fit in memory at the same time.
+
+        Units for which float32 entries are too inaccurate are solved again with float64 entries.
+        """
         solved = self._solve_paths(task, units)
         rough = [unit for unit in units if unit not in solved]
         if rough:
@@ -140,7 +161,10 @@ class RungSolver:
         return solved
 
     def _solve_paths(self, task: RungTask, units: list[Unit]) -> dict[Unit, Solved]:
-        """Make the stages of groups and solve their paths; too inaccurate paths are left out."""
+        """Make the stages (prepared rows) of groups, and solve the paths of their ``units``.
+
+        A unit is a group and the number of a fold. Paths that are too inaccurate are left out.
+        """
         pairs = list(dict.fromkeys(pair for pair, _ in units))
         for pair in pairs:
             if pair not in self.groups:
@@ -150,6 +174,7 @@ class RungSolver:
             fleet = self.threads if len(pairs) == 1 else single
 
             def prepare(pair: Pair) -> PreparedRows:
+                """Prepare the rung's rows for a group, unless the time is over."""
                 self._watch()
                 given = self.room / len(pairs), self.threads.workers, task.quick
                 return self.groups[pair].prepare(task.rows, fleet, *given)
@@ -167,6 +192,7 @@ class RungSolver:
         return solved
 
     def _report_part(self, task: RungTask, solved: Solved) -> None:
+        """Report that the path of one group and fold is solved, with its largest relative gap."""
         self.done += 1
         gap = largest_gaps(solved[0])["relative_gap"]
         self.report({"event": "part", "done": self.done, "rung": task.r, "relative_gap": gap})
@@ -174,7 +200,10 @@ class RungSolver:
     def _outcomes(
         self, task: RungTask, batch: list[Pair], solved: dict[Unit, Solved]
     ) -> dict[Candidate, Outcome]:
-        """Collect the outcomes of solved groups, and keep their machines for the next rung."""
+        """Collect the outcomes of the groups ``batch``, and keep their machines for the next rung.
+
+        ``solved``: for each unit (group, fold) the records of its points, and the machines' arrays.
+        """
         self.machines |= {unit: arrays for unit, (_, arrays) in solved.items()}
         outcomes = {}
         for pair in batch:
@@ -225,9 +254,9 @@ class RungSolver:
     def _walk(
         self, task: RungTask, prepared: dict[Pair, PreparedRows], unit: Unit
     ) -> Solved | None:
-        """Solve and score a fold's path, or read it from an interrupted run.
+        """Solve and score the path of one unit (group, fold), or read it from an interrupted run.
 
-        None if the float32 entries of a quick stage were too inaccurate.
+        None if float32 kernel entries were too inaccurate (`is_too_rough`).
         """
         (pair, f), tol = unit, task.tol
         own, part, values = prepared[pair], task.folds[f], task.values[pair]
@@ -283,11 +312,14 @@ class RungSolver:
         records: list[dict[str, Any]],
         arrays: Arrays,
     ) -> None:
-        """Write the results of a group's fold."""
+        """Write the results of one unit (group, fold), so that a resumed run can read them."""
         self._rung(r).write(_name(unit), {"values": values, "points": records}, arrays)
 
     def _kept(self, r: int, unit: Unit, values: list[float]) -> Solved | None:
-        """Read the results of a group's fold that an interrupted run has written, or None."""
+        """Read the results of a unit (group, fold) that an interrupted run has written.
+
+        None if there are none for these values.
+        """
         found = self._rung(r).read(_name(unit))
         if found is None or found[0]["values"] != values:
             return None
@@ -327,6 +359,7 @@ class RungSolver:
             )
 
     def _watch(self) -> None:
+        """Raise `OutOfTime` if the search's part of the time budget is spent."""
         if self.until is not None and time.monotonic() > self.until:
             raise OutOfTime
 
@@ -341,6 +374,6 @@ class RungSolver:
 
 
 def _name(unit: Unit) -> str:
-    """Return the file name of a group's fold."""
+    """Return the name of the file that keeps the results of a unit (group, fold)."""
     (landmarks, gamma), f = unit
     return f"{landmarks or 'exact'}-{gamma!r}-fold-{f}"

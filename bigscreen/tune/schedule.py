@@ -36,9 +36,12 @@ def rungs(
 
     Parameters
     ----------
-    candidates, factor : int
+    candidates : int
+        Their number on the first rung.
+    factor : int
+        From rung to rung, one candidate in ``factor`` goes on to ``factor`` times as many rows.
     strata : int array (n,)
-        Label codes.
+        Label codes; every rung has about the same share of each.
     weights : float64 (n,)
         Weights of all rows, including held-out rows.
     folds : list of Fold
@@ -79,12 +82,13 @@ def _rows(
     folds: list[Fold],
     tuning: SearchTuning,
 ) -> NDArray[np.int64]:
-    """Choose the rows of the lowest ranks, and more if a fold holds out too few or lacks a label.
+    """Choose the rows of a rung: those with a rank of at most ``part``, and a few more.
 
-    With few held-out rows, good candidates cannot be distinguished. Measured on 30 searches (3,600
-    rows, one split that holds out 100): the chosen candidate's accuracy on the 100 held-out rows
-    was .0103 below the best candidate's if a rung took a part of the 100, and .0060 below if it
-    took all.
+    ``place``: the rank of every row, in (0, 1]. Rows are added if a fold would hold out too few, or
+    lacks a label. With few held-out rows, good candidates cannot be distinguished. Measured on 30
+    searches (3,600 rows, one split that holds out 100): the chosen candidate's accuracy on the 100
+    held-out rows was .0103 below the best candidate's if a rung took a part of the 100, and .0060
+    below if it took all.
     """
     least = tuning.min_held_rows // len(folds)
     chosen = place <= part
@@ -99,5 +103,5 @@ def _rows(
 
 
 def _first(rows: NDArray[np.int64], place: FloatArray, most: int) -> NDArray[np.int64]:
-    """Return the ``most`` rows with the lowest ranks."""
+    """Return the ``most`` of the row numbers ``rows`` that have the lowest ranks in ``place``."""
     return rows[np.argsort(place[rows], kind="stable")[:most]]

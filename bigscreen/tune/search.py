@@ -89,6 +89,13 @@ class Search:
         report: Report | None = None,
         deadline: float | None = None,
     ) -> None:
+        """Check the options against the rows, and make the binary problems and the folds.
+
+        ``end``: when the whole time budget ends (the search's part ends before); ``strata``: label
+        codes, or zeros for targets; ``outcomes``: the last result of each candidate; ``dropped``:
+        why candidates were dropped; ``stages``: a record for each rung; ``spent``: seconds of the
+        search.
+        """
         self.data, self.options = data, options
         self.report: Report = report or (lambda event: None)
         self.began = time.monotonic()
@@ -120,7 +127,10 @@ class Search:
         self.spent = 0.0
 
     def last_fit(self, best: dict[str, Any]) -> Any:
-        """Return the options of the final fit on all rows."""
+        """Return the options (`TrainOptions`) of the final fit on all rows.
+
+        ``best``: the chosen landmarks, gamma, and C or nu, by name.
+        """
         options = self.options
         fit = options.fit_of(best["landmarks"], best["gamma"], best[options.parameter])
         work = None if fit.work is None else fit.work / "fit"
@@ -153,11 +163,12 @@ class Search:
         return self._record(late)
 
     def _record(self, late: bool) -> dict[str, Any]:
-        """Make the record of the search, JSON-able."""
+        """Make the record of the search, JSON-able; ``late``: whether the time ended too soon."""
         best = self._best()
         parameter, rule = self.options.parameter, self.options.elimination
 
         def named(c: Candidate) -> dict[str, Any]:
+            """Return a candidate's parameters by name."""
             return {"landmarks": c.landmarks, "gamma": c.gamma, parameter: c.value}
 
         points = []
@@ -193,6 +204,7 @@ class Search:
     # -- rules of elimination ----------------------------------------------------------------------
     @property
     def _tol(self) -> float:
+        """The relative gap of the final fit, and of rungs over all rows."""
         return self.options.fit.tol
 
     def _halve(self) -> None:
@@ -223,7 +235,8 @@ class Search:
     def _climb(self, r: int) -> None:
         """Solve the best candidate's neighbours in the grid on all rows, until none is better.
 
-        The best C changes with the number of rows, and few candidates reach the last rung.
+        ``r``: the number of the next rung. The best C changes with the number of rows, and few
+        candidates reach the last rung.
         """
         while True:
             best = self._best()
@@ -241,7 +254,7 @@ class Search:
 
     # -- one rung ----------------------------------------------------------------------------------
     def _rung(self, r: int, rung: Rung, alive: list[Candidate], tol: float) -> None:
-        """Solve and score candidates on the rows of a rung."""
+        """Solve and score candidates on the rows of rung number r, to the relative gap ``tol``."""
         began = time.monotonic()
         values: dict[Pair, list[float]] = {}
         for c in alive:

@@ -40,14 +40,14 @@ def solve_streamed(
     solved : list of (records, arrays)
         For each fold the records and machines of its points.
     late : bool
-        Whether the deadline passed before all were solved.
+        Whether the deadline passed before all points were solved.
 
     Raises
     ------
     InputError
-        If it cannot run in the memory allowed, with the arithmetic.
+        If the solve does not fit in the memory allowed; the message has the numbers of bytes.
     TimeOver
-        If the time ends before there are features.
+        If the time ends before the features are computed.
     """
     fits, has_folder = len(folds) * len(values), options.work is not None
     found = plan_on(fleet, data, options, fits, has_folder=has_folder)
