@@ -43,20 +43,26 @@ CHECKPOINT_FIELDS = {
     "next": ("stay", "new", "v"),
     "survey": ("w_sq", "gap", "rounding", "highest", "lowest", "alive", "entries", "complete"),
 }
-"""Attributes of the coordinator ("") and of its records that a checkpoint saves."""
+"""Attributes of the coordinator ("") and of its records (by attribute name) that a checkpoint
+saves."""
 
 CHECKPOINT_LISTS = ("ups", "downs")
-"""Lists of violators in the last survey, which a checkpoint saves."""
+"""Names of the lists of violating rows in the last `Survey`, which a checkpoint saves."""
 
 CHECKPOINT_GRAM_FIELDS = ("ids", "K", "capacity", "entries")
 """Attributes of `BlockGram` that a checkpoint saves."""
 
 
 class BlockRun(BlockRounds):
-    """A run of the block solver: its main loop, its starts, and its checkpoints."""
+    """The coordinator of one run of the block solver: main loop, starts, and checkpoints."""
 
     def run(self, check: Check) -> Point:
-        """Solve block after block until ``check`` returns None; return the last point."""
+        """Solve block after block until ``check`` returns None; return the last point.
+
+        ``check`` gets each point with its gap, and answers with a verdict: a region (a ball around
+        w that contains the optimum) by which rows can be screened, a restart with all rows, or a
+        doubt that the point's gap is only rounding.
+        """
         while True:
             if self._gap_may_be_rounding(check.target):
                 self.mend()
@@ -83,7 +89,9 @@ class BlockRun(BlockRounds):
     def _try_ending(self, target: float) -> bool:
         """Solve exactly for the rows that can still move, if few; return whether alpha moved.
 
-        Only for small targets. Without this step a fit to 1e-6 takes .91 to 1.04 times the
+        Only for small targets: ``target`` is the requested relative gap (see `EndingTuning`).
+
+        Without this step a fit to 1e-6 takes .91 to 1.04 times the
         processor time (ijcnn1, a9a, covtype), a fit to 1e-9 1.0 to 1.5 times (and mnist 3-vs-5; one
         run each).
         """
@@ -104,7 +112,7 @@ class BlockRun(BlockRounds):
 
     # -- float32 columns and their rounding ------------------------------------------------------
     def _gap_may_be_rounding(self, target: float) -> bool:
-        """Whether the gap meets the target, but float32 errors could exceed it."""
+        """Whether the relative gap meets the target, but float32 errors could exceed the target."""
         point = self.point()
         met = self.can_mend and point.relative_gap <= target
         return met and self.rounding_of_gap() > target * abs(point.primal)
@@ -123,7 +131,7 @@ class BlockRun(BlockRounds):
         self.mending.times += 1
 
     def refine(self) -> None:
-        """Restart from the current alpha with kernel entries computed in float64.
+        """Restart from the current alpha with all kernel entries computed in float64.
 
         Errors of float32 entries leave a gap that no step can close.
         """
@@ -139,8 +147,9 @@ class BlockRun(BlockRounds):
         The problem of a random subsample, with wider boxes in proportion, has approximately the
         same w. If much of its support is at the bound, alpha of all rows is read off their scores
         (as the dual point of the smoothed loss). That saves many rounds that would bring these rows
-        in block by block. If hardly any is, alpha depends on each single row, and 0 is the better
-        start. So it is for regression, where a small error of w flips alpha of most rows.
+        in block by block. If hardly any of its support is at the bound, alpha depends on each
+        single row, and 0 is the better start. 0 is the better start for regression, too, where a
+        small error of w flips alpha of most rows.
 
         If 0 is not feasible, the rows with the largest violations under the subsample's solution
         (any rows, without a subsample) are put at their bounds until the coupling's total is met.
@@ -168,9 +177,10 @@ class BlockRun(BlockRounds):
             self.open_at(start)
 
     def _read_off_subsample(self, scales: FloatArray) -> FloatArray | None:
-        """Solve the subsample, and read alpha of all rows off its scores; None if it is no use.
+        """Solve the subsample (the chosen block), and read alpha (n,) of all rows off its scores.
 
-        ``scales``: how much wider the box of each row of the subsample is made.
+        None if too little of the subsample's support is at the bound. ``scales``: the factor by
+        which the box of each row of the subsample is widened.
         """
         self.enter()
         ids, dual = self.gram.ids, self.dual
@@ -205,7 +215,7 @@ class BlockRun(BlockRounds):
         return read_at_totals(dual, scores, mu, h)
 
     def open_at(self, start: FloatArray) -> None:
-        """Start from a feasible alpha."""
+        """Start from a feasible alpha (n,): send it to the shards, and choose the first block."""
         moved = np.flatnonzero(start != self.alpha)
         for a in range(0, len(moved), self.tuning.rows_per_round):
             ids = moved[a : a + self.tuning.rows_per_round]
@@ -220,7 +230,7 @@ class BlockRun(BlockRounds):
 
     # -- blocks --------------------------------------------------------------------------------
     def solve_block(self) -> Proposal:
-        """Solve the chosen block."""
+        """Solve the dual of the chosen block by pair steps, with alpha of all other rows fixed."""
         self.enter()
         ids, tuning = self.gram.ids, self.tuning
         part, alpha = self.dual[ids], self.alpha[ids]
@@ -236,7 +246,10 @@ class BlockRun(BlockRounds):
         return Proposal(part, ids, self.gram.X, alpha, before, G, ids)
 
     def apply(self, found: Proposal) -> None:
-        """Apply the result of a solve to alpha, and choose the next block."""
+        """Update alpha and the dual value by the result of a solve, and choose the next block.
+
+        The changes are sent to the shards, which update their scores and report violators.
+        """
         part, ids, X, alpha, before, G, watch, exact = found
         step = alpha - self.alpha[ids]
         self.value += 0.5 * float(step @ (before + G))
@@ -260,8 +273,8 @@ class BlockRun(BlockRounds):
     def _lacks_partner(self) -> bool:
         """Whether all violators are on one side of mu, with no free row to pair them with.
 
-        mu is that of the block. If all its rows are at bounds, mu may be at the end of an interval
-        that other rows allow.
+        mu are the multipliers of the coupling, computed from the block. If all rows of the block
+        are at bounds, mu may be at the end of an interval that other rows allow.
         """
         dual, ids = self.dual, self.gram.ids
         if dual.coupling is None or self.violation <= self.noise:
@@ -275,16 +288,17 @@ class BlockRun(BlockRounds):
         return self.next.v * self.dual.step_signs[self.gram.ids]
 
     def steps(self, part: Dual, alpha: FloatArray, G: FloatArray, tol: float, most: int) -> int:
-        """Take at most ``most`` pair steps on a problem of the block's rows; update alpha and G.
+        """Take at most ``most`` pair steps on a problem of the block's rows; return their number.
 
-        Returns the number of steps.
+        ``part``: the dual of these rows. ``alpha`` and ``G`` (the gradient ``p - s u``): updated.
+        Stops once the violation is at most ``tol``.
         """
         done, _ = smo(self.gram.rows, part, alpha, G, Limits(tol, most))
         self.effort.terms += done * len(alpha)
         return done
 
     def enter(self) -> None:
-        """Fetch the new rows of the chosen block, and compute their part of its kernel matrix."""
+        """Make the chosen block current: fetch its new rows, compute their kernel entries."""
         if len(self.next.new) or len(self.next.stay) < len(self.gram.ids):
             X = fetch_rows(self.fleet, self.data, self.next.new)
             v, rows = self.next.v.copy(), len(self.next.stay) + len(self.next.new)
@@ -297,7 +311,7 @@ class BlockRun(BlockRounds):
         self.next.stay, self.next.new = np.arange(len(self.gram.ids)), NO_ROWS
 
     def survey_and_choose(self) -> None:
-        """Survey the rows without a move, and choose the next block."""
+        """Ask the shards for violating rows, with alpha unchanged, and choose the next block."""
         self.survey_again(self.gram.ids[self.next.stay])
         self.choose()
 
@@ -330,7 +344,7 @@ class BlockRun(BlockRounds):
         self.fleet.save(folder, {**meta, **state})
 
     def restore(self, folder: Path, meta: dict[str, Any]) -> None:
-        """Continue from a checkpoint of ``save`` with this ``meta``."""
+        """Continue from a checkpoint of ``save``; ``meta``: the record that it was saved with."""
         if meta["fine"] and not self.fine:
             self.begin(True)
             self.fleet.load(folder)
@@ -365,7 +379,7 @@ class BlockRun(BlockRounds):
         )
 
     def stats(self) -> dict[str, Any]:
-        """Counters of the run, and what the last round screened."""
+        """Return the counters of the run that a progress record shows, by name."""
         high, low = self.screening.counts
         return {
             "rows_visited": self.survey.alive,

@@ -21,7 +21,11 @@ from bigscreen.solvers.block.working_set import is_free
 
 
 def find_open_rows(run: BlockRounds) -> NDArray[np.int64] | None:
-    """Find all rows that are free or violate, ascending; None if too many, or not mostly free."""
+    """Find all rows that are free (inside their box) or violate optimality: int64, ascending.
+
+    None if there are none, or too many for an exact solve, if they are not mostly free, or if not
+    all violators are known. ``run``: the block solver's coordinator.
+    """
     if not run.survey.complete:
         return None
     tuning = run.tuning.ending
@@ -32,7 +36,11 @@ def find_open_rows(run: BlockRounds) -> NDArray[np.int64] | None:
 
 
 def solve_face(run: BlockRounds, ids: NDArray[np.int64]) -> Proposal:
-    """Solve for these rows exactly, with all other rows fixed."""
+    """Solve for the rows ``ids`` exactly, with alpha of all other rows fixed.
+
+    Without float64 scores yet, those of ``ids`` and of rows near their hinge point are recomputed
+    first, and the near rows join unless that makes too many. ``run``: the coordinator.
+    """
     fine = run.fine
     if not fine:
         near = run.recompute_near(ids, run.tuning.ending.join_distance * run.violation)

@@ -23,7 +23,11 @@ from bigscreen.solvers.block.tuning import FACE, FaceTuning
 
 
 class Pieces(NamedTuple):
-    """The interval of each row's coefficient on which the dual is smooth, and the slope there."""
+    """The interval [below, above] of each row's coefficient in which the dual is smooth: (n,) each.
+
+    The interval is the row's box, or with a tube the box's part on one side of 0. ``slope``: the
+    dual's derivative in the coefficient, with multipliers and tube.
+    """
 
     below: FloatArray
     above: FloatArray
@@ -40,7 +44,7 @@ class Faces:
     part : Dual
         The dual of these rows, without a quadratic term of the loss.
     alpha, G : float64 (n,)
-        A feasible alpha, and ``p - s u`` there.
+        A feasible alpha, and the gradient ``p - s u`` at it (s: signs, u: scores).
     mu : float64 (groups,)
         Initial multipliers.
     noise : float
@@ -50,7 +54,11 @@ class Faces:
     Attributes
     ----------
     c, g : float64 (n,)
-        The coefficients, and ``s G``.
+        The coefficients, and ``s G``, the dual's derivatives in them.
+    low, high : float64 (n,)
+        The box of the coefficients.
+    ways : float64 (n,) or None
+        The coupling's factors of the coefficients, +-1; None: no coupling.
     """
 
     def __init__(
@@ -63,6 +71,7 @@ class Faces:
         noise: float,
         tuning: FaceTuning = FACE,
     ) -> None:
+        """Turn alpha, its box and its gradient into those of the coefficients ``c = s alpha``."""
         self.K, self.part, self.mu, self.noise = K, part, mu.copy(), noise
         self.tuning = tuning
         s = part.sign
@@ -84,12 +93,18 @@ class Faces:
         return Pieces(below, above, np.where(up, slope - tube, slope + tube))
 
     def find_held(self, at: Pieces) -> NDArray[np.bool_]:
-        """Return which rows are at an end of their piece with a slope that points outwards."""
+        """Return which rows are held: at an end of their piece, with a slope that points outwards.
+
+        ``at``: the pieces (smooth intervals) of the current coefficients. Returns bool (n,).
+        """
         stay = (self.c <= at.below) & (at.slope <= self.noise)
         return stay | ((self.c >= at.above) & (at.slope >= -self.noise))
 
     def solve(self) -> bool:
-        """Go to the optimum; return whether it was reached. The dual value never falls."""
+        """Move the coefficients to the optimum of these rows' dual; return whether it was reached.
+
+        If not (too many steps, or no ridge helps), the dual value is at least the initial one.
+        """
         system, stiff = None, 0
         ridges = self.tuning.ridges
         for _ in range(self.tuning.max_steps):
@@ -107,7 +122,11 @@ class Faces:
         return False
 
     def _step(self, system: System, at: Pieces, held: NDArray[np.bool_]) -> bool:
-        """Step towards the optimum of a face as far as the dual rises; return whether it rose."""
+        """Step towards the optimum of a face as far as the dual rises; return whether it rose.
+
+        ``system``: a factor of the rows that can move. ``at``: their smooth intervals. ``held``:
+        the rows that stay where they are.
+        """
         found = system.step(self.c, at, held)
         if found is None:
             return False
@@ -130,11 +149,28 @@ class Faces:
 
 
 class System:
-    """A Cholesky factor of the rows that can move, and solves with some of them held at bounds."""
+    """A Cholesky factor of the rows that can move, and solves with some of them held at bounds.
+
+    Attributes
+    ----------
+    rows : int64 (q,)
+        The factored rows, of all n.
+    factor : Factor
+        Of their kernel matrix.
+    place : int64 (n,)
+        Each row's place among ``rows``, -1 if it is not one of them.
+    ways, turned : float64 (groups present, q)
+        The coupling's factors, and the solutions for them as right-hand sides.
+    groups, count
+        The groups present among the rows, and the number of all groups.
+    solved : dict
+        Rows of the inverse kernel matrix computed so far, by place.
+    """
 
     def __init__(
         self, rows: NDArray[np.int64], size: int, factor: Factor, tuning: FaceTuning
     ) -> None:
+        """Store the factor of the kernel matrix of ``rows``; ``size``: the number n of all rows."""
         self.rows, self.factor, self.tuning = rows, factor, tuning
         self.place = np.full(size, -1)
         self.place[rows] = np.arange(len(rows))
@@ -146,7 +182,7 @@ class System:
 
     @classmethod
     def of(cls, faces: Faces, rows: NDArray[np.int64], ridge: float) -> System | None:
-        """Factor the kernel matrix of these rows; None if it is not positive definite.
+        """Factor the kernel matrix of these rows of ``faces``; None if it is not positive definite.
 
         ``ridge`` times the largest diagonal entry is added to the diagonal.
         """
@@ -165,7 +201,7 @@ class System:
         return found
 
     def can_serve(self, held: NDArray[np.bool_]) -> bool:
-        """Whether the factor contains all rows that are not held, and few that are."""
+        """Whether the factor contains all rows that are not held, and few that are held (n,)."""
         inside = self.place >= 0
         few = np.count_nonzero(held & inside) <= self.tuning.max_held_fraction * len(self.rows)
         return bool(np.all(inside | held) and few)
@@ -174,6 +210,15 @@ class System:
         self, c: FloatArray, at: Pieces, held: NDArray[np.bool_]
     ) -> tuple[FloatArray, FloatArray, NDArray[np.int8]] | None:
         """Solve for the step to the optimum of a face, holding rows that would cross their ends.
+
+        Parameters
+        ----------
+        c : float64 (n,)
+            The coefficients.
+        at : Pieces
+            The interval in which each may move, and the dual's slope.
+        held : bool (n,)
+            Rows that do not move.
 
         Returns
         -------
@@ -212,7 +257,11 @@ class System:
     def _solve_with_fixed(
         self, free: FloatArray, fixed: NDArray[np.int64], target: FloatArray
     ) -> tuple[FloatArray, FloatArray] | None:
-        """Solve with prescribed steps of the rows ``fixed``; return step and multiplier step."""
+        """Find the step to the optimum if some rows' steps are prescribed; None if it is singular.
+
+        ``free`` (q,): the step without any prescribed. ``fixed``: places of rows whose steps are
+        given by ``target`` (q,). Returns the step (q,) and the multipliers' step (groups present,).
+        """
         k = len(self.ways)
         if not k + len(fixed):
             return free.copy(), np.empty(0)

@@ -24,6 +24,7 @@ class BlockGram:
     constant : bool
         Add 1 to each entry, for a constant appended to phi.
     threads : int
+        Threads that compute and copy entries.
     dtype : float32 or float64
         Type of the entries.
     strip : int
@@ -33,7 +34,8 @@ class BlockGram:
     ----------
     ids : int64 (n,)
         The rows of the block, unordered: a row keeps its place while it stays.
-    X : their features
+    X : array or CSR array (n, d)
+        Their features; None before the first block.
     room : array (at least n, at least n)
         The memory; the matrix is its first n rows and columns. It is updated in place, because new
         memory costs as much as computing the entries.
@@ -44,6 +46,7 @@ class BlockGram:
     def __init__(
         self, kernel: Kernel, constant: bool, threads: int, dtype: type, strip: int = 128
     ) -> None:
+        """Start with an empty block, which has no memory yet."""
         self.strip = strip
         self.kernel, self.constant, self.threads, self.dtype = kernel, constant, threads, dtype
         self.ids = np.empty(0, np.int64)
@@ -70,7 +73,7 @@ class BlockGram:
     def restore(
         self, X: Any, ids: NDArray[np.int64], K: NDArray[Any], capacity: int, entries: int
     ) -> None:
-        """Continue with a saved block; ``X``: its rows' features."""
+        """Continue with a saved block: rows' features and numbers, matrix, capacity, count."""
         self.ids, self.X, self.entries = ids, X, int(entries)
         self.room = np.empty((int(capacity),) * 2, self.dtype)
         self.K[:] = K
@@ -85,7 +88,7 @@ class BlockGram:
         stay : int64, ascending
             Places of the rows that stay.
         ids, X
-            The new rows and their features.
+            Numbers of the new rows in the data, and their features.
         most : int
             Rows that later blocks are expected to have, if memory has to be allocated.
 
@@ -110,7 +113,7 @@ class BlockGram:
         return places
 
     def _relocate(self, old: NDArray[np.int64], new: NDArray[np.int64]) -> None:
-        """Move rows and columns of the matrix to places that other rows have left."""
+        """Move rows and columns of the matrix from places ``old`` to ``new``, which others left."""
         K = self.room
         self._each(len(self.ids), lambda a, b: move_columns(K, old, new, a, b))
         K[new] = K[old]
@@ -124,6 +127,7 @@ class BlockGram:
         self.kernel.prepare(side)
 
         def strip(a: int, b: int) -> None:
+            """Compute and write the entries of the new rows [a, b)."""
             at = new[a:b]
             entries: NDArray[Any] = np.empty((len(at), n), self.dtype)
             self.kernel.block(side.part(at), side, out=entries, dtype=self.dtype)
@@ -146,7 +150,10 @@ class BlockGram:
 
 
 def _assign_places(stay: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """Assign places below n to the rows that stay (their own if possible) and to the new rows."""
+    """Assign places below n to the rows that stay (their own if below n), then to the new rows.
+
+    ``stay``: the present places, ascending. Returns int64 (n,), each place once.
+    """
     taken = np.zeros(n, np.bool_)
     near = stay < n
     taken[stay[near]] = True
@@ -156,7 +163,11 @@ def _assign_places(stay: NDArray[np.int64], n: int) -> NDArray[np.int64]:
 
 
 def _join_features(old: Any, stay: NDArray[np.int64], X: Any, places: NDArray[np.int64]) -> Any:
-    """Combine the features of the rows that stay with those of new rows, at these places."""
+    """Combine the features of rows that stay with the features of new rows.
+
+    ``old``: features of the last block, of which rows ``stay`` are kept. ``X``: features of the new
+    rows. ``places`` (n,): where to put first the rows that stay, then the new ones.
+    """
     n, kept = len(places), len(stay)
     if sparse.issparse(X):
         both = X if old is None else sparse.vstack([old, X], format="csr")
@@ -199,7 +210,10 @@ def move_columns(
 def write_entries(
     entries: NDArray[Any], at: NDArray[np.int64], held: NDArray[np.int64], K: NDArray[Any]
 ) -> None:
-    """Write entries as the rows ``at`` of K, and as its columns in the rows ``held``."""
+    """Write entries (rows ``at``, all rows) as rows of K, and as its columns in the rows ``held``.
+
+    Squares of 32 x 32 entries at a time, since the second writes across rows.
+    """
     square = 32
     for i in range(len(at)):
         K[at[i], : entries.shape[1]] = entries[i]

@@ -68,7 +68,11 @@ def fetch_rows(fleet: Fleet, data: Rows, ids: NDArray[np.int64]) -> Any:
 
 
 def _decode_rows(data: Rows, words: NDArray[np.float64], count: int) -> Any:
-    """Decode the features of `count` rows from the numbers that a shard has sent."""
+    """Decode the features of `count` rows from the numbers that a shard has sent.
+
+    ``words``: the features one after the other; of sparse rows the counts of nonzeros, their
+    columns and their values. Padding behind these is not read.
+    """
     real = data.X(0, 0).dtype
     if not data.is_sparse:
         return words[: count * data.n_features].astype(real).reshape(count, data.n_features)
@@ -81,11 +85,12 @@ def _decode_rows(data: Rows, words: NDArray[np.float64], count: int) -> Any:
 
 
 FIELDS = tuple(field.name for field in fields(Dual) if field.name != "total")
+"""The arrays (or None) of a `Dual` that messages contain."""
 
 
 @dataclass(frozen=True)
 class FixedDual:
-    """A problem given by its dual only.
+    """A problem that is given by its dual only, for solvers of a sequence of problems.
 
     Parameters
     ----------
@@ -121,7 +126,7 @@ class FixedDual:
 
 
 def alpha_of(dual: Dual, coef: FloatArray) -> FloatArray:
-    """Return alpha of these coefficients, set exactly to a bound that it misses by rounding."""
+    """Return ``alpha = s coef`` (n,), set exactly to a bound that it misses by rounding."""
     alpha = dual.sign * coef
     for end in (dual.lo, dual.hi):
         alpha = np.where(np.abs(alpha - end) <= SCALING_TOL * np.abs(end), end, alpha)
@@ -129,7 +134,10 @@ def alpha_of(dual: Dual, coef: FloatArray) -> FloatArray:
 
 
 def pack_dual(dual: Dual, known: Dual) -> dict[str, Any]:
-    """Encode the fields that differ from those of ``known``, as one byte per row if possible."""
+    """Encode the fields of a dual that differ from the fields of ``known``, which the shards have.
+
+    A field of few distinct values takes one byte per row.
+    """
     return {
         name: _encode(getattr(dual, name))
         for name in FIELDS
@@ -138,7 +146,7 @@ def pack_dual(dual: Dual, known: Dual) -> dict[str, Any]:
 
 
 def unpack_dual(sent: dict[str, Any], rows: slice) -> dict[str, Any]:
-    """Decode these rows' part of the message that ``packed`` made."""
+    """Decode these rows' part of the fields of a dual that `pack_dual` encoded, by name."""
     return {name: _decode(value, rows) for name, value in sent.items()}
 
 

@@ -15,7 +15,7 @@ from bigscreen.solvers.block.working_set import Violators
 
 @dataclass
 class Effort:
-    """What a run has cost.
+    """What a run of the block solver has cost so far.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class Effort:
 
 @dataclass
 class Screening:
-    """What screening has fixed.
+    """What screening (rules that prove rows to stay at a bound) has fixed in a block solve.
 
     Attributes
     ----------
@@ -75,11 +75,11 @@ class Proposal(NamedTuple):
     alpha : float64
         The new alpha of these rows.
     before, G : float64
-        ``p - s u`` before and after.
+        The gradients ``p - s u`` of these rows before and after the solve.
     watch : int64
         Rows whose scores are needed to choose the next block.
     exact : bool
-        See `BlockRounds.move`.
+        Update scores that come from float64 entries by float64 columns (see `BlockRounds.move`).
     """
 
     part: Dual
@@ -113,7 +113,12 @@ class Mending:
 
 @dataclass
 class NextBlock:
-    """The next block: places of rows that stay from the last one, new rows, and v of both."""
+    """The next block: rows that stay from the last one, new rows, and v of both.
+
+    ``stay``: places of rows in the last block. ``new``: numbers of rows in the data. ``v``: the
+    dual gradients ``(p - s u) / t``, first of the rows that stay, then of the new ones (t: the
+    coupling's +-1, or s).
+    """
 
     stay: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     new: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -122,10 +127,23 @@ class NextBlock:
 
 @dataclass
 class Survey:
-    """The shards' answers to the last move, added up (see ``shard.NOTES``).
+    """The shards' answers to the last change of alpha, added up over all rows not screened.
 
-    ``ups`` and ``downs`` are the violators that can move up and down, ``watched`` v of the watched
-    rows. ``complete``: whether all violators are listed.
+    Attributes
+    ----------
+    w_sq, gap, rounding : float
+        ``||w||^2``, the Frank-Wolfe gap, and a bound on how far rounding has changed the gap.
+    alive, entries : int
+        Rows not screened; kernel entries computed so far.
+    highest, lowest : float64 (groups,)
+        The largest v of rows that can move up, the smallest of rows that can move down, with the
+        tube's terms. (``v = (p - s u) / t``: dual gradients; at the optimum highest <= lowest.)
+    ups, downs : Violators
+        The rows that violate most, and can move up and down.
+    watched : float64
+        v of the rows that were requested.
+    complete : bool
+        Whether ``ups`` and ``downs`` contain all violators.
     """
 
     w_sq: float = 0.0

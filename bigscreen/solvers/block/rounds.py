@@ -26,7 +26,7 @@ from bigscreen.solvers.block.tuning import BlockTuning
 from bigscreen.solvers.block.working_set import Standing, merge_violators
 
 NO_ROWS: NDArray[np.int64] = np.empty(0, np.int64)
-"""No rows."""
+"""An empty array of row numbers."""
 
 
 class BlockRounds:
@@ -39,9 +39,30 @@ class BlockRounds:
         A design of the exact kernel machine.
     problem : Problem
     fleet : Fleet
+
+    Attributes
+    ----------
+    dual : Dual
+        The dual of all n rows.
+    alpha : float64 (n,)
+    mu : float64 (groups,)
+        Multipliers of the coupling; one 0 without a coupling.
+    gram : BlockGram
+        The current block and its kernel matrix.
+    size : int
+        Rows of the next block, at most.
+    offset, value : float
+        The sum of ``s alpha`` if a constant is appended to phi, else 0; the dual value.
+    still : bool
+        Whether the last solve changed nothing.
+    end_at : float
+        The relative gap at which to try an exact solve next (see `EndingTuning`).
+    keys : float64 (n,)
+        Equal for equal rows; 0 until alpha of a row first changes.
     """
 
     def __init__(self, options: Any, design: Design, problem: Problem, fleet: Fleet) -> None:
+        """Make the dual of all rows, and start the shards at alpha = 0."""
         data = design.data
         self.options, self.design, self.problem, self.fleet = options, design, problem, fleet
         self.tuning: BlockTuning = options.tuning
@@ -72,7 +93,7 @@ class BlockRounds:
         self.screening.clear()
 
     def _program(self, fine: bool) -> BlockProgram:
-        """Make the program that the shards run."""
+        """Make the program that the shards run; ``fine``: compute kernel entries in float64."""
         return BlockProgram(self.design, self.problem, self.slots.capacity, self.named, fine)
 
     @property
@@ -92,7 +113,7 @@ class BlockRounds:
 
     @property
     def named(self) -> int:
-        """Number of violators that a shard reports in each direction."""
+        """Number of violators that a shard reports in each direction (up, down), at most."""
         data = self.data
         return min(data.shard_rows, max(64, 4 * self.tuning.max_growing_block // data.n_shards))
 
@@ -103,11 +124,14 @@ class BlockRounds:
 
     @property
     def at(self) -> Standing:
-        """The dual, alpha and the multipliers."""
+        """The dual, alpha of all rows, and the multipliers, for functions that choose rows."""
         return Standing(self.dual, self.alpha, self.mu)
 
     def spread(self, close: bool = False) -> float:
-        """Return the factor by which errors of entries add up in a score (see ``BlockShard``).
+        """Return the factor by which errors of kernel entries add up in a score.
+
+        The root of ``sum coef^2``, with coefficients of equal rows added first, since entries of
+        equal rows have equal errors.
 
         ``close``: return the tight value even if no screening rule needs it.
         """
@@ -126,14 +150,14 @@ class BlockRounds:
         watch: NDArray[np.int64],
         exact: bool = False,
     ) -> None:
-        """Send the shards the new alpha of some rows, and read their survey.
+        """Send the shards the new alpha of some rows, and read their survey of violating rows.
 
         Parameters
         ----------
         ids, alpha, X
             The rows, their new alpha, and their features.
         watch : int64
-            Rows whose v the survey is to contain.
+            Rows whose dual gradients v the survey is to contain.
         exact : bool
             Update the scores that come from float64 entries with float64 columns.
         """
@@ -171,7 +195,10 @@ class BlockRounds:
             self.value = self.dual.value(self.alpha, self.survey.w_sq)
 
     def _read_survey(self, stack: FloatArray, watch: NDArray[np.int64]) -> Survey:
-        """Add up the shards' answers (shards, words) to a move."""
+        """Decode and add up the shards' answers to a move: one row of ``stack`` per shard.
+
+        ``watch``: the rows whose v the answers contain.
+        """
         notes = dict(zip(NOTES, stack[:, : len(NOTES)].T, strict=True))
         widths = [self.groups, self.groups, *4 * [self.named]]
         parts = np.split(stack[:, len(NOTES) :], np.cumsum(widths), axis=1)
@@ -191,7 +218,7 @@ class BlockRounds:
         )
 
     def survey_again(self, watch: NDArray[np.int64]) -> None:
-        """Survey the rows without a move."""
+        """Request a new survey of violating rows with alpha unchanged; ``watch``: see `move`."""
         self.move(NO_ROWS, np.empty(0), self.data.X(0, 0), watch)
 
     # -- scores from float64 entries -------------------------------------------------------------
@@ -205,7 +232,11 @@ class BlockRounds:
         return some and not self.fine and self.design.definite
 
     def rounding_of_gap(self) -> float:
-        """Estimate how much float32 columns have changed the gap since the last repair."""
+        """Estimate how much float32 columns have changed the gap since scores were last recomputed.
+
+        From the change per unit of alpha that the last recomputation measured; before the first
+        one, a fraction of the shards' bound.
+        """
         noise = self.mending.noise * self.mending.drift
         if np.isnan(noise):
             stack, _ = self.fleet.round({**self._standing, "kind": "doubt"})
@@ -257,7 +288,10 @@ class BlockRounds:
 
     # -- screening -----------------------------------------------------------------------------
     def screen(self, region: Ball) -> bool:
-        """Drop rows that the region proves to be at their bound; return whether there are any."""
+        """Drop rows that the region proves to be at their bound; return whether there are any.
+
+        ``region``: a ball around the present w that contains the optimal one.
+        """
         self.screening.screened = True
         message = {
             "kind": "screen",
@@ -276,7 +310,10 @@ class BlockRounds:
         return bool(high or low)
 
     def _mu_interval(self, message: dict[str, Any]) -> tuple[Mu, Mu]:
-        """Return an interval that contains the optimal multiplier."""
+        """Return the ends of an interval that contains the optimal multiplier (of each group).
+
+        ``message``: the fields of the screening message, with the region.
+        """
         if self.dual.coupling is None:
             return 0.0, 0.0
         stack, _ = self.fleet.round({**message, "kind": "bounds"})
@@ -315,7 +352,10 @@ class BlockRounds:
 
     @property
     def violation(self) -> float:
-        """The violation of the KKT conditions: m - M, or the largest gradient."""
+        """The violation of the KKT conditions in the last survey.
+
+        With a coupling LIBSVM's m - M, else the largest projected gradient.
+        """
         return ends_apart(self.survey.highest, self.survey.lowest, self.dual.coupling is not None)
 
     @property

@@ -29,7 +29,11 @@ from bigscreen.solvers.block.shard import BlockProgram, BlockShard, Frozen, copy
 
 
 class PathProgram(BlockProgram):
-    """The program that each shard runs for a sequence of problems."""
+    """The program that each shard runs for a sequence of problems on the same rows.
+
+    Unlike `BlockProgram` it keeps the scores and kernel columns of all rows, screened ones
+    included. Decided rows (whose optimal alpha is known) are not solved for.
+    """
 
     def open(self, shard: int) -> BlockShard:
         """Return the state at alpha = 0, before any problem."""
@@ -39,9 +43,10 @@ class PathProgram(BlockProgram):
         return state
 
     def _retarget(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Begin a new problem at a multiple of the present w.
+        """Begin a new problem at ``message["factor"]`` times the present w.
 
-        Fields of the dual that the message leaves out are unchanged. Returns [rows not decided].
+        ``message["dual"]`` has the fields of the dual that differ from the last problem's;
+        ``decided`` is FREE for the rows to solve for. Returns [number of these rows].
         """
         rows = slice(state.start, state.start + len(state.alpha))
         coef = message["factor"] * state.dual.sign * state.alpha
@@ -59,7 +64,10 @@ class PathProgram(BlockProgram):
         return np.array([float(len(state.alive))])
 
     def _recall(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Replace w and its scores by the message's; a new problem follows."""
+        """Replace w and its scores by the coefficients and scores in the message; returns [0].
+
+        A message with a new problem follows.
+        """
         rows = slice(state.start, state.start + len(state.alpha))
         state.alpha = state.dual.sign * message["coef"][rows]
         state.scores = message["scores"][rows].copy()
@@ -67,17 +75,23 @@ class PathProgram(BlockProgram):
         return np.zeros(1)
 
     def _read(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Return the scores of all rows under a subsample's solution."""
+        """Return the scores of this shard's rows under a subsample's solution, padded with -1.
+
+        The message has the subsample's rows, their coefficients (``change``), and the offset.
+        """
         scores, change = np.zeros(len(state.alpha)), message["change"]
         state.columns.accumulate(message["rows"], np.full(len(change), -1), change, scores)
         return pad(scores + message["offset"], self.design.data.shard_rows)
 
     def _open(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Return the numbers of the rows that are not decided, then -1."""
+        """Return the numbers of this shard's rows that are not decided, padded with -1."""
         return pad(state.start + state.alive, self.design.data.shard_rows)
 
     def _product(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Return a multiple of the scores plus the columns of the message's rows."""
+        """Return ``factor scores + sum_j change_j k(x_j, .)`` for this shard's rows, -1 padded.
+
+        The message has the factor, the rows x_j and their ``change``.
+        """
         scores = message["factor"] * state.scores
         columns: KernelCache = state.columns
         columns.accumulate(message["rows"], message["slots"], message["change"], scores)
@@ -89,7 +103,10 @@ class PathProgram(BlockProgram):
         state.columns.accumulate(message["rows"], slots, change, state.scores)
 
     def _survey(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Survey the rows that are not decided, with sums over all rows."""
+        """Answer a move with a survey, whose violators are rows that are not decided.
+
+        The sums ``||w||^2``, gap and rounding cover all rows, decided ones included.
+        """
         answer = super()._survey(state, message)
         rest = np.ones(len(state.alpha), np.bool_)
         rest[state.alive] = False
@@ -99,7 +116,10 @@ class PathProgram(BlockProgram):
         return answer
 
     def _look_at(self, state: BlockShard, keep: NDArray[np.int64]) -> None:
-        """Drop all rows but ``keep``, places among the undecided rows; keep their columns."""
+        """Solve on for ``keep`` only, places among the undecided rows.
+
+        The kernel columns keep their entries for all rows.
+        """
         state.alive = state.alive[keep]
 
 
@@ -117,11 +137,13 @@ class PathSolve(BlockRun):
     """
 
     def __init__(self, options: Any, design: Design, constant: bool, fleet: Fleet) -> None:
+        """Start the shards at alpha = 0, without a problem; `retarget` gives the first one."""
         self.decided: NDArray[np.int8] | None = None
         super().__init__(options, design, FixedDual("constant" if constant else "none"), fleet)
         self.live = len(self.dual)
 
     def begin(self, fine: bool) -> None:
+        """Start the shards at alpha = 0; send them the problem, if there is one already."""
         super().begin(fine)
         self._first = self.size
         self._known = self.problem.dual(self.alpha, self.alpha)
@@ -129,6 +151,7 @@ class PathSolve(BlockRun):
             self._send_problem(0.0)
 
     def _program(self, fine: bool) -> PathProgram:
+        """Make the program that the shards run; ``fine``: compute kernel entries in float64."""
         return PathProgram(self.design, self.problem, self.slots.capacity, self.named, fine)
 
     @property
@@ -157,7 +180,7 @@ class PathSolve(BlockRun):
         self.open_at(start)
 
     def _send_problem(self, factor: float) -> None:
-        """Send the problem to the shards, and forget the block."""
+        """Send the present problem to the shards, which start at ``factor`` times w."""
         stack, _ = self.fleet.round(
             {
                 "kind": "retarget",
@@ -182,11 +205,12 @@ class PathSolve(BlockRun):
         self.size = self._first
 
     def survey_and_choose(self) -> None:
+        """Fetch the list of undecided rows if they are few, then survey and choose a block."""
         self._fetch_open_rows()
         super().survey_and_choose()
 
     def _fetch_open_rows(self) -> None:
-        """Fetch the list of all undecided rows, as soon as they fit one block."""
+        """Fetch the numbers of all rows to solve for, as soon as they fit one block."""
         left = self.open - self.screening.fixed
         if left > self.tuning.max_growing_block or len(self._whole) == left:
             return
@@ -195,7 +219,7 @@ class PathSolve(BlockRun):
         self.next.stay = self.next.stay[np.isin(self.gram.ids[self.next.stay], self._whole)]
 
     def choose(self) -> None:
-        """Choose the next block: all undecided rows if they fit."""
+        """Choose the next block: all rows to solve for if they fit, else the worst violators."""
         left = self.open - self.screening.fixed
         if left > self.tuning.max_growing_block:
             super().choose()
@@ -231,7 +255,7 @@ class PathSolve(BlockRun):
     def scores(self, moves: int) -> FloatArray | None:
         """Return the scores of all rows without the constant, or None if they are out of date.
 
-        ``moves``: the value of ``effort.moves`` that they are to belong to.
+        ``moves``: the value of ``effort.moves`` (moves sent so far) for which they are requested.
         """
         if moves != self.effort.moves:
             return None
@@ -239,7 +263,7 @@ class PathSolve(BlockRun):
         return stack.ravel()[: len(self.dual)]
 
     def recall(self, coef: FloatArray, scores: FloatArray) -> None:
-        """Continue from a w and its scores, which exclude the constant."""
+        """Continue from w with these coefficients (n,) and its scores (n,) without the constant."""
         self.fleet.round({"kind": "recall", "coef": coef, "scores": scores})
         self.alpha = self.dual.sign * coef
         support = np.flatnonzero(coef)

@@ -31,10 +31,10 @@ from bigscreen.problems.recipes import Problem
 from bigscreen.screening.regions import Ball
 
 Handler = Callable[["BlockShard", dict[str, Any]], FloatArray]
-"""A method that answers messages of one kind."""
+"""A method (state, message) of a shard's program that answers messages of one kind."""
 
 NOTES = ("w_sq", "gap", "rounding", "alive", "entries")
-"""The first numbers of a shard's survey: its parts of ||w||^2 and of the Frank-Wolfe gap at the
+"""Names of a survey's first numbers: a shard's parts of ||w||^2 and of the Frank-Wolfe gap at the
 message's mu, a bound on the gap's rounding, its rows not screened, kernel entries computed so far.
 Then follow, per group, the largest v of rows that can move up, and the smallest v of rows that can
 move down. Screened rows are excluded: they have no gap."""
@@ -90,14 +90,17 @@ class BlockProgram:
         )
 
     def _columns(self, side: Operand, capacity: int | None = None) -> KernelCache:
-        """Make an empty cache of kernel columns with entries for the rows of ``side``."""
+        """Make an empty cache of kernel columns with entries for the rows of ``side``.
+
+        ``capacity``: how many columns; None: the program's.
+        """
         design = self.design
         assert design.kernel is not None
         room = self.capacity if capacity is None else capacity
         return KernelCache(design.kernel, side, room, np.float64 if self.fine else np.float32)
 
     def step(self, state: BlockShard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Answer one message, by the method named like its kind."""
+        """Answer one message, by the method with the name of its kind; ``totals`` is not used."""
         answer: Handler = getattr(self, "_" + message["kind"])
         return answer(state, message)
 
@@ -105,9 +108,10 @@ class BlockProgram:
     def _move(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Add the moved rows' columns to the scores, set their alpha, and survey the rows.
 
-        Returns NOTES, then row numbers and v of the rows furthest above mu that can move up, then
-        of the rows furthest below that can move down (row number -1: no more), then v of this
-        shard's rows of ``watch``.
+        Returns the numbers that NOTES names, then numbers and v of the rows furthest above mu that
+        can move up, then of the rows furthest below mu that can move down (row number -1: no more),
+        then v of this shard's rows of ``watch``. (v and mu: see the module.) If the message is
+        ``exact``, scores from float64 entries are updated by float64 columns, and stay so.
         """
         if len(message["ids"]):
             near = state.near if message["exact"] else state.near[:0]
@@ -122,7 +126,7 @@ class BlockProgram:
         return self._survey(state, message)
 
     def _add(self, state: BlockShard, message: dict[str, Any]) -> None:
-        """Add the moved rows' columns to the scores of the rows not screened."""
+        """Add ``sum_j change_j k(x_j, .)``, j in the message's rows, to scores not screened."""
         scores = state.scores[state.held]
         state.columns.accumulate(message["rows"], message["slots"], message["change"], scores)
         state.scores[state.alive] = scores[state.places]
@@ -130,7 +134,10 @@ class BlockProgram:
     def _add_exact(
         self, state: BlockShard, rows: NDArray[np.int64], message: dict[str, Any]
     ) -> None:
-        """Add the moved rows' columns to the scores of ``rows``, from float64 entries."""
+        """Add ``sum_j change_j k(x_j, .)`` to the scores of ``rows``, from float64 entries.
+
+        ``rows``: places in this shard. j runs over the message's rows.
+        """
         if not len(rows):
             return
         side = Operand(state.X[rows], state.start + rows)
@@ -141,7 +148,10 @@ class BlockProgram:
         state.columns.entries += columns.entries
 
     def _survey(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Survey the rows not screened: the answer to a move."""
+        """Survey the rows not screened: sums, extremes of v, and the worst violators.
+
+        Returned as `_move` describes, in one array.
+        """
         alive = state.alive
         sums, ends, (v, over, under) = state.survey_rows(alive, message)
         named = [
@@ -155,7 +165,11 @@ class BlockProgram:
         return np.concatenate([notes, ends.ravel(), *named, watched])
 
     def _read(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Return the scores of all rows under a subsample's solution (0 + offset if screened)."""
+        """Return the scores of this shard's rows under a subsample's solution, padded with -1.
+
+        The message has the subsample's rows, their coefficients (``change``), and the offset, which
+        alone is returned for screened rows and rows that cannot move.
+        """
         scores = np.zeros(len(state.held))
         change = message["change"]
         state.columns.accumulate(message["rows"], np.full(len(change), -1), change, scores)
@@ -171,9 +185,10 @@ class BlockProgram:
     def _mend(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Recompute scores from float64 entries, of rows that rounding could move across a bound.
 
-        Also of rows within ``margin`` of their hinge point, and of those in ``watch``. Rows that
-        have such scores are not recomputed. Messages bring the support piece by piece. The first
-        one selects the rows; its answer is the numbers of all rows with such scores.
+        Also of rows within ``margin`` of their hinge point, and of the rows in ``watch``. Rows that
+        have scores from float64 entries are not recomputed. Messages bring the support piece by
+        piece. The first one selects the rows; its answer is the numbers of all rows that then have
+        scores from float64 entries.
         """
         if message["first"]:
             alive = state.alive
@@ -207,7 +222,11 @@ class BlockProgram:
     def _intervals(
         self, state: BlockShard, message: dict[str, Any]
     ) -> tuple[FloatArray, FloatArray]:
-        """Return intervals of the optimal scores of the rows not screened, including the offset."""
+        """Return lower and upper bounds of the optimal scores of the rows not screened.
+
+        From the message's region (a ball around w that contains the optimum). The scores include
+        the offset.
+        """
         alive = state.alive
         ball: Ball = message["region"]
         scores = state.scores[alive]
@@ -215,7 +234,11 @@ class BlockProgram:
         return ball.intervals(scores + message["offset"], state.errors.norms[alive], slack)
 
     def _bounds(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Return the ends of the score intervals of all rows, and the sides of fixed rows."""
+        """Return bounds of all rows' optimal scores, and at which end of its box each row is fixed.
+
+        Three arrays of a full shard's length, one after the other: lower bounds, upper bounds (0
+        for fixed rows), and AT_HI, AT_LO or AT_ZERO for fixed rows, FREE for others.
+        """
         n = self.design.data.shard_rows
         lower, upper = np.zeros(n), np.zeros(n)
         lower[state.alive], upper[state.alive] = self._intervals(state, message)
@@ -242,22 +265,23 @@ class BlockProgram:
         return np.array([high, np.count_nonzero(drop) - high], np.float64)
 
     def _look_at(self, state: BlockShard, keep: NDArray[np.int64]) -> None:
-        """Drop all rows but ``keep``, places among the rows not screened."""
+        """Screen all rows but ``keep``, which are places among the rows not screened so far."""
         state.alive, state.places = state.alive[keep], state.places[keep]
         state.near = np.intersect1d(state.near, state.alive)
         if 2 * len(state.alive) < len(state.held):
             self._hold(state, state.places)
 
     def _hold(self, state: BlockShard, keep: NDArray[np.int64]) -> None:
-        """Drop the cached entries of all rows but ``keep``, places among the rows held."""
+        """Drop all rows' entries in cached columns but ``keep``'s, places among ``state.held``."""
         state.held = state.held[keep]
         state.columns.compact(Operand(state.X[state.held], state.start + state.held), keep)
         state.places = np.searchsorted(state.held, state.alive)
 
     def _revive(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Update the scores of fixed rows, and free them all.
+        """Bring the scores of screened rows up to date, and free all these rows.
 
-        ``change`` has one column for each screening round: the change of alpha since then.
+        ``change`` of the message has one column for each screening round: the change of alpha since
+        that round.
 
         Returns [rows whose gradient does not hold them where they were fixed].
         """
@@ -326,7 +350,10 @@ class BlockProgram:
 
 
 class Terms(NamedTuple):
-    """The dual of a shard's rows as arrays for compiled code, without group and tube."""
+    """The dual of a shard's rows as arrays (rows,) for compiled code, without group and tube.
+
+    Signs s, linear part p, box [lo, hi], and t: the coupling's +-1, or s without a coupling.
+    """
 
     sign: FloatArray
     lin: FloatArray
@@ -336,7 +363,10 @@ class Terms(NamedTuple):
 
 
 class At(NamedTuple):
-    """alpha, scores, multipliers and offset, for compiled code."""
+    """The point of a survey for compiled code: alpha and scores (rows,), multipliers, offset.
+
+    The offset is added to each score.
+    """
 
     alpha: FloatArray
     scores: FloatArray
@@ -345,7 +375,10 @@ class At(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """The terms of the bound on a score's error (`EntryErrors.of_scores`), for compiled code."""
+    """The terms of the bound on a score's error, for compiled code.
+
+    The bound is ``relative |score| + errors spread``, see `EntryErrors.of_scores`.
+    """
 
     relative: FloatArray
     errors: FloatArray
@@ -353,7 +386,12 @@ class Errors(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Output arrays of a survey: v, its distance beyond mu, and its extremes in each group."""
+    """Output arrays of a survey: v, its distance beyond mu, and its extremes in each group.
+
+    ``v`` (rows,): dual gradients. ``over``, ``under`` (rows,): how far a row that can move up is
+    above mu, and one that can move down below mu; 0 if it cannot. ``highest`` (groups,): the
+    largest v of rows that can move up, ``lowest`` the smallest of rows that can move down.
+    """
 
     v: FloatArray
     over: FloatArray
@@ -364,7 +402,11 @@ class Found(NamedTuple):
 
 @dataclass
 class Frozen:
-    """Rows that a screening round fixed at a bound, or at 0, and the round's number."""
+    """Rows that a screening round fixed at a bound, or at 0.
+
+    ``local``: their places in the shard. ``side``: AT_HI, AT_LO or AT_ZERO for each. ``since``: the
+    number of the round.
+    """
 
     local: NDArray[np.int64]
     side: NDArray[np.int8]
@@ -379,6 +421,12 @@ class BlockShard:
     ----------
     start : int
         Number of the shard's first row.
+    dual, X
+        The dual of the shard's rows, and their features.
+    alpha, scores : float64 (rows,)
+        Scores are without the offset.
+    frozen : list of Frozen
+        The screened rows, by screening round.
     alive : int64
         Places of the rows that are not screened. The scores of all other rows are those of the
         round in which they were fixed.
@@ -420,8 +468,8 @@ class BlockShard:
         -------
         sums : their parts of ``||w||^2``, of the Frank-Wolfe gap, and of the bound on its rounding
         ends : float64 (2, groups), the extremes of v over rows that can move up, and down
-        about : float64 (3, rows), v, and its distance beyond mu in the directions that a row can
-            move, up and down
+        about : float64 (3, rows), v, how far v is above mu if the row can move up, and how far
+            below mu if it can move down (0 if it cannot)
         """
         dual, mu = self.dual, message["mu"]
         about, ends = np.empty((3, len(rows))), np.empty((2, len(mu)))
@@ -453,7 +501,7 @@ def find_movable(dual: Dual) -> NDArray[np.int64]:
 
 
 def local_places(state: BlockShard, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places in this shard of its rows among ``ids``, in their order."""
+    """Return the places in this shard of its rows among the row numbers ``ids``, in their order."""
     here = ids - state.start
     return here[(here >= 0) & (here < len(state.alpha))]
 
@@ -483,7 +531,12 @@ def _survey(
     off: Errors,
     found: Found,
 ) -> tuple[float, float, float]:
-    """Survey these rows: write v and distances to `found`, return ||w||^2, gap and rounding."""
+    """Survey these rows: write v and distances to `found`, return ||w||^2, gap and rounding.
+
+    The three sums are the rows' parts of ``||w||^2``, of the Frank-Wolfe gap at the multipliers,
+    and of a bound on the gap's rounding error. ``rows``: places in the shard. ``group``, ``tube``:
+    None if the dual has none. ``off``: the terms of the bound on scores' errors.
+    """
     sign, lin, lo, hi, t = terms
     alpha, scores, mu, offset = at
     relative, errors, spread = off

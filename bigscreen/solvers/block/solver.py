@@ -32,7 +32,7 @@ class Block:
     cache : int
         Bytes of cached kernel columns, over all shards.
     depth : float
-        Solve a block until its violation is this fraction of the violation of all rows.
+        Solve a block until its violation is this fraction of the violation of all rows before.
     seed : int
         Seed of the first block.
     tuning : BlockTuning

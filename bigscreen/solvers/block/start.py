@@ -15,7 +15,8 @@ from bigscreen.solvers.block.working_set import choose_multipliers, is_free
 def read_at_totals(dual: Dual, scores: FloatArray, mu: FloatArray, h: float) -> FloatArray:
     """Read alpha off the scores, at the multipliers for which it meets the coupling's totals.
 
-    ``h``: half-width of the smoothing (see `read_off`).
+    ``scores`` (n,): of all rows, without multipliers. ``mu`` is not used. ``h``: half-width of the
+    smoothed loss, whose dual point is returned: float64 (n,) (see `read_off`).
     """
     assert dual.coupling is not None
     gradient, alpha = dual.gradient(scores), np.zeros(len(dual))
@@ -33,7 +34,12 @@ def read_at_totals(dual: Dual, scores: FloatArray, mu: FloatArray, h: float) -> 
 
 
 def multipliers(part: Dual, alpha: FloatArray, G: FloatArray, groups: int) -> FloatArray:
-    """Return the multipliers of a solved part: the means over its free rows."""
+    """Return the multipliers of a solved part of a dual: means of ``G / t`` over its free rows.
+
+    ``G``: the gradients ``p - s u`` of these rows. ``groups``: the number of groups of rows, each
+    with a multiplier. Without free rows a group gets the middle of the interval that its rows
+    allow.
+    """
     if part.coupling is None:
         return np.zeros(groups)
     v = G / part.coupling
@@ -49,12 +55,15 @@ def multipliers(part: Dual, alpha: FloatArray, G: FloatArray, groups: int) -> Fl
 
 
 def margin_scale(dual: Dual, mu: FloatArray) -> float:
-    """Return the scale of this problem's margins: its mean linear term, or if 0 the multipliers."""
+    """Return the scale of this problem's margins, in which the smoothing is measured.
+
+    The mean ``|p|`` of the dual's linear part, else (all p are 0) the mean multiplier, else 1.
+    """
     return float(np.mean(np.abs(dual.lin))) or float(abs(np.mean(mu))) or 1.0
 
 
 def sum_ratio(every: FloatArray, some: FloatArray) -> float:
-    """Return the sum of all values divided by the sum of some; 0 if there are none."""
+    """Return the sum of ``every`` divided by the sum of ``some`` of its values; 0 if none."""
     return float(np.sum(every) / np.sum(some)) if len(some) else 0.0
 
 
@@ -64,9 +73,9 @@ def is_feasible_at_0(dual: Dual) -> bool:
 
 
 def fill_to_bounds(dual: Dual, gain: FloatArray) -> FloatArray:
-    """Find the feasible alpha with the largest ``gain . alpha``.
+    """Find the feasible alpha (n,) with the largest ``gain . alpha``.
 
-    It is at bounds, except for one row per group.
+    ``gain`` (n,): any weights of the rows. alpha is at bounds, except for one row per group.
 
     Raises
     ------

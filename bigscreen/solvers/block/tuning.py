@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FaceTuning:
-    """Limits and tolerances of the exact active-set solver (see `face`).
+    """Limits and tolerances of the exact active-set solver `face` of a small dual.
+
+    A face fixes some rows at their bounds, others move. "Held" rows are kept at a bound in a step.
 
     Parameters
     ----------
     max_steps : int
-        Take at most this many steps; each ends on another face, or at the optimum of this one.
+        Take at most this many steps; each ends on another face, or at the optimum of its face.
     max_hold_rounds : int
         Within a step, hold rows that would cross their bounds at most this many times.
     ridges : floats
@@ -23,7 +25,8 @@ class FaceTuning:
     hold_all_rows : int
         A factor of more rows than this is given up once half of them are held.
     max_held_fraction : float
-        Make a new factor, without the rows held, once they are more than this fraction.
+        Make a new factor, without the rows held, once they are more than this fraction of the
+        factor's rows.
     """
 
     max_steps: int = 30
@@ -35,11 +38,12 @@ class FaceTuning:
 
 
 FACE = FaceTuning()
+"""The tuned values of the exact solver that are used."""
 
 
 @dataclass(frozen=True)
 class EndingTuning:
-    """When to solve exactly for all rows that can still move (see `ending`).
+    """When a block solve ends by solving exactly for all rows that can still move (see `ending`).
 
     Parameters
     ----------
@@ -49,7 +53,8 @@ class EndingTuning:
     close_target : float
         Try only if the requested relative gap is at most this.
     retry_fraction : float
-        If a try did not halve the gap, try again once the gap is this fraction of what it was.
+        If an exact solve did not halve the gap, try again once the gap is this fraction of the gap
+        before that solve.
     join_distance : float
         Include rows whose distance to their hinge point is at most this fraction of the largest
         violation. They contain most of the rows that violate after the solve.
@@ -61,6 +66,7 @@ class EndingTuning:
         than ``max_rows`` never. Factoring costs the cube of the rows; the blocks that it saves cost
         approximately n times as many kernel entries as rows.
     face : FaceTuning
+        Limits and tolerances of the exact solve.
     """
 
     start: float = 1e-3
@@ -107,7 +113,8 @@ class BlockTuning:
         24th of the rows) and 27 % (of a 98th), with well separated labels at most 2 %. (Without
         this start a9a takes 1.4 to 1.8 times as long, one run each.)
     smoothing_of_margin : float
-        Half-width of the smoothed loss whose dual point that start is, in units of the margin.
+        Half-width of the smoothed loss whose dual point the start from a subsample is, in units of
+        the margin.
     gap_bound_fraction : float
         Assume that rounding has changed the gap by this fraction of its bound (1/200 to 1/50,000
         were measured). If it was more, the closing pass reports it.
@@ -115,6 +122,8 @@ class BlockTuning:
         Recompute scores from float64 entries at most this often; then compute all kernel entries in
         float64. (With 0, to 1e-6, one run each, fits take: ijcnn1 1.9, covtype 1.4, mnist 3-vs-5
         1.1, a9a .9 times as long.)
+    ending : EndingTuning
+        When to solve exactly for all rows that can still move.
     """
 
     max_growing_block: int = 4096

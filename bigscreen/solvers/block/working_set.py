@@ -13,7 +13,11 @@ from bigscreen.problems.violation import one_sided_gradients
 
 
 class Violators(NamedTuple):
-    """Rows that violate optimality, the furthest first, and their v (see ``shard``)."""
+    """Rows that violate optimality, the furthest first, and their dual gradients v.
+
+    ``ids``: row numbers. ``v``: ``(p - s u) / t``, t the coupling's +-1, or s without it. At the
+    optimum v is at most the multiplier if t alpha can rise, and at least if it can fall.
+    """
 
     ids: NDArray[np.int64]
     v: FloatArray
@@ -34,7 +38,7 @@ class Violators(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """The state of a solve: the dual, alpha of all rows, and the multipliers."""
+    """The state of a block solve: the dual and alpha of all rows, and the multipliers (groups,)."""
 
     dual: Dual
     alpha: FloatArray
@@ -52,9 +56,13 @@ def merge_violators(
     values: NDArray[np.float64],
     at: Standing,
 ) -> Violators:
-    """Merge the shards' lists of violators (shards, named), the furthest first.
+    """Merge the shards' lists of violators into one, the furthest from its multiplier first.
 
-    Ties alternate between shards.
+    Parameters
+    ----------
+    ids, values : float64 (shards, rows named by a shard)
+        Row numbers, -1 behind the last one, and v of these rows. Ties alternate between shards.
+    at : Standing
     """
     flat, v = ids.T.ravel(), values.T.ravel()
     there = np.flatnonzero(flat >= 0)
@@ -64,7 +72,10 @@ def merge_violators(
 
 
 def distance_from_mu(at: Standing, rows: NDArray[np.int64], v: FloatArray) -> FloatArray:
-    """Return the distance of v from mu for these rows, in the directions that reduce it."""
+    """Return how far each row's v is from its multiplier, (rows,): how much it violates optimality.
+
+    With a tube 0 for rows that no move improves. Bounds of the box are not looked at.
+    """
     dual, alpha, mu = at
     own = mu[0] if dual.group is None else mu[dual.group[rows]]
     if dual.tube is None:
@@ -100,7 +111,8 @@ def choose_rows(
     size : int
         Rows of a block.
     whole : int
-        See above; 0 if not all violators are known.
+        Form a block of all free rows and violators if they are at most this many; 0 if not all
+        violators are known.
 
     Returns
     -------
@@ -120,7 +132,11 @@ def choose_rows(
 def balance_kinds(
     up: Violators, down: Violators, room: int, group: NDArray[np.int8] | None, groups: int
 ) -> tuple[Violators, Violators]:
-    """Select up to ``room`` violators, equally many up and down in each group, to pair them."""
+    """Select up to ``room`` violators, equally many up and down in each group, to pair them.
+
+    ``up``, ``down``: violators that can move up and down. ``group``: each row's group, None: one.
+    If one direction or a group has few rows, others get its share. Returns (ups, downs).
+    """
     if group is None:
         kinds = [(up, down)]
     else:
@@ -148,7 +164,10 @@ def _join(parts: list[Violators]) -> Violators:
 
 
 def choose_multipliers(lowest: FloatArray, highest: FloatArray, other: FloatArray) -> FloatArray:
-    """Return the midpoint of two extremes, the finite one if only one is, or ``other`` if none."""
+    """Choose multipliers (groups,) between ``lowest`` and ``highest``, the extremes of v.
+
+    The midpoint; if only one extreme is finite, that one; if none is, ``other``.
+    """
     low, high = np.isfinite(lowest), np.isfinite(highest)
     with np.errstate(invalid="ignore"):
         middle = 0.5 * (lowest + highest)

@@ -51,6 +51,7 @@ class KernelRows:
         most: int = 0,
         square: Square | None = None,
     ) -> None:
+        """Choose the type of entries, and compute the diagonal; rows come later, when needed."""
         self.kernel, self.X, self.constant, self.cache = kernel, X, constant, cache
         self.most, self.square = most, None if constant else square
         self.computed = 0
@@ -100,7 +101,11 @@ class KernelRows:
         return self._whole
 
     def set_alive(self, alive: NDArray[np.int64]) -> None:
-        """Set which rows are not screened."""
+        """Set which rows are not screened; ``alive``: their numbers, ascending.
+
+        Matrices and cached rows lose the entries of other rows. If a row comes back, the cache is
+        emptied.
+        """
         self._drop_matrices()
         known = bool(np.all(np.isin(alive, self.alive)))
         place = np.searchsorted(self.alive, alive)
@@ -130,12 +135,12 @@ class KernelRows:
         return errors.in_float64() if self.dtype is np.float64 else errors
 
     def count(self) -> None:
-        """Update the count of entries that compiled steps have computed."""
+        """Update the count `entries` by what compiled steps have computed in the shared matrix."""
         if self.square is not None:
             self.square.count()
 
     def _drop_matrices(self) -> None:
-        """Drop matrices of other rows or another precision."""
+        """Drop the matrices for compiled steps, since rows or precision change."""
         self._matrix = None
         if self.square is not None:
             self.computed += self.square.entries
@@ -157,7 +162,7 @@ class KernelRows:
         return row
 
     def _make_cache(self) -> tuple[KernelCache, Slots]:
-        """Make an empty cache for rows of the present length."""
+        """Make an empty cache for kernel rows with entries of the rows not screened now."""
         row = max(1, len(self.side)) * np.dtype(self.dtype).itemsize
         # At least 3 rows: the pair in use, and one to come.
         slots = Slots(max(3, self.cache // row), self.X.shape[0])
@@ -172,9 +177,10 @@ class KernelRows:
         coef: FloatArray,
         dtype: type | None = None,
     ) -> FloatArray:
-        """Compute ``sum_j coef_j k(x_i, x_j)`` over the support for these rows i.
+        """Compute ``sum_j coef_j k(x_i, x_j)`` for rows i: float64 (rows,).
 
-        ``dtype``: type of the entries; None: that of the cached rows.
+        ``support``: the rows j, with coefficients ``coef``. An appended constant is included.
+        ``dtype``: type of the entries; None: the type of the cached rows.
         """
         scores = np.zeros(len(rows))
         if len(rows) and len(support):

@@ -123,7 +123,7 @@ class Pairs:
         state.left = 0
 
     def _choose_steps(self, state: SmoState) -> int:
-        """Choose the number of steps until the next check."""
+        """Choose how many steps to take until the next call of ``check``."""
         if self.every is not None:
             return self.every
         # A check costs approximately a step, and a sort: check less often later.

@@ -43,7 +43,11 @@ CHECKPOINT_NUMBERS = ("value", "fine_at", "steps", "checks", "violation")
 
 
 class SmoOptions(Protocol):
-    """The options of `Pairs` that its state uses."""
+    """The options of the SMO solver `Pairs` that its state uses.
+
+    ``cache``: bytes of cached kernel rows. ``whole``: compute the whole kernel matrix if it has at
+    most this many bytes. ``eps``: stop once the violation is at most this.
+    """
 
     @property
     def cache(self) -> int: ...
@@ -56,12 +60,13 @@ class SmoOptions(Protocol):
 
 
 class AliveRows(NamedTuple):
-    """The rows not screened, and arrays (rows,) that depend on which they are.
+    """The rows not screened, and arrays (rows,) that depend on which these rows are.
 
-    ``rows``: their numbers. ``dual``: the dual of these rows, with the other rows' part subtracted
-    from the coupling's total; ``arrays``: the dual as arrays for compiled sums. ``own``: the
-    factors of alpha in x, which lies between ``low`` and ``high``. ``flip``: see `flips`.
-    ``entry_errors``: bounds on the relative and the absolute error of entries.
+    ``rows``: their numbers. ``dual``: their dual, with the other rows' part subtracted from the
+    coupling's total; ``arrays``: this dual as arrays for compiled sums. ``own``: the factors +-1 of
+    alpha in the variables ``x = own alpha``, which lie between ``low`` and ``high``. ``diag``:
+    k(x, x). ``flip``: the factors f of kernel entries in the variables, None if they cancel (see
+    `loop.find_factors`). ``entry_errors``: bounds on entries' relative and absolute errors.
     """
 
     rows: NDArray[np.int64]
@@ -92,7 +97,11 @@ class ScreenedRows:
 
 
 class Evaluation(NamedTuple):
-    """Results of the last evaluation of the gap: scores, multiplier, and the largest |F|."""
+    """Results of the last evaluation of the gap of the rows not screened.
+
+    ``scores`` (rows not screened,); ``mu``: the best multiplier, an array if there are groups;
+    ``largest``: the largest |F| (dual gradient).
+    """
 
     scores: FloatArray
     mu: Mu
@@ -113,6 +122,13 @@ class SmoState:
         x and F at the last check, kept only while some rows are screened.
     value : float
         The dual value D(alpha).
+    violation : float
+        The violation of optimality at the last step; inf: not known.
+    movable : int64
+        Rows whose box is not the point 0.
+    seen : Evaluation
+        The last evaluation of the gap.
+    screened : ScreenedRows
     steps, left : int
         Steps taken, and steps left until the next check (0 at a check).
     fine_at : float
@@ -126,6 +142,7 @@ class SmoState:
         options: SmoOptions,
         start: FloatArray | None,
     ) -> None:
+        """Start at ``start`` (n,) made feasible, None: at few nonzero rows; compute the scores."""
         data = design.data
         n = data.n_rows
         self.design, self.problem = design, problem
@@ -185,23 +202,23 @@ class SmoState:
 
     # -- the variables of the rows alive ---------------------------------------------------------
     def _begin(self, scores: FloatArray) -> None:
-        """Start with all rows that can move, none screened; ``scores`` are theirs."""
+        """Set up the variables of all rows that can move, with these scores; none is screened."""
         self.part = self._rows_at(self.movable)
         self.x = self.part.own * self.alpha[self.alive]
         self.F = self._upward(scores)
         self.since = np.stack([self.x, self.F])
 
     def variables(self) -> Variables:
-        """Return the variables that steps change."""
+        """Return the variables x of the rows not screened, their box and gradients."""
         return Variables.of(self.part.low, self.part.high, self.x, self.F, self.part.dual.tube)
 
     def _upward(self, scores: FloatArray) -> FloatArray:
-        """Compute F of the rows alive from their scores."""
+        """Compute F, the dual's derivatives in x, of the rows not screened from their scores."""
         dual = self.part.dual
         return self.part.own * (dual.lin - dual.sign * scores)
 
     def _rows_at(self, rows: NDArray[np.int64]) -> AliveRows:
-        """Collect the arrays of these rows, which become the rows alive."""
+        """Collect the arrays of these rows, which become the rows that are not screened."""
         dual, own = self._part_of(rows), self.factor[rows]
         low = np.where(own > 0, dual.lo, -dual.hi)
         high = np.where(own > 0, dual.hi, -dual.lo)
@@ -211,7 +228,7 @@ class SmoState:
         return AliveRows(rows, dual, arrays(dual), own, low, high, diag, flip, entry_errors)
 
     def _part_of(self, rows: NDArray[np.int64]) -> Dual:
-        """Restrict the dual to these rows; the others' part is subtracted from the total."""
+        """Restrict the dual to these rows; the coupling's total loses the other rows' part."""
         if len(rows) == len(self.dual):
             return self.dual
         part = self.dual[rows]
@@ -226,7 +243,7 @@ class SmoState:
         return replace(part, total=self.dual.total - sums)
 
     def _scores_of(self, rows: NDArray[np.int64], dtype: type | None = None) -> FloatArray:
-        """Compute the scores of these rows at the present alpha."""
+        """Compute the scores of these rows at the present alpha; ``dtype``: of the entries."""
         support = np.flatnonzero(self.alpha)
         return self.rows.scores(rows, support, (self.dual.sign * self.alpha)[support], dtype)
 
@@ -278,7 +295,7 @@ class SmoState:
     def _evaluate(self) -> tuple[float, float]:
         """Evaluate scores, the best multiplier, the gap and the bound on the gap's rounding error.
 
-        Returns the last two. Also evaluates D while all rows are alive.
+        Returns the gap and its bound. Also evaluates D if no row is screened.
         """
         part, alpha = self.part, self.alpha[self.alive]
         scores = np.empty(len(alpha))
@@ -305,7 +322,11 @@ class SmoState:
         return violation(self.part.dual, self.alpha[self.alive], self.seen.scores)
 
     def _float32_errors_matter(self, gap: float, doubt: float) -> bool:
-        """Whether float32 errors are large compared with the gap (indefinite: the violation)."""
+        """Whether float32 errors of scores are large compared with the gap.
+
+        ``doubt``: a bound on the gap's error. With an indefinite kernel, which has no gap, they are
+        compared with the violation.
+        """
         fraction = self.tuning.rounding_fraction
         if self.rows.dtype is np.float64:
             return False
@@ -333,7 +354,7 @@ class SmoState:
         return self.rows.errors.of_scores(scores, self._spread(), rows)
 
     def _weights(self) -> FloatArray:
-        """w of explicit features, in float64."""
+        """Return w = sum of s alpha x, for a machine on the rows' own features: float64 (d,)."""
         support = np.flatnonzero(self.alpha)
         coef = (self.dual.sign * self.alpha)[support]
         return np.asarray(coef @ self.rows.X[support])
@@ -344,7 +365,7 @@ class SmoState:
         return max(self.eps, self.tuning.score_tol * max(1.0, self.seen.largest))
 
     def stats(self) -> dict[str, Any]:
-        """Counters of the solve and of the last screening."""
+        """Return the counters of the solve and of the last screening, by name."""
         high, low = self.screened.counts.tolist()
         return {
             "rows_visited": len(self.alive),
@@ -359,7 +380,10 @@ class SmoState:
 
     # -- screening -------------------------------------------------------------------------------
     def screen(self, region: Ball) -> None:
-        """Drop rows that are at a bound (or in a tube, at 0) and that the region proves to stay."""
+        """Drop rows at a bound (or in a tube, at 0) that the region proves to stay there.
+
+        ``region``: a ball around the present w that contains the optimal one.
+        """
         dual, alpha, taken = self.part.dual, self.alpha[self.alive], self.screened
         scores = self.seen.scores
         slack = self._slack(self.alive, scores)
@@ -376,14 +400,17 @@ class SmoState:
             self._keep(~drop)
 
     def _keep(self, keep: NDArray[np.bool_]) -> None:
-        """Screen all rows alive but these."""
+        """Screen all rows but these; ``keep``: bool, one for each row not screened so far."""
         self.x, self.F = self.x[keep], self.F[keep]
         self.since = np.stack([self.x, self.F])
         self.part = self._rows_at(self.alive[keep])
         self.rows.set_alive(self.alive)
 
     def _multipliers(self, lower: FloatArray, upper: FloatArray) -> tuple[Mu, Mu]:
-        """Return an interval that contains the optimal multiplier of the rows alive."""
+        """Return the ends of an interval that contains the optimal multiplier.
+
+        ``lower``, ``upper``: bounds of the optimal scores of the rows not screened.
+        """
         return self.part.dual.multiplier_interval(lower, upper) if self.coupled else (0.0, 0.0)
 
     def free_all(self) -> None:

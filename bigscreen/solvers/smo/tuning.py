@@ -22,7 +22,8 @@ class SmoTuning:
     measured_rows : int
         Compute the scores of this many rows in float64 to measure the errors of float32 scores.
     score_tol : float
-        Relative error of F, a float64 sum of many terms: the smallest violation to work on.
+        Relative error of F (dual gradients, float64 sums of many terms), in units of the largest
+        |F|: smaller violations count as rounding.
     """
 
     min_steps: int = 100
