@@ -568,7 +568,7 @@ def _explain_errors(work: Path, resumable: bool) -> Iterator[None]:
     except OSError as error:
         if error.errno in _DISK_FULL:
             raise InputError(f"the disk of {work.parent} is full: make room; {kept}") from error
-        if isinstance(error, (ConnectionError, TimeoutError)):  # not of a file
+        if isinstance(error, (ConnectionError, TimeoutError)):  # of the network: no file
             raise type(error)(f"{reason_of(error)}; {kept}") from error
         place = error.filename or work
         raise InputError(

@@ -208,6 +208,8 @@ class TableProfile:
     ----------
     preparation : Preparation
         Says which columns are categories or dates, and their names.
+    tuning : ProfileTuning
+        Sizes of the samples that are kept.
     """
 
     def __init__(self, preparation: Preparation, tuning: ProfileTuning = TUNING) -> None:
@@ -325,7 +327,10 @@ class TableProfile:
         return None
 
     def _numbers_the_rows(self, k: int) -> bool:
-        """Whether numeric column number `k` has a different whole number in every first row."""
+        """Whether numeric column number `k` may number the rows: whole numbers, all different.
+
+        Only the first rows count: at least 50 of them, and 90 %, must have a value.
+        """
         first = self._first[:, k]
         first = first[~np.isnan(first)]
         whole = len(first) >= 50 and not np.any(first % 1)

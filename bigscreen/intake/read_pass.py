@@ -61,7 +61,7 @@ class ReadRequest:
         Existing columns, categories and labels that the sources must match.
     missing : Missing
         Marks of missing values, and whether values may be missing; missing numbers are NaN in the
-        spill.
+        bucket files.
     small : sequence of callable or None
         One for each source: opens the reader of a small source in any process, where it is read
         as one piece; None for a large source.
@@ -155,7 +155,7 @@ class Reading:
         return {}
 
     def run(self, report: Report, each: Each = map, anywhere: Each | None = None) -> None:
-        """Read until all rows are in the spill.
+        """Read until all requested rows are in the spill (bucket files on disk).
 
         Parameters
         ----------
@@ -178,7 +178,7 @@ class Reading:
             self._read_all(report, each, anywhere)
 
     def _read_all(self, report: Report, each: Each, anywhere: Each | None) -> None:
-        """Read the rows that are not in the spill yet; see `run` for the parameters.
+        """Read the rows that no bucket file holds yet; see `run` for the parameters.
 
         Raises
         ------
@@ -223,7 +223,7 @@ class Reading:
         self._save()
 
     def _read_source(self, reader: Reader, blocks: Iterable[Block], report: Report) -> None:
-        """Append the blocks of one source to the spill, up to the last requested row.
+        """Append the blocks of one source to the bucket files, up to the last requested row.
 
         Parameters
         ----------
@@ -299,7 +299,7 @@ class Reading:
         found, reader = self.found, self.request.openers[k]()
         skip = found.source_rows
         if k == len(self.request.openers) - 1:
-            # Only the last source: all rows of the others must be counted.
+            # Only in the last source: all rows of earlier sources must be counted.
             skip = max(skip, self.request.choices.rows[0] - found.offset)
         if reader.n_rows is not None:
             wanted = self._count_requested(reader.n_rows) - self._count_requested(skip)
@@ -314,7 +314,7 @@ class Reading:
         return max((end if stop is None else min(end, stop)) - max(first, self.found.offset), 0)
 
     def _append_block(self, block: Block, reader: Reader) -> None:
-        """Check a block, and append its rows in the requested range to the spill.
+        """Check a block, and append its rows in the requested range to the bucket files.
 
         Rows that lack a value are left out if they are to be dropped. `reader` has read the block.
         """
@@ -446,7 +446,7 @@ class Reading:
         if self.wide or (self.shape is not None and self.shape.wide):
             return True
         known = [] if self.shape is None else self.shape.spread or []
-        # (Rows of another width are refused when they are admitted.)
+        # (`BlockChecker.admit` refuses rows of another width.)
         alike = len(known) == block.X.shape[1]
         column = first_coarse_column(block.X, np.array(known) if alike else None)
         needed = column is not None or (self.request.exact and not fits_float32(block.X))
@@ -553,7 +553,7 @@ class Reading:
         """Lower `found.index_base` to 0 if the svmlight file of `reader` is 0-based."""
         if isinstance(reader, SvmlightReader):
             base, known = reader.index_base(), self.found.index_base
-            # One file that is 0-based makes all of them so.
+            # If one svmlight file is 0-based, all are read as 0-based.
             self.found.index_base = base if known is None else min(base, known)
 
     def _save_if_due(self) -> None:

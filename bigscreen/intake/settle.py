@@ -139,7 +139,7 @@ class StoreBuilder:
     def __init__(
         self, wanted: StoreRequest, reading: Reading, journal: Journal, report: Report
     ) -> None:
-        """Take the finished first pass: its counts and labels, the shape of rows, and the spill."""
+        """Take the finished first pass: its counts and labels, the shape of rows, and all rows."""
         assert reading.shape is not None and reading.spill is not None
         self.wanted, self.found, self.shape = wanted, reading.found, reading.shape
         self._tuning = reading.tuning
@@ -147,7 +147,9 @@ class StoreBuilder:
         self.notes: list[str] = []
 
     def run(self, each: Each = map, anywhere: Each | None = None) -> Ingested:
-        """Measure, write and name the datasets; steps that an earlier run has done are skipped.
+        """Measure and write the datasets, and give them their final names.
+
+        Steps that an earlier run has done are skipped.
 
         Parameters
         ----------
@@ -426,7 +428,7 @@ class StoreBuilder:
         if scale not in ("standard", "minmax"):
             return
         preparation = transform.preparation
-        # With categories, a sparse layout saves their zeros: numeric columns may be centred.
+        # A sparse layout saves the zeros of one-hot features, even if numeric columns are centred.
         shift = not transform.sparse or bool(preparation.categories)
         if not shift:
             what = "centring" if scale == "standard" else "shifting"
@@ -548,7 +550,7 @@ class StoreBuilder:
 
     def _is_float64(self, preparation: Preparation) -> bool:
         """Whether features are stored as float64: float32 is too coarse even after scaling."""
-        # Scaled features are near 0 and of size 1: float32 holds them accurately.
+        # After a standard or minmax scaling values are near 0 and of size 1: float32 will do.
         name = preparation.scaling if preparation.scaling != "none" else self.wanted.choices.scale
         return self.shape.wide and (name == "none" or name.startswith("divide"))
 

@@ -264,7 +264,7 @@ class BlockChecker:
     def _check(
         self, X: Features, weight: NDArray[Any] | None, reader: Reader, where: Where
     ) -> None:
-        """Refuse a block that does not match earlier blocks, or the existing store.
+        """Refuse a block that does not match earlier blocks, or the existing store `like`.
 
         Parameters
         ----------
@@ -321,7 +321,10 @@ class BlockChecker:
             self._check_width(X, like.n_raw, reader, where)
 
     def _check_width(self, X: Features, n_raw: int, reader: Reader, where: Where) -> None:
-        """Refuse rows whose columns do not match the `n_raw` columns of the existing store."""
+        """Refuse rows whose columns do not match the `n_raw` columns of the existing store.
+
+        Sparse rows may have fewer columns; rows of svmlight files may have more, too.
+        """
         if not isinstance(X, csr_array):
             if X.shape[1] != n_raw:
                 raise InputError(
@@ -342,7 +345,7 @@ class BlockChecker:
     def _recode_categories(self, X: Features, reader: Reader) -> Features:
         """Return X with the category codes of the reader replaced by the codes for all sources.
 
-        A category that the existing store lacks becomes -1 and is counted in `found.unseen`.
+        A category that the existing store (`like`) lacks becomes -1; `found.unseen` counts it.
         """
         X = X.copy()
         for c, texts in reader.categories.items():
@@ -413,9 +416,11 @@ class BlockChecker:
         return targets, np.isnan(targets)
 
     def _check_missing(self, missing: NDArray[np.bool_], where: Where) -> None:
-        """Count the rows without label or target; refuse them unless there is an existing store.
+        """Count the rows without label or target; refuse them in training rows.
 
-        `missing` is their mask, (rows,).
+        Only rows of a store that is made like an existing one (`like`) may lack a label. `missing`
+        is the
+        mask of these rows, (rows,), and ``where(i)`` names the i-th row.
         """
         self.found.unlabelled += int(np.count_nonzero(missing))
         if self.like is None and missing.any():
@@ -429,7 +434,7 @@ class BlockChecker:
             )
 
     def _count_unknown(self, codes: NDArray[Any]) -> None:
-        """Count labels that the existing store lacks, in `found.unknown`.
+        """Count the rows with a label that the existing store (`like`) lacks, in `found.unknown`.
 
         Their rows are kept: a model predicts them nevertheless. `codes` are raw label codes,
         (rows,).

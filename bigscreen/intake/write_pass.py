@@ -59,11 +59,15 @@ class Transform:
             yield at, _slice_rows(X, at, min(at + step, X.shape[0]))
 
     def _is_identity(self, X: Features) -> bool:
-        """Whether the rows X are stored unchanged: dense, without categories and scaling."""
+        """Whether the rows X are stored unchanged: dense, not encoded, not filled, not scaled."""
         return not (issparse(X) or self.sparse or self.preparation.changes_features)
 
     def apply(self, X: Features) -> Features:
-        """Return the rows as they are stored, dense or CSR, of shape (rows, n_features)."""
+        """Return the rows as they are stored, dense or CSR, of shape (rows, n_features).
+
+        X holds rows as they were read, dense or CSR, with category codes in order of first
+        appearance.
+        """
         prep = self.preparation
         if self._is_identity(X):
             return X
@@ -80,7 +84,7 @@ class Transform:
 
 @dataclass
 class RowCounts:
-    """Rows of the spill by part and by label, counted for kept (first) and held-out rows.
+    """Rows of the bucket files by part and by label, counted for kept (first) and held-out rows.
 
     Attributes
     ----------

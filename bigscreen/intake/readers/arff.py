@@ -206,7 +206,7 @@ class ArffReader(DelimitedReader):
             raise InputError(f"{path}: sparse rows cannot have dates or hashed texts; drop them.")
         self._names = names
         self._column_of = {f: j for j, f in enumerate(chosen.features)}
-        # Values that sparse rows omit, for attributes whose omitted value is not a 0 in X.
+        # Value by attribute, if sparse rows omit a value that is not stored as a 0 in X.
         self._explicit = {}
         for f, kind in enumerate(header.kinds if self.sparse else []):
             text = kind[0] if isinstance(kind, list) else "0"

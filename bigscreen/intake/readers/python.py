@@ -71,7 +71,7 @@ class BlocksReader(Reader):
         return self._done, 0
 
     def parts(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
-        """Yield pairs of the first row number of each block and the block; see the class.
+        """Yield the first row number of each block and the block: X, (X, y) or (X, y, weight).
 
         Blocks whose rows all come before row number `skip_rows` may be left out.
         """

@@ -253,7 +253,7 @@ class SvmlightReader(Reader):
             self._progress, self.anywhere = source.progress(), not source.compressed
 
     def _restart(self) -> None:
-        """Forget the indices of the rows read so far."""
+        """Forget the smallest and the largest index of the rows read so far."""
         self.min_index, self.max_index = MAX_INDEX + 1, -1
 
     def index_base(self) -> int:

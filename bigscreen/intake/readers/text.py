@@ -33,7 +33,10 @@ def missing_value_error(place: str) -> InputError:
 
 
 def not_a_truth_error(text: str, place: str) -> InputError:
-    """Return the error for a `text` at `place` that is neither true nor false as it must be."""
+    """Return the error for a text among truth values that is neither true nor false.
+
+    `place` names the field: file, line and column.
+    """
     return InputError(
         f"{place}: {text[:40]!r} stands among truth values and is neither true nor false; correct "
         "it, say that it means a missing value (`missing`), or that the column is `categorical`."
