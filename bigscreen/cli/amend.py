@@ -238,7 +238,10 @@ def compress(
 
 @contextmanager
 def _edits(values: dict[str, Any], dataset: "Dataset") -> Iterator["Edits"]:
-    """Read the edits from the files that the options name."""
+    """Read the edits (rows to remove, relabel, reweight or add) from the files of the options.
+
+    ``dataset``: the store to edit. Rows to add are ingested like its rows, to a temporary folder.
+    """
     from bigscreen.amend.edits import Edits, read_labels, read_rows, read_weights
     from bigscreen.data.dataset import Dataset
     from bigscreen.intake.ingest import ingest
@@ -269,7 +272,18 @@ def _bound_record(
     edited: "Changes",
     watched: "Dataset | None",
 ) -> dict[str, Any]:
-    """Make the record that `amend --bound --json` writes."""
+    """Make the record that `amend --bound --json` writes.
+
+    Parameters
+    ----------
+    model : Model
+    found : list of Bound
+        For each score of the model, what the edits change at most.
+    dataset, edited
+        The store, and the edits of its rows.
+    watched : Dataset or None
+        A store of whose predictions to count those that provably stay.
+    """
     from bigscreen.amend.bound import count_unaffected
     from bigscreen.amend.predictions import count_unchanged
 

@@ -94,9 +94,10 @@ def cluster_check(
 
 
 def _tables(found: list["WorkerSurvey"]) -> list[tuple[str, dict[str, str]]]:
-    """Make a table for each machine, and one for workers that did not answer.
+    """Make a table for each machine: its title, and names and texts.
 
-    Equal workers of a machine share a line.
+    Workers that have the same fault or remark share a line. Workers of which no machine is known
+    are in a table of their own.
     """
     from bigscreen.report.report import count, size
 

@@ -182,7 +182,10 @@ def import_(
 def _certified(
     context: click.Context, read: "Model", store: str, threads: int | None, values: dict[str, Any]
 ) -> "Model":
-    """Certify the machine of a file over the rows of a store."""
+    """Certify the machine that was read from a file over the rows of a store.
+
+    ``values``: the options that say how the machine was fitted; ``threads``: None for one per core.
+    """
     from bigscreen.data.dataset import Dataset
     from bigscreen.fleet.inline import Inline
     from bigscreen.train.adopted import adopt_machine

@@ -38,7 +38,7 @@ def _kind(values: option.Values) -> Any:
 
 
 def _option(name: str) -> Any:
-    """Make the click option of an entry of the table of options."""
+    """Make the click option named ``name`` from the table of options of a fit."""
     own = options.OPTIONS[name]
     if own.values is option.FLAG:
         return click.option(options.flag(name), name, is_flag=True, help=own.help)

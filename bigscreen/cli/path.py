@@ -36,7 +36,7 @@ OF_EVERY_POINT = (
     *("sampling", "truncation", "seed", "class_weight", "tol", "time_budget", "memory"),
     *("intercept", "work"),
 )
-"""Options of a fit that a path has as well."""
+"""Options of `bigscreen fit` that `bigscreen path` has as well."""
 
 
 class Grid(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
@@ -83,7 +83,7 @@ def _number(text: str) -> float:
 
 
 class Rules(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
-    """Names of rules with commas between them, or none."""
+    """Names of screening rules with commas between them, or "none"."""
 
     name = "rules"
 

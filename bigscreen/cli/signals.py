@@ -19,7 +19,7 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 class _Signals:
-    """The state of this process's signal handling.
+    """The state of this process's handling of SIGINT (Ctrl-C) and SIGTERM.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class _Signals:
     held : int or None
         The first signal that was held back.
     ending_since : float or None
-        When the command began to end (``time.monotonic()``).
+        When the command began to end (``time.monotonic()``), by a signal or an error; None before.
     max_ending_seconds : float
         A further Ctrl-C exits at once if the end has taken longer than this.
     dropped_seconds : float

@@ -25,7 +25,7 @@ OF_EVERY_FIT = (
     *("kernel", "degree", "coef0", "exact", "sampling", "truncation", "seed", "class_weight"),
     *("epsilon", "tol", "time_budget", "memory", "intercept", "work"),
 )
-"""Options of a fit that a search has as well."""
+"""Options of `bigscreen fit` that `bigscreen tune` has as well."""
 
 
 class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2

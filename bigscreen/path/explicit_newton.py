@@ -141,7 +141,7 @@ class BandMoment:
 def _without(
     rows: NDArray[np.int64], slope: FloatArray, places: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], FloatArray]:
-    """Drop the entries of ``rows`` and ``slope`` at the positions ``places``."""
+    """Drop the entries at the positions ``places`` from ``rows`` and ``slope``; return both."""
     kept = np.ones(len(rows), np.bool_)
     kept[places] = False
     return rows[kept], slope[kept]
@@ -248,7 +248,7 @@ class ProxNewton:
     def _update_alpha(self, rows: UndecidedRows) -> tuple[NDArray[np.int64], FloatArray, float]:
         """Set alpha to the proximal response at the scores; return the band, its slopes, the gap.
 
-        w(alpha) is updated as well.
+        The band is positions among the undecided rows; w(alpha) is updated as well.
         """
         band, slope = np.empty(len(rows.ids), np.int64), np.empty(len(rows.ids))
         X, constant = self.columns.X, self.columns.constant
@@ -473,7 +473,10 @@ def _update_alpha(
 def _alpha_derivative(
     scores: FloatArray, change: FloatArray, length: float, terms: ProximalTerms
 ) -> float:
-    """Compute ``<w(alpha at scores + length * change) - w(alpha), step>``."""
+    """Compute ``<w(alpha at scores + length * change) - w(alpha), step>``.
+
+    ``change``: the scores of the step, for the undecided rows.
+    """
     sign, lin, lo, hi, tube, centre, h, alpha = terms
     total = 0.0
     for k in range(len(scores)):

@@ -285,7 +285,7 @@ class GramStage:
     def _pair_steps(
         self, dual: Dual, alpha: FloatArray, live: NDArray[np.int64], aim: float
     ) -> tuple[FloatArray, int, float]:
-        """Take pair steps on the live rows down to a KKT violation of ``aim``.
+        """Take pair steps on the live rows (that may move) down to a KKT violation of ``aim``.
 
         Returns the alpha of all rows, the number of steps, and the remaining violation.
         """
@@ -300,7 +300,11 @@ class GramStage:
         return found, steps, violation
 
     def _submatrix(self, dual: Dual, live: NDArray[np.int64]) -> tuple[Matrix, NDArray[np.int64]]:
-        """Return the part of K that pair steps read, and its row numbers, sorted by group."""
+        """Return the part of K that pair steps read, and its row numbers, sorted by group.
+
+        ``live``: numbers of the rows that may move. Without groups, a quick stage reads the whole
+        matrix.
+        """
         order = live
         if dual.group is not None:
             order = live[np.argsort(dual.group[live], kind="stable")]
@@ -329,9 +333,11 @@ def newton_steps(
     dual : Dual
         The dual of all rows.
     point : PathPoint
+        The certified point to start from.
     live : int64 (rows,)
+        Numbers of the rows that may move.
     max_free : int
-        Do nothing if there are more free variables.
+        Do nothing if there are more free variables (strictly inside their box).
 
     Returns
     -------
@@ -393,7 +399,10 @@ class CachedScores:
 
 
 def coupling_deficit(dual: Dual, alpha: FloatArray) -> Any:
-    """Compute the coupling's totals minus alpha's sums: a float, or float64 (groups,)."""
+    """Compute the coupling's totals minus the sums of alpha: a float, or float64 (groups,).
+
+    It is 0 if alpha is feasible for the equality constraint.
+    """
     assert dual.coupling is not None
     x = dual.coupling * alpha
     if dual.group is None:
@@ -431,7 +440,7 @@ def start_near_last(
     alpha : float64 (n,)
         A feasible start.
     live : int64 (rows,)
-        Rows that may move.
+        Numbers of the rows that may move.
     coef : float64 (n,)
         ``sign * alpha`` of the last point.
     scores : callable
@@ -462,8 +471,20 @@ def drop_screened(
 ) -> NDArray[np.int64]:
     """Return the live rows that the gap ball leaves undecided; the others keep their alpha.
 
-    The gap is the gap of the problem with all other rows fixed, which has the same optimum. All
-    live rows are returned if less than ``min_fraction`` of them are decided.
+    The gap is the gap of the problem with all other rows fixed, which has the same optimum.
+
+    Parameters
+    ----------
+    dual : Dual
+        The dual of all rows.
+    point : PathPoint
+        The certified point at the centre of the ball, whose radius is the square root of the gap.
+    live : int64 (rows,)
+        Numbers of the rows that may move.
+    norms : float64 (n,)
+        Upper bounds of ``||phi_i||``.
+    min_fraction : float
+        Return all live rows if less than this part of them is decided.
     """
     part, alpha = restrict_dual(dual, point.alpha, live), point.alpha[live]
     values, slack = point.scores

@@ -170,7 +170,7 @@ class KernelStage:
             self._near = ProvedScores(*(memory[f"near_{name}"] for name in ProvedScores._fields))
 
     def _start(self, task: PointTask) -> FloatArray | None:
-        """Choose the alpha to start from (`start_near_last`); None if the task starts from zero."""
+        """Choose the alpha to start from, (n,) (`start_near_last`); None to start from zero."""
         dual, alpha = task.dual, task.alpha
         free = np.all(task.decided == FREE)
         if free and np.array_equal(alpha, dual.feasible(np.zeros(len(dual)))):

@@ -139,7 +139,7 @@ class PreparedPath:
 
     @property
     def definite(self) -> bool:
-        """Whether gaps bound anything: the kernel is positive semidefinite, or has features."""
+        """Whether duality gaps hold: the kernel is positive semidefinite, or has features."""
         return self.source is not None or self.kernel.psd
 
     @property
@@ -148,13 +148,19 @@ class PreparedPath:
         return None if self.source is None else self.data.rows(self.ids)
 
     def coef(self, machine: dict[str, Any]) -> FloatArray:
-        """Compute a machine's coefficients of the model's columns, float64 (m,) or (d,)."""
+        """Compute the coefficients of the model's columns, float64 (m,) or (d,).
+
+        ``machine``: what `Stage.machine` returned for a solved point.
+        """
         coef = self._features(machine)
         # Stored features are phi = T' k(x, Z); models have coefficients of k(x, Z).
         return coef if self.source is None else self.source.coef(coef)
 
     def _features(self, machine: dict[str, Any]) -> FloatArray:
-        """Compute a machine's w, float64 (r,), over the stage's rows or features."""
+        """Compute w, float64 (r,), over the stage's rows or features.
+
+        ``machine``: what `Stage.machine` returned for a solved point.
+        """
         coef = np.asarray(machine["coef"])
         if "support" in machine:
             coef = np.asarray(coef @ self.features[machine["support"]], dtype=np.float64)

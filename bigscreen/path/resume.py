@@ -17,7 +17,10 @@ _NUMBERS = ("w_sq", "primal", "dual", "gap", "rounding", "primal_rounding", "dua
 
 
 def state(walks: list[Walk]) -> Arrays:
-    """Collect the state of walks as arrays: what the next point of each starts from."""
+    """Collect the state of a point's walks as arrays: what the next point of each starts from.
+
+    There is a walk for each machine (binary problem), all on one stage.
+    """
     arrays: Arrays = {}
     stage = walks[0].stage
     records: dict[str, Any] = {"stage": type(stage).__name__}

@@ -340,7 +340,11 @@ class PathJob:
 
     # -- rows or features that do not fit in memory ------------------------------------------------
     def _solve_streamed(self) -> tuple[list[list[Point]], Shared, float]:
-        """Solve all values of every fold and of all rows in the same passes over the data."""
+        """Solve all values of every fold and of all rows in the same passes over the data.
+
+        Returns the points of each walk (fold, or all rows), what models share, and the seconds that
+        the features took.
+        """
         self.rules, self.dynamic = (), False  # all points are solved at once: no earlier one
         work = None if self.fit.work is None else self.fit.work / "features"
         resume = bool(work and self.fit.resume and (work / PROBLEM).exists())
@@ -407,7 +411,10 @@ class PathJob:
 
     # -- what is made of the points ----------------------------------------------------------------
     def _arrays(self, steps: list[Step], stage: Stage) -> Arrays:
-        """Collect the arrays of a point's model: coefficients, offsets, and support rows."""
+        """Collect the arrays of a point's model: coefficients, offsets, and support rows.
+
+        ``steps``: the solved machines of the point; ``stage``: the stage that solved them.
+        """
         prepared, parts, intercepts = self.prepared, [], []
         for step in steps:
             one = stage.machine(step.dual, step.solved)
@@ -424,7 +431,11 @@ class PathJob:
         return {**arrays, "coef": coef, "rows": rows}
 
     def _path(self, solved: list[Point], known: dict[str, Any], shared: Shared) -> SolvedPath:
-        """Make the published path; ``known``: its record of grid, names, folds and scores."""
+        """Make the published path.
+
+        ``solved``: the points over all rows; ``known``: the record of grid, names, folds and
+        scores; ``shared``: what the models have in common.
+        """
         data, fit = self.data, self.fit
         arrays: Arrays = {"intercept": np.stack([own["intercept"] for _, own in solved])}
         landmarks = shared.landmarks

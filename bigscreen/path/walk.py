@@ -181,7 +181,10 @@ class Walk:
         return any(rule.needs_both_sides for rule in self.settings.rules) and len(self.values) > 1
 
     def step(self, k: int) -> Step:
-        """Solve point k; points must be requested in the order of the grid."""
+        """Solve point k of the grid; points must be requested in the order of the grid.
+
+        If a rule needs the last point first, it is solved with the first request.
+        """
         if self.needs_both_sides and self.end is None:
             self.end = self._solve(len(self.values) - 1)
         if self.end is not None and k == len(self.values) - 1:
@@ -243,7 +246,11 @@ class Walk:
 
 
 def _proof(solved: PathPoint, value: float) -> dict[str, Any]:
-    """Collect what is proved of a point; without a gap, None stands for it, next to a violation."""
+    """Collect what is proved of a point, by the names that its record has.
+
+    If the kernel has no gap, primal and gaps are None, and there is a violation. ``value``: the
+    value of the grid, for the error.
+    """
     names = ("primal", "dual", "gap", "relative_gap", "rounding", *ROUNDING_FIELDS)
     proof: dict[str, Any] = {name: getattr(solved, name) for name in names}
     if solved.violation is not None:

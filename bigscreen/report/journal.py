@@ -81,7 +81,7 @@ class Journal:
                 warn(f"no log is kept in {self._log}: {reason_of(error)}")
 
     def _append(self, event: Mapping[str, Any]) -> None:
-        """Write an event, with the time, as a line of JSON; close the log if it cannot be written."""
+        """Write an event, with the time, as a line of JSON; at an error, warn and stop logging."""
         if self._file is None:
             return
         now = datetime.now(UTC).isoformat(timespec="milliseconds")

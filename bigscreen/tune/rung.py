@@ -215,7 +215,10 @@ class RungSolver:
         return outcomes
 
     def _streams(self, pair: Pair, rung: Rung) -> bool:
-        """Whether a group's features of all rows do not fit in memory, or belong to workers."""
+        """Whether a group's features of all rows do not fit in memory, or belong to workers.
+
+        ``pair``: the group's number of landmarks, and gamma.
+        """
         landmarks, n = pair[0], self.data.n_rows
         if rung.rows is not None or landmarks is None:
             return False
@@ -276,7 +279,11 @@ class RungSolver:
         return records, arrays
 
     def _point(self, steps: list[Step], part: Part) -> dict[str, Any]:
-        """Return the gap of a fold's point, and its score on the rung's held-out rows."""
+        """Return the gap of a fold's point, and its score on the rung's held-out rows.
+
+        ``steps``: the solved machines of the point; ``part``: the fold, restricted to the rung's
+        rows.
+        """
         gaps = [step.record["relative_gap"] for step in steps]
         # (Several machines are compared in the scale in which the model publishes them.)
         scale = [libsvm_scale(step.problem, step.multiplier, self.data) for step in steps]
@@ -299,7 +306,7 @@ class RungSolver:
 
     # -- what a run that resumes this one takes over -----------------------------------------------
     def _rung(self, r: int) -> KeptFiles:
-        """Return the files of a rung: one for each fold of each group."""
+        """Return the work folder's files of rung number r: one for each fold of each group."""
         fit = self.options.fit
         folder = None if fit.work is None else fit.work / f"rung-{r}"
         return KeptFiles(folder, f"{self._of}/{r}", fit.resume, durable=False)
@@ -327,7 +334,7 @@ class RungSolver:
 
     # -- memory and time ---------------------------------------------------------------------------
     def _bytes(self, task: RungTask, pair: Pair) -> float:
-        """Estimate the bytes that a group needs for the rows of a rung."""
+        """Estimate the bytes that a group (number of landmarks, gamma) needs on a rung."""
         landmarks, rows = pair[0], task.n_rows
         if landmarks is None or self.options.fit_of(*pair, 1e-3).coupled:
             matrix = 4.0 if task.quick and self.options.fit.problem != "nu-svc" else 8.0
@@ -335,7 +342,10 @@ class RungSolver:
         return 4.0 * rows * landmarks + 24.0 * landmarks**2
 
     def _batches(self, task: RungTask, pairs: list[Pair]) -> Iterator[list[Pair]]:
-        """Yield batches of groups that fit in memory at the same time, at least one group each."""
+        """Yield batches of groups that fit in memory at the same time, at least one group each.
+
+        ``pairs``: for each group its number of landmarks, and gamma.
+        """
         batch: list[Pair] = []
         for pair in pairs:
             if batch and sum(self._bytes(task, one) for one in [*batch, pair]) > 0.5 * self.room:
