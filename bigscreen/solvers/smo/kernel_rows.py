@@ -38,6 +38,11 @@ class KernelRows:
         Numbers of the rows not screened, ascending. Cached rows lose the entries of screened rows;
         when rows come back, the cache is emptied.
     diag : float64 (n,), ``k(x, x)``
+    side : Operand
+        The rows not screened.
+    dtype : type of the entries, float32 or float64
+    computed : int
+        Kernel entries computed so far, without the shared matrix.
     errors : EntryErrors
         Bounds on the errors of the entries of all rows.
     """

@@ -25,6 +25,7 @@ from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import Dual
 
 Singles = NDArray[np.float32]
+"""An array of float32 numbers."""
 Entries = NDArray[Any]
 """A row of kernel entries: float32 or float64."""
 
@@ -39,7 +40,8 @@ _ROW_0: Any = np.int64(0)
 _NO_ROW: Any = np.int64(-1)
 
 MIN_CURVATURE_FRACTION = 1e-12
-"""Smaller curvatures are raised to this fraction of the largest k(x, x)."""
+"""Raise the curvature of a step to at least this fraction of the largest k(x, x): it is 0 for pairs
+of equal rows, and can be negative for indefinite kernels."""
 
 
 class Limits(NamedTuple):
@@ -48,8 +50,9 @@ class Limits(NamedTuple):
     Parameters
     ----------
     tol : float
-        Stop once the violation is at most this.
+        Stop once the violation of optimality (see `smo`) is at most this.
     max_steps : int
+        Take at most this many steps.
     second_order : bool
         Choose the largest gain in the dual, not the largest violation.
     pairs : bool
@@ -63,10 +66,11 @@ class Limits(NamedTuple):
 
 
 class Variables(NamedTuple):
-    """The variables that steps change, float64 (q,): ``x`` within [low, high], and F.
+    """The variables that SMO steps change, float64 (q,): ``x`` within [low, high], and F.
 
-    With a tube: its half-widths, and the terms ``up`` and ``down`` that it adds to F for moves up
-    and down from x.
+    ``x = r alpha`` with signs r, and ``F`` is the dual's derivative in x, without multipliers and
+    tube. With a tube: its half-widths, and the terms ``up`` and ``down`` that it adds to F for
+    moves up and down from x; else None.
     """
 
     low: FloatArray
@@ -86,7 +90,7 @@ class Variables(NamedTuple):
         F: FloatArray,
         tube: FloatArray | None = None,
     ) -> Variables:
-        """Make the variables at this x, with this F."""
+        """Make the variables at this x, with this F, and the tube's terms for moves from x."""
         if tube is None:
             return cls(low, high, x, F, None, None, None)
         tube = np.ascontiguousarray(tube)  # scans of a broadcast view would not vectorise
@@ -100,10 +104,11 @@ class Variables(NamedTuple):
 
 
 class PairScan(NamedTuple):
-    """The arrays that are scanned to choose a pair.
+    """The arrays (q,) that are scanned to choose a pair of variables, for duals with a coupling.
 
-    F, the tube's terms ``up`` and ``down``, the factors f as ``flip`` (None: they cancel),
-    ``k(x, x)``, and in which directions each variable can move.
+    ``F``: the dual's derivatives. ``up``, ``down``: what a tube adds to them for moves up and down.
+    ``flip``: the factors f of ``Q_ij = f_i f_j K_ij`` (None: they cancel). ``diag``: k(x, x).
+    ``moves``: bits UP and DOWN, the directions in which each variable can move.
     """
 
     F: FloatArray
@@ -115,11 +120,13 @@ class PairScan(NamedTuple):
 
 
 class FreeScan(NamedTuple):
-    """The arrays that are scanned to choose one or two variables, without a coupling.
+    """The arrays (q,) that are scanned to choose one or two variables, without a coupling.
 
-    F and the tube's terms ``up`` and ``down``; ``k(x, x)`` and the least curvature. The others are
-    float32 in units of the widest box (C may be 1e-50): curvatures, their inverses, and the room
-    below (<= 0) and above each variable, up to its hinge point.
+    ``F``: the dual's derivatives. ``up``, ``down``: what a tube adds to them for moves up and down.
+    ``diag``: k(x, x). ``least``: the least curvature of a step. The others are float32, with
+    lengths in units of the widest box, ``unit`` (C may be 1e-50): the curvatures ``curve``, their
+    inverses, and the room below (``less`` <= 0) and above (``more``) each variable, up to its hinge
+    point.
     """
 
     F: FloatArray
@@ -146,6 +153,12 @@ class Matrix:
         when a step first needs it, because a solve often needs few of the rows.
     room : array of the type of K, at least (q * q,), or None
         Memory for the copies: new memory costs more than copying.
+
+    Attributes
+    ----------
+    rows : tuple
+        (matrix or recipe, order, copies of rows, which rows are copied), for compiled code.
+    diag : float64 (q,), ``k(x, x)`` in the order of the rows
     """
 
     def __init__(
@@ -154,6 +167,7 @@ class Matrix:
         order: NDArray[np.int64] | None = None,
         room: NDArray[Any] | None = None,
     ) -> None:
+        """Collect the arrays for compiled code; no row is copied or computed yet."""
         self.order = order
         if isinstance(K, Square):
             recipe, copies, there = K.table
@@ -178,10 +192,10 @@ def smo(
     ----------
     K : float32 or float64 (q, q), C-contiguous, or Matrix
         Kernel entries without signs, plus 1 if a constant is appended to phi. With a ``Matrix``,
-        all other arguments have its order, in which rows of a group are adjacent.
+        all other arguments are in the order of its rows, with the rows of a group adjacent.
     dual : Dual
         Signs, box, coupling, groups and tube of the rows. Its linear part is contained in G, and
-        its total is not used: the one of alpha is kept.
+        its total is not used: alpha's total does not change.
     alpha : float64 (q,)
         Within the box; updated. ``t . alpha`` of each group does not change.
     G : float64 (q,)
@@ -232,8 +246,9 @@ def steps(
     K : Matrix
     variables : Variables
     flip : float32 (q,) or None
-        The factors f; None if they cancel.
+        The factors f of ``Q_ij = f_i f_j K_ij``; None if they cancel.
     group : int8 (q,), ascending, or None
+        The group of each variable; None: all are in one.
     coupled : bool
         Whether there is a coupling.
     limits : Limits
@@ -251,13 +266,20 @@ def steps(
 
 
 def find_factors(f: FloatArray) -> Singles | None:
-    """Return the factors ``f`` as float32, or None if all are equal: then they cancel in pairs."""
+    """Return the factors f of ``Q_ij = f_i f_j K_ij`` as float32 (q,); None if all are equal.
+
+    Equal factors (+-1) cancel. With None, numba compiles loops without the multiplications.
+    """
     return None if np.all(f == f[:1]) else f.astype(np.float32)
 
 
 @njit(cache=True, nogil=True)
 def _row(K: Any, order: Any, copies: Any, copied: Any, i: int) -> Entries:
-    """Return row i of a ``Matrix``, computed or copied if this is its first use."""
+    """Return row i of a `Matrix`, computed or copied if this is its first use.
+
+    The other arguments are ``Matrix.rows``. If ``order`` is None no row is copied: ``K`` is a
+    matrix, or the recipe from which `row_of` computes rows.
+    """
     if order is None:
         return row_of(K, copies, copied, i)
     if not copied[i]:
@@ -270,13 +292,17 @@ def _row(K: Any, order: Any, copies: Any, copied: Any, i: int) -> Entries:
 
 @njit(cache=True, nogil=True)
 def _slice_group(values: Any, ends: Any, g: int) -> Any:
-    """Slice the values of group g; without groups return all (a slice costs 10 % of a step)."""
+    """Slice the values of group g; return them all if ``ends`` or ``values`` is None.
+
+    ``ends``: where each group starts, and the end of the last one; None: no groups (a slice costs
+    10 % of a step).
+    """
     return values if ends is None or values is None else values[ends[g] : ends[g + 1]]
 
 
 @njit(cache=True, nogil=True)
 def _slice_scan(scan: PairScan, ends: Any, g: int) -> PairScan:
-    """Slice the arrays of a scan to group g."""
+    """Slice the arrays of a scan to group g; ``ends``: see `_slice_group`."""
     return PairScan(
         _slice_group(scan.F, ends, g),
         _slice_group(scan.up, ends, g),
@@ -296,7 +322,11 @@ def _coupled(
     variables: Variables,
     limits: Limits,
 ) -> tuple[int, float]:
-    """Run SMO with a coupling: the loop over pair steps."""
+    """Run SMO with a coupling, the loop over pair steps; return (steps, violation).
+
+    ``rows``, ``diag``: see `Matrix`. ``ends``: where each group starts, and the end of the last
+    one; None: one group. ``flip``: the factors f, None if they cancel. ``variables`` are updated.
+    """
     K, order, copies, copied = rows
     tol, most, second, _ = limits
     x = variables.x
@@ -346,7 +376,10 @@ def _coupled(
 
 @njit(cache=True, nogil=True)
 def _free(rows: Any, diag: FloatArray, variables: Variables, limits: Limits) -> tuple[int, float]:
-    """Run SMO without a coupling: the loop over steps on one or two variables."""
+    """Run SMO without a coupling, the loop over steps on one or two variables.
+
+    ``rows``, ``diag``: see `Matrix`. ``variables`` are updated. Returns (steps, violation).
+    """
     K, order, copies, copied = rows
     tol, most, second, pairs = limits
     steps, violation = 0, 0.0
@@ -372,7 +405,10 @@ def _free(rows: Any, diag: FloatArray, variables: Variables, limits: Limits) -> 
 
 @njit(cache=True, nogil=True)
 def least_curvature(diag: FloatArray) -> float:
-    """Return the curvature that steps use at least (for equal rows, zeros, indefinite kernels)."""
+    """Return the least curvature of a step: for equal rows, rows of 0, and indefinite kernels.
+
+    ``diag``: k(x, x) of all rows, of whose largest it is a fraction.
+    """
     return max(MIN_CURVATURE_FRACTION * largest(diag), 1e-30)
 
 
@@ -388,25 +424,33 @@ def largest(values: FloatArray) -> float:
 # -- arguments that may be None ------------------------------------------------------------------
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def times_factor(value: Any, flip: Singles | None, k: int) -> Any:
-    """Multiply a value with the factor f of variable k."""
+    """Multiply a value with ``flip[k]``, the factor f of variable k; ``flip`` None: with 1."""
     return value if flip is None else flip[k] * value
 
 
 @njit(cache=True, nogil=True)
 def add_tube(F: float, term: FloatArray | None, k: int) -> float:
-    """Return F of variable k plus the tube's term for moves up or down, given as ``term``."""
+    """Return F plus ``term[k]``, the tube's term of variable k for moves up (or down); None: F."""
     return F if term is None else F + term[k]
 
 
 @njit(cache=True, nogil=True)
 def slope(F: float, k: int, up: FloatArray | None, down: FloatArray | None) -> float:
-    """Return the derivative in the direction in which the objective rises; 0 if in neither."""
+    """Return the dual's derivative in x_k in the direction in which it rises; 0 if in neither.
+
+    ``F``: the derivative without the tube. ``up``, ``down``: the tube's terms for moves up and
+    down; None: no tube.
+    """
     return F if up is None or down is None else max(F + up[k], 0.0) + min(F + down[k], 0.0)
 
 
 @njit(cache=True, nogil=True)
 def is_smooth(k: int, up: FloatArray | None, down: FloatArray | None) -> bool:
-    """Whether variable k is away from its hinge point, so that the objective is smooth there."""
+    """Whether variable k is away from its hinge point, so that the dual is smooth there.
+
+    ``up``, ``down``: the tube's terms for moves up and down, which differ at the hinge point only;
+    None: no tube, and no hinge point.
+    """
     return True if up is None or down is None else up[k] == down[k]
 
 
@@ -451,7 +495,7 @@ def find_moves(variables: Variables) -> NDArray[np.int8]:
 
 @njit(cache=True, nogil=True)
 def _update_moves(k: int, variables: Variables, moves: NDArray[np.int8]) -> None:
-    """Update in which directions variable k can move."""
+    """Set ``moves[k]`` to the directions in which variable k can move: bits UP and DOWN."""
     x, low, high = variables.x, variables.low, variables.high
     moves[k] = UP * (x[k] < high[k]) + DOWN * (x[k] > low[k])
 
@@ -459,6 +503,9 @@ def _update_moves(k: int, variables: Variables, moves: NDArray[np.int8]) -> None
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def pair_update(scan: PairScan, Ki: Entries, Kj: Entries, a: float, b: float) -> int:
     """Update F -= f (a K_i + b K_j), and return the row with the largest derivative upwards, or -1.
+
+    ``Ki``, ``Kj``: the kernel rows of the last step's pair; ``a``, ``b``: the changes of their
+    coefficients.
 
     Both in one pass: the index replaces the last bits of F, so the row found has the maximum up to
     a relative 2^-52 len(F).
@@ -487,8 +534,11 @@ def pair_partner(
 ) -> tuple[int, float]:
     """Choose the partner j of i; return it and the largest ``F_i - F_j`` of all possible partners.
 
-    Partners can move down; F includes the tube's terms. Second order (Fan et al. 2005): j has the
-    largest gain ``(F_i - F_j)^2 / curvature``. The gain is float32, which affects only the order of
+    ``Ki``: kernel row i. ``least``: the least curvature. Partners can move down; F includes the
+    tube's terms. If ``second`` (order, Fan et al. 2005) j has the largest gain
+    ``(F_i - F_j)^2 / curvature``, else the largest difference.
+
+    The gain is float32, which affects only the order of
     steps. j is -1 if no pair violates.
     """
     F, down, flip, diag, moves = scan.F, scan.down, scan.flip, scan.diag, scan.moves
@@ -525,7 +575,8 @@ def pair_step(
 ) -> float:
     """Take the step x_i += d, x_j -= d with the best d within the box; return d.
 
-    0 if x does not change. A variable that reaches its bound is set to it exactly.
+    0 if x does not change. A variable that reaches its bound is set to it exactly. ``moves``: the
+    directions of moves, updated. ``curvature``: of the pair, raised to ``least`` if smaller.
     """
     x, F = variables.x, variables.F
     apart = add_tube(F[i], variables.up, i) - add_tube(F[j], variables.down, j)
@@ -552,7 +603,9 @@ def pair_step_and_update(
     other: Entries,
     least: float,
 ) -> tuple[float, int]:
-    """Take a step on a pair with these kernel rows; return it and the next i of `pair_update`.
+    """Take a step on a pair with kernel rows ``row`` (i) and ``other`` (j), and update F.
+
+    Returns the step, and the row with the largest derivative upwards (see `pair_update`).
 
     One function for both: a call from Python costs as much as a step.
     """
@@ -565,7 +618,7 @@ def pair_step_and_update(
 # -- without a coupling: one variable, or two ---------------------------------------------------
 @njit(cache=True, nogil=True)
 def free_scan(variables: Variables, diag: FloatArray) -> FreeScan:
-    """Make the arrays that are scanned for steps without a coupling."""
+    """Make the arrays that are scanned for steps without a coupling; ``diag``: k(x, x)."""
     n, width = len(variables.x), variables.high - variables.low
     unit = max(largest(width), 1e-300)
     curve = np.maximum(
@@ -582,7 +635,7 @@ def free_scan(variables: Variables, diag: FloatArray) -> FreeScan:
 
 @njit(cache=True, nogil=True)
 def update_room(k: int, variables: Variables, scan: FreeScan) -> None:
-    """Update the room below and above variable k, up to its hinge point."""
+    """Update the room of a scan below and above variable k: to its bounds, or its hinge point."""
     x, bottom, top = variables.x[k], variables.low[k], variables.high[k]
     if variables.tube is not None:
         bottom = max(bottom, 0.0) if x > 0.0 else bottom
@@ -596,7 +649,9 @@ def free_update(
 ) -> tuple[int, float]:
     """Update F -= a K_i + b K_j, and choose the best single variable.
 
-    By the gain of its step within the box if ``second``, else by its projected gradient.
+    ``Ki``, ``Kj``: the kernel rows of the last step's variables, which it has changed by ``a`` and
+    ``b``. The best one has the largest gain of its step within the box if ``second``, else the
+    largest projected gradient.
 
     Returns
     -------
@@ -629,7 +684,9 @@ def free_update(
 def free_partner(scan: FreeScan, Ki: Entries, i: int, second: bool) -> int:
     """Choose the partner of i: the largest joint gain, or the largest opposite gradient.
 
-    Returns i if there is none. The gain is that of the exact step on both within their boxes (see
+    ``Ki``: kernel row i. ``second``: by the gain. Returns i if there is no partner.
+
+    The gain is that of the exact step on both within their boxes (see
     `free_step`). A variable at its hinge point moves only in the direction of its own slope.
     """
     F, up, down, _, _, unit, curve, inverse, less, more = scan
@@ -668,7 +725,9 @@ def free_partner(scan: FreeScan, Ki: Entries, i: int, second: bool) -> int:
 def free_step(
     variables: Variables, i: int, j: int, diag: FloatArray, cross: float, least: float
 ) -> tuple[float, float]:
-    """Take the best step on x_i and x_j within their boxes; return both (j = i: one variable).
+    """Take the best step on x_i and x_j within their boxes; return both changes.
+
+    ``cross``: the kernel entry of i and j. ``least``: the least curvature. j = i: one variable.
 
     Eliminate d_i and clip d_j. If d_i then leaves its box, it is at that bound at the optimum,
     since the problem is convex; d_j is recomputed for it. This is exact without cases.
@@ -697,7 +756,9 @@ def free_step(
 def free_step_and_update(
     variables: Variables, scan: FreeScan, i: int, j: int, row: Entries, other: Entries, second: bool
 ) -> tuple[bool, int, float]:
-    """Take a step on variables with these kernel rows, and choose the next variable.
+    """Take a step on variables i and j, update F, and choose the next variable.
+
+    ``row``, ``other``: kernel rows i and j. ``second``: choose by the gain in the dual.
 
     Returns whether x changed, and the results of `free_update`. One function for both: a call from
     Python costs as much as a step.
@@ -717,7 +778,7 @@ def _clip(d: float, low: float, high: float) -> float:
 
 @njit(cache=True, nogil=True)
 def _move(x: float, d: float, low: float, high: float) -> float:
-    """Return x + d, or exactly the bound that d reaches."""
+    """Return x + d, or exactly the end of [low, high] that x + d reaches."""
     if d >= high - x:
         return high
     return low if d <= low - x else x + d

@@ -110,7 +110,7 @@ class Pairs:
                 state.screen(verdict.region)
 
     def _advance(self, state: SmoState, check: Check) -> None:
-        """Take steps until the next check is due."""
+        """Take steps until the next call of ``check`` is due."""
         if state.left == 0:
             state.left = self._choose_steps(state)
             state.checks += 1
