@@ -38,6 +38,7 @@ MANIFEST = "manifest.json"
 """File of a dataset's folder with its layout, preparation, fingerprint and checksums."""
 
 T = TypeVar("T")
+"""Result of the function that `Dataset._read_checked` calls."""
 
 
 class Dataset(Rows):

@@ -16,6 +16,7 @@ Features: TypeAlias = NDArray[np.floating[Any]] | csr_array
 """Features of rows: a dense array or a CSR array (rows, n_features), float32 or float64."""
 
 Label: TypeAlias = str | int | float
+"""A label (class) as a model file can hold it."""
 
 MAX_CHUNK_BYTES = 32 * 1024**2
 """Largest size of the features of a chunk, unless a single row is larger."""
@@ -243,7 +244,10 @@ def csr_stack(
 
 
 def stack_rows(is_sparse: bool, parts: Sequence[Features]) -> Features:
-    """Stack blocks of rows vertically, as CSR or dense; one float64 block makes all float64."""
+    """Stack blocks of rows ``parts`` vertically, as CSR if ``is_sparse``, else dense.
+
+    One float64 block makes the result float64.
+    """
     if is_sparse:
         rows = [part if isinstance(part, csr_array) else csr_array(part) for part in parts]
         return csr_stack(rows, parts[0].shape[1])

@@ -89,12 +89,15 @@ def read_json(path: Place) -> Any:
 
 
 def _json_bytes(text_bytes: int) -> int:
-    """Bound the memory of the Python objects in a JSON text; "[[],[],..." reaches the bound."""
+    """Bound the bytes of the Python objects parsed from `text_bytes` bytes of JSON.
+
+    "[[],[],..." reaches the bound.
+    """
     return 30 * text_bytes
 
 
 def read_npy_header(stream: IO[bytes]) -> Header:
-    """Read the header of an NPY array: its shape, whether it is column-major, and its dtype.
+    """Read an NPY array's header from a stream: shape, whether it is column-major, and dtype.
 
     Raises
     ------

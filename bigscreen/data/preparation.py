@@ -366,7 +366,7 @@ def _floats(values: NDArray[Any], wide: bool) -> NDArray[np.floating[Any]]:
 
 
 def parse_divisor(scale: str) -> float | None:
-    """Check a scaling's name; return N for "divide:N" and None for every other scaling.
+    """Check `scale`, a scaling's name; return N for "divide:N" and None for every other scaling.
 
     Raises
     ------

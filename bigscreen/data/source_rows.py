@@ -198,7 +198,10 @@ def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float
 
 
 def _hashed(values: NDArray[Any], bits: int, missing: Missing) -> NDArray[np.float64]:
-    """Return the hash bucket, in 0..2**bits-1, of every value's text, float64 (rows,)."""
+    """Return the hash bucket, in 0..2**bits-1, of every value's text, float64 (rows,).
+
+    A mark in ``missing``, or None, is hashed as `MISSING_CATEGORY`.
+    """
     known: dict[str, int] = {}
     out = np.empty(len(values))
     for row, value in enumerate(values):  # not `tolist()`: a number's text depends on its type
@@ -292,6 +295,7 @@ def _codes(
 ) -> NDArray[np.float64]:
     """Return the category code of every value, float64 (rows,); -1 for an unknown category.
 
+    ``categories`` in the order of their codes. ``missing`` has the marks that mean "missing";
     ``name`` of the column is for the warning about unknown categories.
     """
     known = {text: code for code, text in enumerate(categories)}
@@ -317,7 +321,10 @@ def _codes(
 
 
 def _texts(value: Any, missing: Missing) -> Sequence[str]:
-    """Return the texts by which a file may have spelt a value of a categorical column."""
+    """Return the texts by which a file may have spelt a value of a categorical column.
+
+    `MISSING_CATEGORY` is one of them if the value is None, NaN or a mark in ``missing``.
+    """
     if value is None or value != value or value in missing:
         return (str(value), MISSING_CATEGORY)  # a category may have the very name of a mark
     if isinstance(value, bool):

@@ -19,9 +19,10 @@ from bigscreen.errors import InputError
 
 SUSY_FEATURES = 18
 """Number of features of the SUSY data set and of `susy_like`."""
+# The radius of two independent standard normals has a Rayleigh distribution.
 _RADIUS_MEAN = np.sqrt(np.pi / 2)
 _RADIUS_DEVIATION = np.sqrt(2 - np.pi / 2)
-"""Mean and standard deviation of the radius of two independent standard normals (Rayleigh)."""
+"""Standard deviation of a radius; `_RADIUS_MEAN` is its mean."""
 
 Block = tuple[NDArray[np.float32] | csr_array, NDArray[np.int64]]
 """Features and label codes of a block of rows."""

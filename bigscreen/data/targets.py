@@ -133,6 +133,13 @@ def _quote(value: Any) -> str:
 def summarise_outcomes(y: NDArray[Any], n_labels: int) -> dict[str, Any]:
     """Summarise outcomes for a store's manifest: counts of labels, or number and range of targets.
 
+    Parameters
+    ----------
+    y : int codes, or float64 targets, (rows,)
+        -1 and NaN mark rows without an outcome, which are not counted.
+    n_labels : int
+        Number of labels, for codes.
+
     Returns
     -------
     dict
@@ -287,7 +294,10 @@ def column_spreads(X: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _range_error(row: str, column: int, value: Any) -> InputError:
-    """Return the error for a feature value that is not finite or too large; ``row`` in words."""
+    """Return the error for a feature value that is not finite or too large.
+
+    ``row`` describes the row in words; ``column`` counts from 0.
+    """
     why = "is not a finite number"
     if np.isfinite(value):
         why = f"is too large for {'64' if abs(value) >= MAX_FLOAT64_FEATURE else '32'}-bit floats"

@@ -19,6 +19,8 @@ ISO = ""
 ISO_DATE = re.compile(
     r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?\s?(?:Z|[+-]\d\d:?\d\d)?)?", re.ASCII
 )
+"""Matches an ISO 8601 date, perhaps with a time and a time zone."""
+
 DATE_LIKE = re.compile(
     r"\d{1,4}([./-])\d{1,2}\1\d{1,4}(?:[ T,]+\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?)?"
     r"|\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?",
@@ -27,7 +29,10 @@ DATE_LIKE = re.compile(
 """Matches a date or a time; the order of day and month may be ambiguous."""
 
 _EPOCH, _NO_DAY = datetime(1970, 1, 1, tzinfo=UTC), datetime(1900, 1, 1, tzinfo=UTC)
+"""Day 0 of dates, and the date that `strptime` gives to a time without a date."""
+
 _DAY = timedelta(days=1)
+"""The unit in which times are features."""
 
 MAX_HASH_BITS = 20
 """Largest number of hash bits of a column, which becomes 2**bits features; more are refused."""
@@ -35,6 +40,7 @@ MAX_HASH_BITS = 20
 _NUMBER = re.compile(
     r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE
 )
+"""Matches a decimal number, infinity or nan; unlike `float` no "_", spaces or other digits."""
 
 
 def parse_number(text: str) -> float | None:
@@ -136,13 +142,13 @@ def parse_truth(value: Any) -> int | None:
 
 
 def bucket_names(bits: int) -> list[str]:
-    """Return the category names of the hash buckets, in order."""
+    """Return the category names of the 2**bits hash buckets, in order: "#0", "#1", ..., padded."""
     width = len(str((1 << bits) - 1))
     return [f"#{bucket:0{width}d}" for bucket in range(1 << bits)]
 
 
 def parse_dates(asked: Sequence[str]) -> dict[str, str]:
-    """Parse options COLUMN or COLUMN=FORMAT into a mapping of columns to formats ("": ISO 8601).
+    """Parse texts COLUMN or COLUMN=FORMAT into a mapping of columns to formats ("": ISO 8601).
 
     Raises
     ------

@@ -177,7 +177,7 @@ class DatasetWriter:
             stream.write(seal({**record, "place": chunk_index, "crc32c": checksums}))
 
     def is_written(self, chunk_index: int) -> bool:
-        """Whether the chunk has been written completely."""
+        """Whether chunk number `chunk_index` has been written completely."""
         self.chunk(chunk_index)
         return self._record(chunk_index) is not None
 

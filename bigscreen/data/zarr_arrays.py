@@ -338,7 +338,7 @@ def row_arrays(
 
 
 def csr_folder(root: P, k: int) -> P:
-    """Return the folder of the CSR group that holds chunk `k`."""
+    """Return the folder of the CSR group (three arrays) of chunk `k`; ``root``: the dataset's."""
     return root / "X" / f"{k:06d}"
 
 
@@ -351,9 +351,21 @@ def csr_arrays(
     wide: bool = False,
     chunk_nnz: int = CSR_CHUNK_NNZ,
 ) -> list[StoredArray]:
-    """Return the arrays of one CSR group: data, indices and indptr.
+    """Return the arrays of the CSR group in ``folder``: data, indices and indptr.
 
-    ``chunk_nnz``: nonzeros per chunk file. ``wide``: data is float64, not float32.
+    Parameters
+    ----------
+    folder : Path or RemotePath
+    n_rows, nnz : int
+        Number of rows and of nonzeros.
+    compressed : bool
+        Whether the three arrays are compressed.
+    checksums : Checksums or None
+        From the manifest; None if unknown.
+    wide : bool
+        Whether data is float64, not float32.
+    chunk_nnz : int
+        Nonzeros per chunk file.
     """
     piece = min(max(nnz, 1), chunk_nnz)
     sizes = {"data": (nnz, piece, "<f8" if wide else "<f4"), "indices": (nnz, piece, "<i4")}
@@ -374,7 +386,10 @@ def csr_arrays(
 def create_csr(
     folder: Path, X: csr_array, compressed: bool, chunk_nnz: int = CSR_CHUNK_NNZ
 ) -> Checksums:
-    """Write one CSR group with the attributes that anndata reads; return its files' checksums."""
+    """Write one CSR group, three arrays, with the attributes that anndata reads.
+
+    ``chunk_nnz``: nonzeros per chunk file. Returns the files' checksums by the array's name.
+    """
     zarr.create_group(
         folder,
         attributes={
@@ -393,7 +408,7 @@ def create_csr(
 
 
 def create_groups(root: Path, layout: Layout) -> None:
-    """Write zarr's metadata of the groups (folders) that hold the arrays of a dataset."""
+    """Write zarr's metadata of the groups (folders) that hold a dataset's arrays, below `root`."""
     zarr.create_group(root)
     if layout.is_sparse:
         zarr.create_group(root / "X")

@@ -349,7 +349,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 def intercept_option(given: Any, words: Mapping[Any, str]) -> str:
     """Convert ``fit_intercept``, a key of `words`, to the value of ``TrainOptions.intercept``.
 
-    InputError if it is no key.
+    ``given`` is the parameter's value; InputError if it is no key.
     """
     if not (isinstance(given, Hashable) and given in words):
         raise InputError(f"fit_intercept must be {', '.join(map(repr, words))}, got {given!r}")
@@ -363,7 +363,7 @@ def tuning_of(machine: Any) -> Tuning:
 
 
 def check_components(given: Any) -> int:
-    """Check that ``n_components`` is a valid number of landmarks; return it as int."""
+    """Check that ``n_components``, `given`, is a valid number of landmarks; return it as int."""
     values = OPTIONS["landmarks"].values
     if not values.accept(given):
         raise InputError(f"n_components must {values.must}, got {given!r}")

@@ -138,7 +138,10 @@ class Given:
         return X[:, self.keep] if self.square else X
 
     def _store_rows(self, path: Path, parts: Iterator[Any], is_sparse: bool, wide: bool) -> Dataset:
-        """Write blocks of the kept rows to a store at ``path``; return it. ``wide``: as float64."""
+        """Write the blocks of kept rows ``parts``, of any size, to a store at ``path``; return it.
+
+        ``is_sparse``: blocks are CSR. ``wide``: features are stored as float64.
+        """
         writer = DatasetWriter(
             path,
             Layout.of(
@@ -198,7 +201,7 @@ class Labelled(Given):
 
     @classmethod
     def of(cls, X: Any, y: NDArray[Any], sample_weight: Any, square: bool = False) -> Labelled:
-        """Encode labels and leave out rows of weight zero.
+        """Encode labels and leave out rows of weight zero; fields as in `Given`.
 
         Raises
         ------
@@ -219,7 +222,7 @@ class Targets(Given):
 
     @classmethod
     def of(cls, X: Any, y: Any, sample_weight: Any, square: bool = False) -> Targets:
-        """Check targets and leave out rows of weight zero.
+        """Check targets and leave out rows of weight zero; fields as in `Given`.
 
         Raises
         ------
@@ -247,21 +250,24 @@ class Unlabelled(Given):
 
     @classmethod
     def of(cls, X: Any, sample_weight: Any = None, square: bool = False) -> Unlabelled:
-        """Leave out rows of weight zero.
+        """Leave out rows of weight zero; fields as in `Given`.
 
         Raises
         ------
         InputError
             If a weight is negative, the number of weights is wrong, or no row is left.
         """
-        if X.shape[0] != X.shape[0]:
+        if X.shape[0] != X.shape[0]:  # NaN: a Dask array of unknown length
             raise InputError(_UNKNOWN_ROWS)
         weights, keep = _weights(sample_weight, int(X.shape[0]))
         return cls(X, None, [], weights, keep, square)
 
 
 def _too_few_classes(classes: NDArray[Any], weighted: bool) -> str:
-    """Return the error message for y with fewer than two classes."""
+    """Return the error message for y with fewer than two classes.
+
+    ``weighted``: rows of weight 0 were left out, so y itself may have more.
+    """
     if not weighted:
         found = f"only one class, {classes[0]}" if len(classes) else "no row of any class"
         return f"a classifier needs rows of two classes, and y has {found}"
@@ -274,7 +280,10 @@ def _too_few_classes(classes: NDArray[Any], weighted: bool) -> str:
 
 
 _NO_WEIGHT = "Invalid input - all samples have zero or negative weights."
+"""Message for rows of which none has a weight, in scikit-learn's words."""
+
 _UNKNOWN_ROWS = "X does not know how many rows it has; call X.compute_chunk_sizes() first"
+"""Message for a Dask array whose number of rows is NaN: its blocks' sizes are unknown."""
 
 
 def _weights(
@@ -293,7 +302,7 @@ def _weights(
 
 def _check_lengths(X: Any, y: NDArray[Any], what: str) -> None:
     """Raise InputError unless X and y have as many rows; ``what`` names an element of y."""
-    if X.shape[0] != X.shape[0]:
+    if X.shape[0] != X.shape[0]:  # NaN: a Dask array of unknown length
         raise InputError(_UNKNOWN_ROWS)
     if X.shape[0] != len(y):
         raise InputError(
@@ -318,7 +327,7 @@ def _regrid(parts: Iterator[Any], rows: int) -> Iterator[Any]:
 
 
 def _stack(parts: list[Any]) -> Any:
-    """Stack blocks of rows vertically, dense or as CSR."""
+    """Stack the blocks of rows ``parts`` vertically: CSR if the first is sparse, else dense."""
     if len(parts) == 1:
         return parts[0]
     if sparse.issparse(parts[0]):

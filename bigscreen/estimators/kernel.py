@@ -192,7 +192,7 @@ class KernelMachine(Machine):
         self._publish_coefficients(model.coef[:, order])
 
     def _publish_coefficients(self, coef: NDArray[np.float64]) -> None:
-        """Set ``dual_coef_`` (scores, n_SV), sparse if the support vectors are."""
+        """Set ``dual_coef_`` to ``coef``, (scores, n_SV); sparse if the support vectors are."""
         wide = sparse.issparse(self.support_vectors_)
         self.dual_coef_ = sparse.csr_array(coef) if wide else coef
 

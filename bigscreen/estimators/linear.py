@@ -223,7 +223,10 @@ def problem_of(loss: Any, problems: Mapping[str, str]) -> str:
 
 
 def _check_dual(penalty: Any, loss: str, dual: Any) -> None:
-    """Refuse combinations that scikit-learn refuses, with its messages, and the l1 penalty."""
+    """Refuse combinations of ``penalty``, ``loss`` and ``dual`` that scikit-learn refuses.
+
+    InputError with scikit-learn's message; the penalty "l1" is always refused.
+    """
     if penalty not in ("l1", "l2"):
         raise InputError(f"penalty must be 'l1' or 'l2', got {penalty!r}")
     if not (isinstance(dual, (bool, np.bool_)) or (isinstance(dual, str) and dual == "auto")):

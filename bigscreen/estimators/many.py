@@ -17,6 +17,7 @@ from bigscreen.train.many import Outcomes
 from bigscreen.train.run import train_many
 
 Fitted = TypeVar("Fitted", bound=Machine)
+"""Class of the estimators that `fit_many` takes and returns."""
 
 
 def fit_many(machine: Fitted, X: Any, y: Any, sample_weight: Any = None) -> list[Fitted]:
@@ -138,7 +139,11 @@ def _outcome(machine: Machine, y: NDArray[Any], j: int) -> NDArray[Any] | None:
 def _weights(
     machine: Machine, weights: NDArray[Any] | None, j: int, codes: Any, y: NDArray[Any]
 ) -> NDArray[Any] | None:
-    """Return the weights of fit j, or None; InputError unless rows of two classes have weight."""
+    """Return the weights of fit j, (n_samples,); None if there are no weights.
+
+    ``codes``, (n_samples,), are the label codes of fit j; None: the labels are ``y``. InputError
+    unless a row has weight and, for a classifier, rows of two classes do.
+    """
     if weights is None:
         return None
     own = weights if weights.ndim == 1 else weights[:, j]

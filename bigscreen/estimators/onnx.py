@@ -49,6 +49,7 @@ ESTIMATORS = (
     *(SVC, NuSVC, NystroemSVC, LinearSVC, OneClassSVM, SVCPathCV, SVCCV, NuSVCCV, NystroemSVCCV),
     *(SVR, NuSVR, LinearSVR, LADRegressor, QuantileRegressor),
 )
+"""Estimators that `register` makes convertible."""
 
 MIN_OPSET = 13
 """Oldest version of ONNX's operators that the converters can target."""
@@ -142,7 +143,8 @@ def _final_estimator(estimator: Any) -> Any:
 def _find_meta(scope: Any, machine: Any) -> tuple[Any, Any] | None:
     """Return the meta-estimator that contains a machine, and the part that ends in the machine.
 
-    None if the machine is in no meta-estimator, except pipelines and searches.
+    ``scope`` is skl2onnx's record of all operators in the graph. None if the machine is in no
+    meta-estimator, except pipelines and searches.
     """
     known = [operator.raw_operator for operator in scope.operators.values()]
     parts = ((meta, part) for meta in known for part in _find_parts(meta))
@@ -176,6 +178,8 @@ def _refuse_wrong_graphs(meta: Any, has_values: bool) -> None:
 def _use(scope: Any, container: Any, machine: Any) -> _Use | None:
     """Determine what a machine's second output is used for; None at the end of a graph.
 
+    ``scope`` and ``container`` are skl2onnx's: the operators, and the graph with its options.
+
     Raises
     ------
     InputError
@@ -202,7 +206,10 @@ def _use(scope: Any, container: Any, machine: Any) -> _Use | None:
 
 
 def _output_types(machine: Any, given: Any) -> list[tuple[str, Any]]:
-    """Return names and types of the outputs; scores are float64 or float32 like the input."""
+    """Return names and types of a machine's outputs.
+
+    ``given`` is the type of the input; scores are float64 or float32 like it.
+    """
     from skl2onnx.common import data_types
 
     model: Model = machine.model_
@@ -303,7 +310,11 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
 def _values_in_meta(
     graph: Graph, machine: Any, features: str, scores: str, codes: str, use: _Use
 ) -> str:
-    """Add the values that a meta-estimator expects of a classifier, (rows, labels)."""
+    """Add the values that a meta-estimator expects of a classifier, (rows, labels).
+
+    ``features``, ``scores`` and ``codes`` (of the predicted labels) are names of results in the
+    graph; returns the name of the values. ``use`` is what the meta-estimator does with them.
+    """
     model: Model = machine.model_
     if use is _Use.VOTES:
         return graph.add("Gather", graph.constant(np.eye(len(model.labels))), codes)

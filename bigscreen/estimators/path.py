@@ -193,7 +193,11 @@ def rules_of(rules: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def fit_options(n_components: int | None, fit_intercept: Any, **given: Any) -> TrainOptions:
-    """Make the options of a path's fits; ``given`` are further fields of `TrainOptions`."""
+    """Make the options of a path's fits from parameters of `svm_path`.
+
+    ``given`` are further fields of `TrainOptions`. The machine is exact if it has a kernel and
+    ``n_components`` is None.
+    """
     exact = given["kernel"] != "linear" and n_components is None
     if given["gamma"] == "auto":
         raise InputError("gamma must be 'scale' or a number")
@@ -203,7 +207,10 @@ def fit_options(n_components: int | None, fit_intercept: Any, **given: Any) -> T
 
 
 def solve_path(data: Rows, options: PathOptions, n_jobs: int | None, verbose: Any) -> SolvedPath:
-    """Solve the path on threads of this process."""
+    """Solve the path on threads of this process.
+
+    ``n_jobs``: their number; None or -1: one for each processor. ``verbose``: show a bar.
+    """
     columns = data.n_rows if options.fit.exact else max(data.n_features, options.fit.landmarks)
     small = data.n_rows * columns <= MAX_SERIAL_ENTRIES
     threads = 1 if small else None if n_jobs in (None, -1) else n_jobs
@@ -257,7 +264,10 @@ def renumber_path(path: SolvedPath, numbers: NDArray[np.int64], width: int) -> S
 def _data(
     X: Any, y: Any, sample_weight: Any, problem: str, square: bool
 ) -> tuple[Rows, NDArray[np.int64] | None]:
-    """Return a path's rows as a data set, and their numbers in X if rows were left out."""
+    """Return a path's rows as a data set, and their numbers in X if rows were left out.
+
+    ``problem`` says whether y has labels or targets. ``square``: X is a precomputed kernel matrix.
+    """
     if is_store(X):
         if y is not None or sample_weight is not None:
             raise InputError("a data set brings its own labels and weights; leave out the others")

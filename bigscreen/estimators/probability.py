@@ -29,6 +29,7 @@ DEPRECATION = (
     "Attribute `{}` was deprecated in scikit-learn 1.9: take CalibratedClassifierCV in place of "
     "probability=True"
 )
+"""Warning for an attribute, whose name is filled in."""
 
 
 def _has_probability(machine: Any) -> bool:
@@ -158,7 +159,7 @@ def _folds(
 def _extend_to_all_pairs(
     found: FloatArray, left: NDArray[np.int64], pairs: Sequence[tuple[int, ...]]
 ) -> FloatArray:
-    """Extend scores of the pairs of the classes in ``left`` to scores of all pairs.
+    """Extend scores ``found`` of the pairs of the classes ``left`` to all pairs, (rows, pairs).
 
     A positive score means a pair's first class, as in LIBSVM. If only one class of a pair is left
     its score is 1 or -1, in favour of that class; if none is left it is 0.

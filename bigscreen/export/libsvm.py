@@ -117,7 +117,7 @@ def _pairs_contain_own_class(model: Model) -> bool:
 
 
 def _svm_type(model: Model) -> str:
-    """Return LIBSVM's ``svm_type`` for the kind of a model, whatever it was fitted by (C or nu)."""
+    """Return LIBSVM's ``svm_type`` for the kind of a model: nu machines become C machines."""
     names = {"classifier": "c_svc", "one-class": "one_class", "regressor": "epsilon_svr"}
     return names[model.kind]
 

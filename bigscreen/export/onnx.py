@@ -60,20 +60,23 @@ class Graph:
         """Names of kernel entries, keyed by the `id` of their landmarks' array."""
 
     def constant(self, value: Any, dtype: type = np.float64) -> str:
-        """Add a constant tensor; return its name."""
+        """Add a constant tensor, `value` converted to `dtype`; return its name."""
         name = f"c{len(self.constants)}"
         self.constants.append(self.tensor(value, dtype, name))
         return name
 
     def tensor(self, value: Any, dtype: type, name: str) -> Any:
-        """Convert a value to an ONNX tensor."""
+        """Convert a value to an ONNX tensor called `name`; a `dtype` of object means texts."""
         array = np.asarray(value) if dtype is object else np.asarray(value, dtype)
         if array.dtype.kind in "UO":
             array = array.astype(object)
         return self.onnx.numpy_helper.from_array(array, name)
 
     def add(self, op: str, *inputs: str, domain: str = "", out: str = "", **attributes: Any) -> str:
-        """Add a node; return the name of its result."""
+        """Add a node of operator ``op`` on results named ``inputs``; return its result's name.
+
+        ``domain``: the operator set, "" for ONNX's own. ``out``: the name; "": a new one.
+        """
         out = out or f"t{len(self.nodes)}"
         node = self.onnx.helper.make_node(op, inputs, [out], domain=domain, **attributes)
         self.nodes.append(node)
@@ -400,7 +403,10 @@ def _curve(graph: Graph, curve: Curve, score: str) -> str:
 
 
 def _on_side(graph: Graph, even: float | None, found: str, score: str) -> str:
-    """Add the clipping of probabilities to the side of ``even`` (`Curve.clip_to_side`)."""
+    """Add the clipping of probabilities ``found`` to the side of ``even`` that ``score`` means.
+
+    Both are names of results; see `Curve.clip_to_side`. ``even`` of None: nothing is clipped.
+    """
     if even is None:
         return found
     above = graph.add("Max", found, graph.constant(np.nextafter(even, 1.0)))

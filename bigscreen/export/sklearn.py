@@ -69,7 +69,10 @@ def build_pipeline(model: Model) -> tuple[Pipeline, list[str]]:
 
 
 def _order(known: Preparation) -> NDArray[np.int64]:
-    """Return the model's feature index of each pipeline feature: numeric first, then one-hot."""
+    """Return the model's feature index of each pipeline feature, (n_features,).
+
+    scikit-learn's pipeline puts numeric features first, then one-hot features.
+    """
     places = known.places
     kinds = [
         np.arange(places[j], places[j] + len(known.categories[j])) for j in sorted(known.categories)

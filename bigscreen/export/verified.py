@@ -120,7 +120,10 @@ def _writer(to: str) -> Callable[[Model, Any], list[str]]:
 
 
 def _compare(model: Model, rows: SampledRows, out: Any, to: str, notes: list[str]) -> Comparison:
-    """Compare scores, labels and probabilities of the file ``out`` with the model's on ``rows``."""
+    """Compare scores, labels and probabilities of the file ``out`` with the model's on ``rows``.
+
+    ``to`` is the file's format; ``notes`` become the comparison's.
+    """
     ours = model.scores(rows.prepared, prepared=True)
     probability = None
     theirs: FloatArray | None

@@ -440,7 +440,8 @@ def label_margins(values: FloatArray) -> FloatArray:
 def _decision_values(scores: FloatArray, labels: int, strategy: str) -> FloatArray:
     """Convert scores (rows, k) to a value per label, (rows, labels); (rows, 1) for two labels.
 
-    ``labels`` is their number; the label with the largest value is predicted.
+    ``labels`` is their number, ``strategy`` as in `Calibration`. The label with the largest value
+    is predicted.
     """
     return vote_values(scores, labels) if strategy == "one" and labels > 2 else scores
 

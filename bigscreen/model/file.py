@@ -77,7 +77,10 @@ class Kind(NamedTuple):
 
 
 MODEL = Kind(FORMAT, SCHEMA, 4, "model", "fit")
+"""A file of one model."""
+
 PATH = Kind("bigscreen path", 2, 2, "path", "path")
+"""A file of a path: the models of a grid of C or nu."""
 
 
 def write_file(
@@ -148,7 +151,7 @@ def _open(place: Place) -> IO[bytes]:
 
 
 def _check_record(name: str, record: Any, kind: Kind) -> None:
-    """Raise InputError if the record is of another kind of file, or of a newer bigscreen."""
+    """Raise InputError if the record of file ``name`` is of another kind, or too new to be read."""
     noun = kind.noun
     if not isinstance(record, dict) or record.get("format") != kind.format:
         if isinstance(record, dict) and record.get("format") == PATH.format:
@@ -165,7 +168,7 @@ def _check_record(name: str, record: Any, kind: Kind) -> None:
 
 
 def read_array(path: str | os.PathLike[str], record: dict[str, Any], name: str) -> np.ndarray:
-    """Read an array of a file whose record was read before.
+    """Read the array ``name`` of a file whose record was read before.
 
     Raises
     ------
@@ -222,7 +225,7 @@ def unpack_rows(
 
 @contextmanager
 def _reporting_damage(name: str) -> Iterator[None]:
-    """Turn every error that a damaged file can cause into an InputError that says so."""
+    """Turn errors that a damaged file can cause into an InputError that names the file ``name``."""
     try:
         yield
     except _DAMAGE as error:
@@ -252,7 +255,7 @@ def _array(bundle: zipfile.ZipFile, name: str, crc32: dict[str, int] | None) -> 
 
 
 def _part_info(bundle: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
-    """Return a part's zip entry; ValueError if it is compressed or larger than the file.
+    """Return the zip entry of part ``name``; ValueError if compressed or larger than the file.
 
     bigscreen never compresses parts, so an entry cannot expand beyond the size of the file.
     """

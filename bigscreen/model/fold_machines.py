@@ -101,7 +101,8 @@ class FoldMachines:
     def widened(self, width: int, linear: bool) -> FoldMachines:
         """Return the machines for rows with more columns, which were 0 in every training row.
 
-        ``linear``: the coefficients belong to columns, not to landmarks.
+        ``width``: their number of columns. ``linear``: the coefficients belong to columns, not to
+        landmarks.
         """
         if linear:
             added = width - self.coef.shape[2]

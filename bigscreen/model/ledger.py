@@ -203,8 +203,8 @@ class Ledger:
 def round_margins(ratio: FloatArray, used: NDArray[np.bool_]) -> Margins:
     """Encode each row's distance to its hinge point, in radii, as a signed float16 margin.
 
-    Margins are rounded towards 0. ``used`` marks the rows on the side where alpha is not 0; their
-    margins are negative.
+    ``ratio``, (rows,), is rounded towards 0. ``used`` marks the rows on the side where alpha is not
+    0; their margins are negative.
     """
     ratio = np.clip(ratio, 0.0, MAX_MARGIN)
     margins: Margins = ratio.astype(np.float16)

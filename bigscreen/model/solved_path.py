@@ -237,8 +237,9 @@ class SolvedPath:
 def _screening_record(name: Any, part: dict[str, Any]) -> dict[str, Any]:
     """Convert a solved point's record to the record of screening that a single fit's model has.
 
-    ``name`` is the machine's label. fixed_at_hi counts the rows whose dual variable screening fixed
-    at its upper bound, fixed_at_lo those fixed at the lower bound or at zero.
+    ``name`` is the machine's label, ``part`` the point's record. fixed_at_hi counts the rows whose
+    dual variable screening fixed at its upper bound, fixed_at_lo those fixed at the lower bound or
+    at zero.
     """
     counts = part["screened"].get("all", {"lo": 0, "hi": 0, "zero": 0})
     rules = [rule for rule in part["screened"] if rule != "all"]
