@@ -19,7 +19,7 @@ ISO = ""
 ISO_DATE = re.compile(
     r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?\s?(?:Z|[+-]\d\d:?\d\d)?)?", re.ASCII
 )
-"""Matches an ISO 8601 date, perhaps with a time and a time zone."""
+"""Matches an ISO 8601 date, perhaps with a time and its offset from UTC."""
 
 DATE_LIKE = re.compile(
     r"\d{1,4}([./-])\d{1,2}\1\d{1,4}(?:[ T,]+\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?)?"
