@@ -69,7 +69,11 @@ class CopyCounter:
     """
 
     def __init__(self, seed: int = 0, max_hashes: int = TUNING.max_hashes) -> None:
-        """Begin without hashes; all 64-bit hashes are kept until there are too many."""
+        """Begin without hashes; all 64-bit hashes are kept until there are over `max_hashes`.
+
+        `seed` chooses the hash function. ``_shift`` counts how often the limit of hashes was
+        halved.
+        """
         self._max_hashes = max_hashes
         self._hashes, self._times = np.empty(0, np.uint64), np.empty(0, np.int64)
         self._shift, self._seed = 0, seed

@@ -119,7 +119,10 @@ class Reading:
         journal: Journal,
         tuning: IngestTuning = TUNING,
     ) -> None:
-        """Restore the state after the last saved row of the journal, or start without rows."""
+        """Restore the state after the last saved row of the journal, or start without rows.
+
+        `folder` is where the bucket files with the rows are.
+        """
         self.tuning = tuning
         self.request, self.folder, self.journal = request, folder, journal
         self.shape: BlockShape | None

@@ -139,7 +139,11 @@ class StoreBuilder:
     def __init__(
         self, wanted: StoreRequest, reading: Reading, journal: Journal, report: Report
     ) -> None:
-        """Take the finished first pass: its counts and labels, the shape of rows, and all rows."""
+        """Take the finished first pass `reading`: its counts, labels and rows in bucket files.
+
+        `wanted` says what to store, `journal` records what is done, and `report` is called with the
+        progress.
+        """
         assert reading.shape is not None and reading.spill is not None
         self.wanted, self.found, self.shape = wanted, reading.found, reading.shape
         self._tuning = reading.tuning

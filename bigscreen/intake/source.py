@@ -189,7 +189,13 @@ class BlockChecker:
     def __init__(
         self, found: ReadState, shape: BlockShape, like: Preparation | None, choices: Choices
     ) -> None:
-        """Take over the labels and categories that earlier blocks have shown, in `found`."""
+        """Take over the labels and categories that earlier blocks have shown, in `found`.
+
+        Every block must have the properties `shape`, and match the existing store `like` if there
+        is one.
+        ``_tables`` maps the category codes of the current reader to codes for all sources, by
+        column.
+        """
         self.found, self.shape, self.like, self.choices = found, shape, like, choices
         self._labels = LabelEncoder(found.labels)
         self._codes = {

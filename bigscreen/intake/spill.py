@@ -90,7 +90,7 @@ class Spill:
         Columns of dense rows; None for CSR.
     lengths : dict of int to [int, int, int, int], optional
         For each bucket, the valid bytes of its two files and their crc32c; files are cut to these
-        lengths. Older versions wrote no checksums.
+        lengths. Versions before 0.1 wrote no checksums.
     wide : bool
         Whether values are float64 instead of float32.
     tuning : IngestTuning
@@ -112,7 +112,12 @@ class Spill:
         wide: bool = False,
         tuning: IngestTuning = TUNING,
     ) -> None:
-        """Open the buckets of a folder, cut to the given lengths; other files there are deleted."""
+        """Open the bucket files of a folder, cut to the given lengths; other files are deleted.
+
+        `order` gives the bucket of each row; `width` is the number of columns (None: rows are CSR),
+        and
+        `wide` says that values are float64.
+        """
         self.tuning = tuning
         self.real = "<f8" if wide else "<f4"
         self.folder, self.order, self.width = folder, order, width
@@ -378,7 +383,10 @@ class Journal:
     """
 
     def __init__(self, folder: Path, job: dict[str, Any], anew: bool = False) -> None:
-        """Lock the folder, read the records of earlier runs of this job, or begin a new journal."""
+        """Lock the folder, read the records of earlier runs of this job, or begin a new journal.
+
+        With `anew`, records of another job are discarded; else they are an error.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._lock = open(folder / LOCK, "w")  # noqa: SIM115 (until `close`)
@@ -442,7 +450,7 @@ class Journal:
 
     def _parse_line(self, text: bytes) -> dict[str, Any]:
         """Return a record without its checksums; raise Damaged if it is not the next one."""
-        # Records of older versions have no checksum; after one with a checksum all have one.
+        # Records of versions before 0.1 have no checksum; after a record with one, all have one.
         line = unseal(text, needed=self._last is not None)
         if line.pop("after", None) != self._last:
             raise Damaged("a line is missing, or out of place")

@@ -325,7 +325,7 @@ class _ChunkFiller:
     """
 
     def __init__(self, writer: DatasetWriter, pool: ThreadPoolExecutor) -> None:
-        """Begin at the first chunk that `writer` has not written."""
+        """Begin at the first chunk that `writer` has not written; `pool` writes the chunks."""
         self.writer, self._pool = writer, pool
         done = (k for k in range(writer.n_chunks) if not writer.is_written(k))
         self._next = next(done, writer.n_chunks)

@@ -68,7 +68,12 @@ class ArrowReader(TypedReader):
     _done = 0
 
     def __init__(self, name: str, schema: Any, n_rows: int | None, **options: Any) -> None:
-        """Choose the columns, and settle the type of each feature."""
+        """Choose the columns, and settle the type of each feature.
+
+        `name` names the source in errors, `schema` is its Arrow schema, `n_rows` its number of rows
+        (None:
+        not known); `options` are fields of `ColumnOptions`.
+        """
         asked = ColumnOptions(**options)
         self._name, self.n_rows = name, n_rows
         self._names = names = list(schema.names)

@@ -55,7 +55,12 @@ class StreamRows:
     """
 
     def __init__(self, stream: Any, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
-        """Set shape and type; nothing is read."""
+        """Set the array's shape and type; nothing is read.
+
+        `stream` is at the array's first byte, and `path` names the file in errors. ``_at`` is the
+        number of
+        the row that is read next.
+        """
         self.stream, self._path = stream, path
         self.shape, self._dtype = shape, np.dtype(dtype)
         self.row_bytes = math.prod(shape[1:]) * self._dtype.itemsize
@@ -482,7 +487,12 @@ class MatrixReader(Reader):
         label: Column | Literal[False] | None = None,
         weight: Column | None = None,
     ) -> None:
-        """Open the matrix, and check its shapes and the positions of label and weight."""
+        """Open the matrix, and check its shapes and the positions of label and weight.
+
+        `matrix` opens it anew for each pass; `label` and `weight` are positions of columns of X,
+        and a
+        label of False means no labels, of None labels outside X.
+        """
         super().__init__()
         self._open, opened = matrix, matrix()
         self._opened: OpenMatrix | None = opened

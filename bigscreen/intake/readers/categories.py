@@ -134,7 +134,12 @@ class Categories:
         closed: bool = False,
         missing: Missing = NO_MISSING,
     ) -> None:
-        """Begin with the given categories, or with none."""
+        """Begin with the categories in `known`; None: categories are learnt from the texts.
+
+        `closed` makes an unknown text an error; else `unseen` counts unknown texts. `missing` tells
+        which
+        texts mark missing values.
+        """
         self.names: list[str] = list(known or [])
         self.unseen = 0
         self._given = frozenset(self.names)
@@ -230,7 +235,10 @@ class Hashed:
     """
 
     def __init__(self, bits: int, missing: Missing = NO_MISSING) -> None:
-        """Name the ``2**bits`` hashes."""
+        """Name the ``2**bits`` hashes; `missing` tells which texts mark missing values.
+
+        `unseen` (the number of unknown texts) stays 0, as every text has a hash.
+        """
         self.names, self.unseen = bucket_names(bits), 0
         self._bits, self._missing = bits, missing
 
@@ -329,7 +337,7 @@ class Dates:
     """
 
     def __init__(self, form: str, missing: Missing = NO_MISSING) -> None:
-        """Keep the format and the marks of missing dates."""
+        """Keep the format of dates (as `strptime` has it; "": ISO 8601) and the missing marks."""
         self._form, self._missing = form, missing
 
     def encode(self, column: Any, places: Callable[[int], str]) -> NDArray[np.float64]:

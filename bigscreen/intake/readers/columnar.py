@@ -40,7 +40,11 @@ class ColumnarReader(ArrowReader):
     format = "Parquet"
 
     def __init__(self, path: str | Place, *, memory: int | None = None, **options: Any) -> None:
-        """Open the file for its schema and the sizes of its row groups."""
+        """Open the file for its schema and the sizes of its row groups.
+
+        `memory` is the number of bytes that reading may use; `options` are fields of
+        `ColumnOptions`.
+        """
         self.path = as_path(path)
         most = allowed_memory(memory)
         with self._report_damage():

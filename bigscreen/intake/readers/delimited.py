@@ -75,7 +75,12 @@ class DelimitedReader(TypedReader):
         texts_label: bool = False,
         closed: bool = False,
     ) -> None:
-        """Open the file once, to check that it can be read and whether it is compressed."""
+        """Open the file once, to check that it can be read and whether it is compressed.
+
+        `texts_label` says that labels are known to be texts; `TypedReader` describes `kinds`,
+        `missing` and
+        `closed`.
+        """
         super().__init__(columns, layout.names, kinds, missing, closed)
         self._texts_label = texts_label
         # Numeric marks stay numbers here: a label may equal one.

@@ -65,7 +65,9 @@ class FrameReader(ArrowReader):
     def __init__(self, frame: Any, y: Any = None, weights: Any = None, **options: Any) -> None:
         """Convert the first partition that has rows, for the types of the columns.
 
-        The type of a column without a value there is taken from later partitions.
+        The type of a column without a value there is taken from later partitions. `y` and `weights`
+        are
+        labels and weights that are not columns of `frame`; `options` are fields of `ColumnOptions`.
         """
         kind = type(frame).__name__
         self._parts: list[Callable[[], Any]] = [lambda: frame]

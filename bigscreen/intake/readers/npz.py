@@ -117,7 +117,7 @@ class CsrRows:
         indices: RowSource,
         data: RowSource,
     ) -> None:
-        """Check that the arrays are those of a CSR matrix; no entry is read."""
+        """Check that indptr, indices and data are those of a CSR matrix; no entry is read."""
         self.shape: tuple[int, ...] = shape
         self._path, self._indptr = path, indptr
         self._indices, self._data = indices, data
@@ -188,20 +188,23 @@ def _open_csr_rows(
 
 
 def _choose_array(path: Path, keys: Sequence[str], usual: Sequence[str], what: str) -> str:
-    """Return the one of `keys`, the names of a file's arrays, that is a usual name.
+    """Return the only array of an NPZ file that has a usual name.
 
     Parameters
     ----------
     path : Path
         Path of the file, for errors.
-    keys, usual : sequence of str
+    keys : sequence of str
+        Names of the arrays in the file.
+    usual : sequence of str
+        Names that the array may have.
     what : str
         "X" or "y", for errors.
 
     Raises
     ------
     InputError
-        If there is not exactly one.
+        If there is no such array, or more than one.
     """
     found = [key for key in keys if key in usual]
     if len(found) != 1:

@@ -130,7 +130,10 @@ class DaskReader(BlocksReader):
     """
 
     def __init__(self, X: Any, y: Any = None, weight: Any = None) -> None:
-        """Rechunk X so that each block has all columns; nothing is computed."""
+        """Rechunk X so that each block has all columns, and match the blocks of `y` and `weight`.
+
+        Nothing is computed.
+        """
         if X.ndim != 2:
             raise InputError(f"the dask array has {X.ndim} dimensions; X needs rows and columns.")
         super().__init__(())

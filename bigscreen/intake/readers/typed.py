@@ -44,7 +44,14 @@ class TypedReader(Reader):
         missing: Missing,
         closed: bool = False,
     ) -> None:
-        """Set names and types of the features, and make the encoder of each text or date column."""
+        """Set names and types of the features, and make the encoder of each text or date column.
+
+        `names` holds the names of all columns of the source, and `kinds` the types of features, by
+        position
+        among the features; features without a type hold numbers. With `closed`, a text outside
+        given
+        categories is an error.
+        """
         super().__init__()
         self.columns, self._kinds, self._missing, self._closed = columns, kinds, missing, closed
         self.left_out, self.index_names = columns.left_out, columns.index_names
