@@ -347,7 +347,7 @@ def with_constant(design: Design, sums: FloatArray, constant: float) -> FloatArr
     """Return w from ``sums = sum_i coef_i [c_i, 1]`` (m + 1,) over rows i with columns c_i.
 
     ``constant``: the value of a feature that is appended to every phi; 0: none is. w is float64
-    (r,), with the constant feature (r + 1,).
+    (r,), with the constant feature (r + 1,). ``design`` turns sums of columns into features (r,).
     """
     w = design.features(sums[:-1])
     return np.append(w, constant * sums[-1]) if constant else w

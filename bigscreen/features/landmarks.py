@@ -122,6 +122,8 @@ def _thin(
 ) -> tuple[NDArray[np.int64], FloatArray]:
     """Accept proposals, each with the fraction of its weight that the accepted ones have left.
 
+    Sequential rejection sampling: equivalent to drawing one pivot at a time.
+
     Parameters
     ----------
     residual : float64 (q, q)
@@ -357,7 +359,10 @@ class _Points:
     """Rows of a pool as points for k-means; dense rows are centred, which loses fewer digits."""
 
     def __init__(self, X: Any) -> None:
-        """Centre dense rows, and choose the precision of products; InputError if they overflow."""
+        """Centre dense rows, and choose the precision of products; InputError if they overflow.
+
+        ``X``: dense or CSR rows of the pool from which landmarks are chosen.
+        """
         if isinstance(X, np.ndarray):
             X = X - X.mean(axis=0, dtype=np.float64).astype(X.dtype)
         with np.errstate(over="ignore"):

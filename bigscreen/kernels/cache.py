@@ -40,7 +40,11 @@ class Slots:
     """
 
     def __init__(self, capacity: int, n_rows: int) -> None:
-        """Make slots that no row has yet, at most one for each row of the data."""
+        """Make slots that no row has yet, at most one for each row of the data.
+
+        A slot is a place in a cache of kernel rows: ``capacity`` slots for the ``n_rows`` rows of
+        the data.
+        """
         self.capacity = min(capacity, n_rows)
         self.slot = np.full(n_rows, -1)
         self.owner = np.full(self.capacity, -1)
@@ -118,7 +122,12 @@ class KernelCache:
     def __init__(
         self, kernel: Kernel, side: Operand, capacity: int, dtype: type, padded: bool = True
     ) -> None:
-        """Allocate the memory of the cache; no column is computed yet."""
+        """Allocate the memory of the cache; no column is computed yet.
+
+        Each of ``capacity`` slots is for the kernel entries of one row of the data with all rows of
+        ``side``, of type ``dtype``. ``padded``: with extra rows, so that the bits of an entry do
+        not depend on which rows are computed together.
+        """
         self.kernel, self.dtype, self.padded = kernel, dtype, padded
         self.side, self.rows = self._whole(side), len(side)
         # The system provides memory as columns fill it. BLAS writes multiples of ROW_MULTIPLE.
@@ -193,7 +202,10 @@ class KernelCache:
         return self.kernel.block(rows.X[padded], self.side, out=block, dtype=self.dtype)
 
     def _whole(self, side: Operand) -> Operand:
-        """Return the rows, padded with copies of the first to a ROW_MULTIPLE if BLAS is used."""
+        """Return the rows, padded with copies of the first to a ROW_MULTIPLE if BLAS is used.
+
+        Without padding (``padded`` False, or no compiled kernel) ``side`` is returned as it is.
+        """
         if (
             not self.padded
             or len(side) % ROW_MULTIPLE == 0

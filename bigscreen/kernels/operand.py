@@ -90,7 +90,10 @@ class Operand:
     """
 
     def __init__(self, X: Any, ids: NDArray[np.int64] | None = None) -> None:
-        """Convert the rows to floats, and compute their squared norms."""
+        """Convert the rows to floats, and compute their squared norms.
+
+        ``X``: dense or CSR rows; ``ids``: their numbers in the training data, None: unknown.
+        """
         self.X = float_rows(X)
         self.ids = ids
         self.sqnorms = sqnorms(as_rows(self.X))

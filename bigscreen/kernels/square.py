@@ -119,7 +119,11 @@ class Square:
         room: NDArray[np.float64] | None = None,
         recipe: Recipe | None = None,
     ) -> None:
-        """Compute the diagonal, and choose the type of entries; the matrix is computed later."""
+        """Compute the diagonal, and choose the type of entries; the matrix is computed later.
+
+        ``side``: the n rows. ``room``: memory for the n * n entries, None: new. ``recipe``: how
+        compiled loops compute rows of this matrix, None: found here.
+        """
         self.kernel, self.side, self._room, X = kernel, side, room, side.X
         self._recipe = None
         # Row by row only if the columns fit a core's cache, 1 MB.
@@ -281,7 +285,8 @@ def compute(recipe: Recipe, i: int, out: FloatArray) -> None:
 def _finish(recipe: Recipe, own: float, out: FloatArray) -> None:
     """Turn the products of one row with all rows into kernel entries, in place in `out`.
 
-    ``own``: half the squared norm of that one row.
+    ``own``: half the squared norm of that one row. ``recipe``: the kernel, its constants, and half
+    the squared norms of all rows.
     """
     kind, scale, shift, factors, _, half = recipe
     if kind == _RBF:

@@ -191,7 +191,8 @@ def _entries(
     """Write the kernel entries of left row i and the right rows from b on to `to`.
 
     ``sums``: the row's sums of byte products. ``rest``: its float32 products over the columns that
-    are no bytes; empty if there are none.
+    are no bytes; empty if there are none. ``kernel``: the kernel's constants; ``terms``: how sums
+    of byte products become values.
     """
     if len(rest):
         _mixed(kernel, sums, rest, terms, i, b, to)
@@ -210,7 +211,8 @@ def _whole(
 ) -> None:
     """Write entries of left row i and the right rows from b on, if all columns are integers.
 
-    ``sums``: the row's sums of byte products.
+    ``sums``: the row's sums of byte products. ``kernel``: the kernel's constants; ``terms``: how
+    sums become values; ``to``: output.
     """
     of_left, scale = terms.left[i], terms.scale
     of_right, zero = terms.right[b : b + len(to)], _as(0, scale)
@@ -232,6 +234,7 @@ def _mixed(
     """Write entries of left row i and the right rows from b on, if some columns are no integers.
 
     ``sums``: the row's sums of byte products; ``rest``: its float32 products over other columns.
+    ``kernel``: the kernel's constants; ``terms``: how sums become values; ``to``: output.
     """
     of_left, half_a, scale = terms.left[i], terms.half_a[i], terms.scale
     of_right, half_b = terms.right[b : b + len(to)], terms.half_b[b : b + len(to)]

@@ -249,6 +249,7 @@ class BlockRun(BlockRounds):
         """Update alpha and the dual value by the result of a solve, and choose the next block.
 
         The changes are sent to the shards, which update their scores and report violators.
+        ``found``: the rows solved for, their new alpha, and their gradients before and after.
         """
         part, ids, X, alpha, before, G, watch, exact = found
         step = alpha - self.alpha[ids]
@@ -330,7 +331,10 @@ class BlockRun(BlockRounds):
 
     # -- checkpoints ---------------------------------------------------------------------------
     def save(self, folder: Path, meta: dict[str, Any]) -> None:
-        """Write a checkpoint of the shards' states and of the coordinator."""
+        """Write a checkpoint of the shards' states and of the coordinator.
+
+        ``meta``: further values for the checkpoint's record, to which the coordinator's are added.
+        """
         state: dict[str, Any] = {
             name: getattr(getattr(self, part) if part else self, name)
             for part, names in CHECKPOINT_FIELDS.items()

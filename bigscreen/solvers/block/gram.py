@@ -46,7 +46,11 @@ class BlockGram:
     def __init__(
         self, kernel: Kernel, constant: bool, threads: int, dtype: type, strip: int = 128
     ) -> None:
-        """Start with an empty block, which has no memory yet."""
+        """Start with an empty block, which has no memory yet.
+
+        ``constant``: add 1 to each entry, for a constant appended to the features. ``strip``: rows
+        of the kernel matrix that one of ``threads`` threads computes at a time.
+        """
         self.strip = strip
         self.kernel, self.constant, self.threads, self.dtype = kernel, constant, threads, dtype
         self.ids = np.empty(0, np.int64)
@@ -73,7 +77,11 @@ class BlockGram:
     def restore(
         self, X: Any, ids: NDArray[np.int64], K: NDArray[Any], capacity: int, entries: int
     ) -> None:
-        """Continue with a saved block: rows' features and numbers, matrix, capacity, count."""
+        """Continue with a saved block: rows' features and numbers, matrix, capacity, count.
+
+        ``K``: the kernel matrix between the rows ``ids``; ``entries``: kernel entries computed so
+        far.
+        """
         self.ids, self.X, self.entries = ids, X, int(entries)
         self.room = np.empty((int(capacity),) * 2, self.dtype)
         self.K[:] = K

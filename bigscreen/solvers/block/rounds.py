@@ -62,7 +62,11 @@ class BlockRounds:
     """
 
     def __init__(self, options: Any, design: Design, problem: Problem, fleet: Fleet) -> None:
-        """Make the dual of all rows, and start the shards at alpha = 0."""
+        """Make the dual of all rows, and start the shards at alpha = 0.
+
+        ``options``: the `Block` solver with its options. The design must be an exact kernel
+        machine.
+        """
         data = design.data
         self.options, self.design, self.problem, self.fleet = options, design, problem, fleet
         self.tuning: BlockTuning = options.tuning

@@ -105,7 +105,8 @@ class PathProgram(BlockProgram):
     def _survey(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Answer a move with a survey, whose violators are rows that are not decided.
 
-        The sums ``||w||^2``, gap and rounding cover all rows, decided ones included.
+        The sums ``||w||^2``, gap and rounding cover all rows, decided ones included. ``state``: the
+        shard's rows and scores; ``message``: the move, from the coordinator.
         """
         answer = super()._survey(state, message)
         rest = np.ones(len(state.alpha), np.bool_)
@@ -143,7 +144,10 @@ class PathSolve(BlockRun):
         self.live = len(self.dual)
 
     def begin(self, fine: bool) -> None:
-        """Start the shards at alpha = 0; send them the problem, if there is one already."""
+        """Start the shards at alpha = 0; send them the problem, if there is one already.
+
+        ``fine``: compute kernel entries in float64.
+        """
         super().begin(fine)
         self._first = self.size
         self._known = self.problem.dual(self.alpha, self.alpha)

@@ -64,7 +64,11 @@ class BlockProgram:
     fine: bool = False
 
     def open(self, shard: int) -> BlockShard:
-        """Return the state at alpha = 0, even if 0 is outside the box."""
+        """Return the state at alpha = 0, even if 0 is outside the box.
+
+        ``shard``: its number. The state has the shard's rows, their dual, scores 0 and an empty
+        cache.
+        """
         data = self.design.data
         kernel = self.design.kernel
         assert kernel is not None
@@ -136,7 +140,8 @@ class BlockProgram:
     ) -> None:
         """Add ``sum_j change_j k(x_j, .)`` to the scores of ``rows``, from float64 entries.
 
-        ``rows``: places in this shard. j runs over the message's rows.
+        ``rows``: places in this shard. j runs over the message's rows. ``state``: the shard's rows
+        and scores.
         """
         if not len(rows):
             return
@@ -150,7 +155,8 @@ class BlockProgram:
     def _survey(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Survey the rows not screened: sums, extremes of v, and the worst violators.
 
-        Returned as `_move` describes, in one array.
+        Returned as `_move` describes, in one array. ``state``: the shard's rows, alpha and scores.
+        ``message``: what the coordinator has sent.
         """
         alive = state.alive
         sums, ends, (v, over, under) = state.survey_rows(alive, message)
@@ -188,7 +194,8 @@ class BlockProgram:
         Also of rows within ``margin`` of their hinge point, and of the rows in ``watch``. Rows that
         have scores from float64 entries are not recomputed. Messages bring the support piece by
         piece. The first one selects the rows; its answer is the numbers of all rows that then have
-        scores from float64 entries.
+        scores from float64 entries. ``state``: the shard's rows and scores. This repairs scores
+        that have float32 errors.
         """
         if message["first"]:
             alive = state.alive
@@ -225,7 +232,7 @@ class BlockProgram:
         """Return lower and upper bounds of the optimal scores of the rows not screened.
 
         From the message's region (a ball around w that contains the optimum). The scores include
-        the offset.
+        the offset. ``state``: the shard's rows and scores.
         """
         alive = state.alive
         ball: Ball = message["region"]
@@ -237,7 +244,8 @@ class BlockProgram:
         """Return bounds of all rows' optimal scores, and at which end of its box each row is fixed.
 
         Three arrays of a full shard's length, one after the other: lower bounds, upper bounds (0
-        for fixed rows), and AT_HI, AT_LO or AT_ZERO for fixed rows, FREE for others.
+        for fixed rows), and AT_HI, AT_LO or AT_ZERO for fixed rows, FREE for others. ``state``: the
+        shard's rows, alpha and scores. ``message``: what the coordinator has sent.
         """
         n = self.design.data.shard_rows
         lower, upper = np.zeros(n), np.zeros(n)
@@ -250,7 +258,10 @@ class BlockProgram:
     def _screen(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Drop rows that the region proves to be at a bound (or 0), and whose alpha is there.
 
-        Returns [rows newly fixed at their upper bound, rows newly fixed elsewhere].
+        Returns [rows newly fixed at their upper bound, rows newly fixed elsewhere]. ``message`` has
+        the region (a ball around w that contains the optimal one), an interval of the optimal
+        multiplier, and the round's number ``since``. A row must be decided in ``patience`` rounds
+        in succession.
         """
         alive = state.alive
         dual = state.dual[alive]
@@ -283,7 +294,8 @@ class BlockProgram:
         ``change`` of the message has one column for each screening round: the change of alpha since
         that round.
 
-        Returns [rows whose gradient does not hold them where they were fixed].
+        Returns [rows whose gradient does not hold them where they were fixed]. ``state``: the
+        shard's rows; a screened row has the scores of the round that screened it.
         """
         wrong = 0
         for event in state.frozen:
@@ -332,7 +344,10 @@ class BlockProgram:
         }
 
     def load(self, shard: int, arrays: dict[str, NDArray[Any]]) -> BlockShard:
-        """Restore the state that ``save`` returned."""
+        """Restore the state that ``save`` returned.
+
+        ``shard``: its number; ``arrays``: what ``save`` returned, by name.
+        """
         state = self.open(shard)
         for name in ("alpha", "scores", "decided"):
             setattr(state, name, arrays[name].copy())

@@ -56,7 +56,12 @@ class KernelRows:
         most: int = 0,
         square: Square | None = None,
     ) -> None:
-        """Choose the type of entries, and compute the diagonal; rows come later, when needed."""
+        """Choose the type of entries, and compute the diagonal; rows come later, when needed.
+
+        ``constant``: add 1 to each entry. ``cache``: bytes for cached rows. ``most``: compute the
+        whole matrix if it has at most this many bytes. ``square``: a shared kernel matrix of all
+        rows, or None.
+        """
         self.kernel, self.X, self.constant, self.cache = kernel, X, constant, cache
         self.most, self.square = most, None if constant else square
         self.computed = 0

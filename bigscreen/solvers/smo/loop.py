@@ -167,7 +167,11 @@ class Matrix:
         order: NDArray[np.int64] | None = None,
         room: NDArray[Any] | None = None,
     ) -> None:
-        """Collect the arrays for compiled code; no row is copied or computed yet."""
+        """Collect the arrays for compiled code; no row is copied or computed yet.
+
+        ``K``: a matrix, or a Square whose rows are computed when needed. ``order``: the rows to
+        use, None: all. ``room``: memory for copies of rows, None: new.
+        """
         self.order = order
         if isinstance(K, Square):
             recipe, copies, there = K.table
@@ -472,7 +476,8 @@ def update_tube(
 def smooth_interval(k: int, way: float, variables: Variables) -> tuple[float, float]:
     """Return the interval in which x_k can move in direction ``way`` without passing 0.
 
-    With a tube the objective has a hinge point at 0; else the interval is the box.
+    With a tube the objective has a hinge point at 0; else the interval is the box. ``variables``: x
+    with its box and tube.
     """
     x, bottom, top = variables.x[k], variables.low[k], variables.high[k]
     if variables.tube is not None:

@@ -110,7 +110,11 @@ class Pairs:
                 state.screen(verdict.region)
 
     def _advance(self, state: SmoState, check: Check) -> None:
-        """Take steps until the next call of ``check`` is due."""
+        """Take steps until the next call of ``check`` is due.
+
+        ``state.left`` steps if a checkpoint left some, else a newly chosen number. Steps are on a
+        matrix in memory if there is one, else with cached kernel rows.
+        """
         if state.left == 0:
             state.left = self._choose_steps(state)
             state.checks += 1
@@ -156,7 +160,11 @@ class Pairs:
             state.violation = 0.0
 
     def _take_pair_steps(self, state: SmoState, check: Check) -> None:
-        """Take steps on pairs, which keep the total of each group's coupling, with cached rows."""
+        """Take steps on pairs, which keep the total of each group's coupling, with cached rows.
+
+        At most ``state.left`` steps; x and F of ``state`` are updated. ``check`` may pause or stop
+        between steps.
+        """
         rows, flip, diag, group = (
             state.rows,
             state.part.flip,
@@ -203,7 +211,11 @@ class Pairs:
             state.count_steps(1)
 
     def _take_single_steps(self, state: SmoState, check: Check) -> None:
-        """Take steps on one or two variables, without a coupling, with cached rows."""
+        """Take steps on one or two variables, without a coupling, with cached rows.
+
+        At most ``state.left`` steps; x and F of ``state`` are updated. ``check`` may pause or stop
+        between steps.
+        """
         rows, diag, second = state.rows, state.part.diag, self.selection == "second"
         state.violation = 0.0
         if not len(diag):

@@ -142,7 +142,10 @@ class SmoState:
         options: SmoOptions,
         start: FloatArray | None,
     ) -> None:
-        """Start at ``start`` (n,) made feasible, None: at few nonzero rows; compute the scores."""
+        """Start at ``start`` (n,) made feasible, None: at few nonzero rows; compute the scores.
+
+        Raises InputError if no alpha within the box has the coupling's total.
+        """
         data = design.data
         n = data.n_rows
         self.design, self.problem = design, problem
@@ -431,7 +434,11 @@ class SmoState:
         self._begin(scores[self.movable])
 
     def _held(self, rows: NDArray[np.int64], scores: FloatArray) -> FloatArray:
-        """Return the distance by which gradients hold screened rows; negative: wrongly screened."""
+        """Return the distance by which gradients hold screened rows; negative: wrongly screened.
+
+        ``scores``: of these ``rows``. The distance is the gradient's, less the tube, in the
+        direction of the bound; for a row fixed at 0 the tube less |gradient|.
+        """
         part, side = self.dual[rows], self.screened.side[rows]
         gradient = part.gradient(scores, self.seen.mu)
         tube: Any = 0.0 if part.tube is None else part.tube
