@@ -41,7 +41,11 @@ threshold_option = click.option(
 def each_chunk(
     where: dict[str, Any], dataset: "Dataset", deadline: float | None = None
 ) -> Iterator["Each"]:
-    """Yield ``each(function, chunks)``, which runs on threads, worker processes or a cluster."""
+    """Yield ``each(function, chunks)``: a map over chunks of the store, in their order.
+
+    It runs on threads, worker processes or a cluster, as the options ``where`` say. ``deadline``, a
+    value of ``time.monotonic()``, bounds the waiting for workers.
+    """
     from bigscreen.train.job import rely_on
 
     with open_fleet({**where, "memory": None}, deadline) as fleet:

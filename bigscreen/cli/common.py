@@ -157,7 +157,7 @@ class Bytes(click.ParamType):  # type: ignore[type-arg] # not generic in click 8
     name = "size"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Text to bytes."""
+        """Parse a size such as "4GiB" to bytes; an int, such as a default, is bytes already."""
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", value)
@@ -175,7 +175,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg] # not generic in click
     name = "time"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        """Text to seconds."""
+        """Parse a time such as "10m" to seconds; a float, such as a default, is seconds already."""
         if isinstance(value, float):
             return value
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", value)
@@ -197,7 +197,7 @@ class Number(click.ParamType):  # type: ignore[type-arg] # not generic in click 
         self.values = values
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
-        """Text to a number or to one of the words."""
+        """Parse a number; one of the allowed words is returned as it is."""
         if isinstance(value, str) and value in self.values.words:
             return value
         try:
@@ -382,7 +382,10 @@ def check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
 
 
 def is_finished(path: str, resume: bool, overwrite: bool) -> bool:
-    """Whether a resumed command finds its output complete, so that it only has to show it."""
+    """Whether a command with --resume finds its output complete, so that it only has to show it.
+
+    ``path``: the output; ``resume``, ``overwrite``: whether these options are given.
+    """
     return resume and not overwrite and os.path.isfile(path)
 
 
@@ -547,7 +550,10 @@ def open_fleet(values: dict[str, Any], deadline: float | None = None) -> Iterato
 
 
 def _opened(values: dict[str, Any], deadline: float | None, owned: ExitStack) -> "Fleet":
-    """Open the fleet, and make ``owned`` close it."""
+    """Open the fleet that the options ``values`` ask for, and make ``owned`` close it.
+
+    ``deadline``, a value of ``time.monotonic()``, bounds the waiting for workers.
+    """
     from bigscreen.fleet.inline import Inline
 
     if not (values["workers"] or values["scheduler"]):

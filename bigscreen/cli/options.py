@@ -145,8 +145,16 @@ def train_options(
 
     Parameters
     ----------
+    context : click.Context
+        The command's context, which knows the options that were given.
+    dataset : Dataset
+        The store.
     values : dict
         Values of the command's options; missing ones have the table's defaults.
+    work : Path
+        The folder of features and checkpoints.
+    resume : bool
+        Whether to continue from its checkpoints.
 
     Raises
     ------
@@ -188,7 +196,7 @@ def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -
 
 
 def check_used(context: click.Context, values: Mapping[str, Any]) -> None:
-    """Refuse a given option that a machine with these options does not use."""
+    """Refuse an option that was given but has no effect with the other options ``values``."""
     for name in options.OPTIONS:
         where = _useless(name, values) if is_given(context, name) else None
         if where is not None:

@@ -55,7 +55,7 @@ class Grid(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.
         self.log = log
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:
-        """Text to the values of a grid."""
+        """Parse a grid to its values: FROM:TO:COUNT, or numbers with commas between them."""
         import numpy as np
 
         if isinstance(value, tuple):
@@ -88,7 +88,7 @@ class Rules(click.ParamType):  # type: ignore[type-arg] # not generic in click 8
     name = "rules"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
-        """Text to names."""
+        """Parse the names of screening rules; "none" gives an empty tuple."""
         from bigscreen.path.options import RULES
 
         if isinstance(value, tuple):
@@ -218,7 +218,10 @@ def path(context: click.Context, /, store: str, out: str, **values: Any) -> None
 def _fit(
     context: click.Context, dataset: "Dataset", values: dict[str, Any], work: Path, resume: bool
 ) -> "TrainOptions":
-    """Make the options that all fits of the path share, checked against each other."""
+    """Make the options that all fits of the path share, checked against each other.
+
+    ``values``: the command's options by name; ``work``, ``resume``: see `train_options`.
+    """
     by_user = click.core.ParameterSource.COMMANDLINE
     if values["nu"] is not None and context.get_parameter_source("problem") != by_user:
         values["problem"] = "nu-svc"

@@ -135,7 +135,10 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _dropped(otherwise: Callable[[Any], object], of: Any) -> None:
-    """Have a KeyboardInterrupt that Python drops raised again; pass other exceptions on."""
+    """Raise a KeyboardInterrupt that Python drops again, by a timer; pass other exceptions on.
+
+    ``otherwise``: the earlier `sys.unraisablehook`; ``of``: what that hook is called with.
+    """
     if of.exc_type is KeyboardInterrupt:
         signal.setitimer(signal.ITIMER_REAL, _signals.dropped_seconds)
     else:

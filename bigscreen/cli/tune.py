@@ -34,7 +34,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
     name = "counts"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
-        """Text to numbers."""
+        """Parse whole numbers with commas between them."""
         if isinstance(value, tuple):
             return value
         try:

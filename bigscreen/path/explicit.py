@@ -166,7 +166,10 @@ class ColumnsStage:
         return self._scores(self.columns.sum(coef))
 
     def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
-        """Return ``coef`` of the columns, float64 (d,), and ``constant``, the penalised offset."""
+        """Return a solved point's model: ``coef`` of the columns (d,), and ``constant``.
+
+        ``constant`` is the penalised offset: the last entry of w, or 0 without one.
+        """
         columns = self.columns
         w = (self._sum if solved is self._last else columns.sum(dual.sign * solved.alpha)).w
         coef, constant = (w[:-1], float(w[-1])) if columns.constant else (w, 0.0)
@@ -178,7 +181,7 @@ class ColumnsStage:
         return {"w": self._sum.w, "coef": self._coef, "scores": self._scored, "numbers": numbers}
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
-        """Restore the state that `memory` returned (see ``stage.Stage``)."""
+        """Restore w, the scores and h that `memory` returned, perhaps in another process."""
         error, self._engine.h = memory["numbers"].tolist()
         self._sum = RowSum(memory["w"], error)
         self._coef, self._scored = memory["coef"], memory["scores"]

@@ -66,11 +66,11 @@ class ExplicitRows:
         return RowSum(w, (self._tile + 4) * UNIT_ROUNDOFF * size)
 
     def add(self, rows: NDArray[np.int64], coef: FloatArray, w: FloatArray) -> None:
-        """Add ``sum coef_k phi_k`` over the rows ``rows`` to ``w``."""
+        """Add ``sum coef_k phi_k`` over the row numbers ``rows`` to ``w`` (width,), in place."""
         _add(self.X, rows, coef, self.constant, w)
 
     def scores(self, w: FloatArray, rows: NDArray[np.int64] | None = None) -> FloatArray:
-        """Compute ``<w, phi_i>``, float64 (rows,), of the given rows or of all."""
+        """Compute ``<w, phi_i>``, float64 (rows,), of the row numbers ``rows`` or of all rows."""
         rows = self._every if rows is None else rows
         out = np.empty(len(rows))
         row_scores(self.X, w, rows, float(self.constant), out)

@@ -100,7 +100,7 @@ class FoldsJob(ManyJob):
             self.solve(some)
 
     def machines(self, f: int, v: int) -> list[Result]:
-        """Return the results of fold f's binary problems at value number v."""
+        """Return the results of the binary problems of fold number f at value number v."""
         k = len(self.binaries)
         first = (f * len(self.values) + v) * k
         return [self.results[one.folder] for one in self.problems[first : first + k]]

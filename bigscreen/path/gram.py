@@ -411,7 +411,10 @@ def coupling_deficit(dual: Dual, alpha: FloatArray) -> Any:
 
 
 def restrict_dual(dual: Dual, alpha: FloatArray, rows: NDArray[np.int64]) -> Dual:
-    """Return the dual of ``rows`` with the alpha of all other rows fixed."""
+    """Return the dual problem of ``rows`` alone, with the alpha of all other rows fixed.
+
+    A coupling's total is reduced by what the other rows contribute.
+    """
     part = dual[rows]
     if dual.coupling is None:
         return part

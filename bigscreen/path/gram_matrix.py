@@ -121,7 +121,10 @@ class FullGram:
         return ENTRY_UNIT * float(np.sqrt(len(rows))) * float(np.abs(coef) @ self.norms[rows])
 
     def scores(self, coef: FloatArray, rows: NDArray[np.int64]) -> FloatArray:
-        """Compute the scores of ``rows`` for ``sum coef_j phi_j``, from new float64 entries."""
+        """Compute the scores of ``rows`` for ``sum coef_j phi_j``, from new float64 kernel entries.
+
+        ``coef``: (n,), a coefficient of every row.
+        """
         side, support = self._side, np.flatnonzero(coef)
         part = Operand(side.X[rows], rows), Operand(side.X[support], support)
         return (self._kernel.block(*part, dtype=np.float64) + self.constant) @ coef[support]

@@ -46,7 +46,10 @@ class GramInterior:
         )
 
     def should_try(self, steps: int, rows: int) -> bool:
-        """Whether ``steps`` pair steps over ``rows`` rows took longer than this method would."""
+        """Whether ``steps`` pair steps over ``rows`` rows took longer than this method would take.
+
+        Always False if the method is not usable on this matrix.
+        """
         return self.usable and self.features.should_use(pair_terms(steps, rows), rows)
 
     def alpha(

@@ -162,7 +162,7 @@ class KernelStage:
         }
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
-        """Restore the state that `memory` returned (see ``stage.Stage``)."""
+        """Restore the scores that `memory` returned, perhaps in another process."""
         if bool(memory["fine"]) and not self._solve.fine:
             self._solve.begin(fine=True)
         self._solve.recall(memory["coef"], memory["scores"])
@@ -234,12 +234,15 @@ class ThrottledGapBall:
     safe: bool = True
 
     def region(self, point: Point, rounding: float) -> Ball | None:
-        """Return the ball of radius ``sqrt(gap)``, or None if the gap has not fallen enough."""
+        """Return the ball of radius ``sqrt(gap)``, or None if the gap has not fallen enough.
+
+        ``rounding``: a bound on the error of the point's gap.
+        """
         if not point.gap <= self.part * self.last:
             return None
         self.last = point.gap
         return GapBall().region(point, rounding)
 
     def after_restart(self, removed: int, false: int) -> Rule:
-        """Return the rule unchanged: it is safe whatever it has removed."""
+        """Return the rule itself, unchanged, to go on with: it is safe whatever it has removed."""
         return self

@@ -180,7 +180,10 @@ def free_bytes(
 
 
 def beyond_memory(data: Rows, options: TrainOptions, fleet: Fleet) -> bool:
-    """Whether a path's features, or its rows, do not fit into the allowed memory."""
+    """Whether a path's features (rows, if it is linear) do not fit into the allowed memory.
+
+    False for exact kernels and for kernels that are functions: they have no features.
+    """
     if options.exact or callable(options.kernel):
         return False
     row_bytes = 4.0 * min(options.landmarks, data.n_rows)

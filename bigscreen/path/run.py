@@ -380,7 +380,7 @@ class PathJob:
         return points, Shared(*of), job.seconds["features"]
 
     def _plan_streamed(self, fit: TrainOptions, fits: int) -> Plan:
-        """Plan the fits of all folds and values, which share their features."""
+        """Plan the ``fits`` fits of all folds and values, which share their features."""
         return plan_on(self.fleet, self.data, fit, fits, has_folder=fit.work is not None)
 
     def _streamed_points(self, job: FoldsJob, f: int, scores: Sequence[float]) -> list[Point]:

@@ -87,7 +87,7 @@ def describe_statuses(rows: Mapping[str, Any]) -> str:
 
 
 def _all(of: Callable[[list[float]], float], numbers: list[Any]) -> float | None:
-    """Apply ``of`` (sum or max) to the classifiers' numbers; None if any number is missing."""
+    """Apply ``of`` (sum or max) to one number of each classifier; None if any is None."""
     return None if None in numbers else of(numbers)
 
 

@@ -133,7 +133,10 @@ def _legend(ax: Axes, history: Sequence[Mapping[str, Any]]) -> None:
 
 # -- an evaluation ---------------------------------------------------------------------------------
 def roc(ax: Axes, curve: Mapping[str, Sequence[float]]) -> None:
-    """Draw the ROC curve: recall of the positive label against the false positive rate."""
+    """Draw the ROC curve: recall of the positive label against the false positive rate.
+
+    ``curve``: the result of `bigscreen.evaluate.curves.curve`.
+    """
     ax.plot(curve["false_positive_rate"], curve["recall"])
     ax.plot([0, 1], [0, 1], linestyle=":", color="0.5")
     ax.set_xlabel("false positive rate")

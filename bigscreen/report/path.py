@@ -263,7 +263,10 @@ def rejection(ax: Axes, path: SolvedPath, rule: str = "all") -> None:
 
 
 def rules_compared(ax: Axes, paths: Mapping[str, SolvedPath] | SolvedPath) -> None:
-    """Draw the part of rows identified: one line for each rule of a path, or for each path."""
+    """Draw the part of rows identified: one line for each rule of a path, or for each path.
+
+    ``paths``: a path, or paths by their label.
+    """
     if isinstance(paths, SolvedPath):
         used = {name: None for part in paths.points for name in part["screened"]}
         names = [name for name in used if name != "all"]
@@ -344,7 +347,10 @@ def check_matplotlib() -> None:
 
 
 def _found(part: Mapping[str, Any], rule: str) -> dict[str, int]:
-    """Return how many rows a rule has identified, by place (`PLACES`), in a point's record."""
+    """Return how many rows a rule has identified, by place (`PLACES`).
+
+    ``part``: the record of a point's machine; ``rule``: the rule's name, or "all".
+    """
     return {place: part["screened"].get(rule, {}).get(place, 0) for place in PLACES}
 
 

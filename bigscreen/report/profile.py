@@ -45,12 +45,18 @@ def facts(
 
 
 def columns(profile: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Describe every column: kind, missing values, range, and what to look at."""
+    """Describe every column by texts: kind, missing values, range, and what to look at.
+
+    ``profile``: see `Dataset.profile`.
+    """
     return {column["name"]: _line(column, profile["rows"]) for column in profile["columns"]}
 
 
 def show(profile: Mapping[str, Any], most: int = 20) -> None:
-    """Print at most ``most`` columns; if there are more, those with remarks come first."""
+    """Print at most ``most`` columns of a table; columns with remarks come first if not all fit.
+
+    ``profile``: see `Dataset.profile`.
+    """
     lines, of = columns(profile), {c["name"]: c for c in profile["columns"]}
     if not lines:
         return
@@ -69,7 +75,10 @@ def show(profile: Mapping[str, Any], most: int = 20) -> None:
 
 
 def section(profile: Mapping[str, Any], labels: Mapping[str, int], store: str) -> Section:
-    """Make the section of a page that describes a table's columns."""
+    """Make the section of a page that describes a table's columns.
+
+    ``profile``: see `Dataset.profile`; ``labels``: rows by label; ``store``: the store's name.
+    """
     lines = columns(profile)
     head: Sequence[str] = ["column", *next(iter(lines.values()))] if lines else ["column"]
     grid = Grid("Columns", head, [[name, *cells.values()] for name, cells in lines.items()])

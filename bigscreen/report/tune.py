@@ -157,7 +157,10 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def heat_map(ax: Axes, record: Mapping[str, Any], landmarks: int | None) -> None:
-    """Draw the mean scores over gamma and C (or nu) for one number of landmarks; frame the best."""
+    """Draw the mean scores over gamma and C (or nu) for one number of landmarks; frame the best.
+
+    ``record``: of the search; ``landmarks``: None for the exact kernel.
+    """
     parameter = record["parameter"]
     gammas, values = record["grid"]["gamma"], record["grid"][parameter]
     points = [p for p in record["candidates"] if p["landmarks"] == landmarks]

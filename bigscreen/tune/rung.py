@@ -225,7 +225,10 @@ class RungSolver:
         return self.cluster or 4.0 * n * landmarks > self.room
 
     def _solve_streamed(self, task: RungTask, pair: Pair) -> dict[Unit, Solved]:
-        """Solve a group's folds in shared passes, or read them from an interrupted run."""
+        """Solve all folds of a group in shared passes over the data, or read an interrupted run's.
+
+        ``pair``: the group's number of landmarks, and gamma.
+        """
         r, values = task.r, task.values[pair]
         units = [(pair, f) for f in range(len(self.folds))]
         kept = [self._kept(r, unit, values) for unit in units]
