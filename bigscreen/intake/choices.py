@@ -219,7 +219,7 @@ class Choices:
         `like`.
         """
         out = {**self.__dict__, "rows": [*self.rows], "missing": [*self.missing]}
-        # Options that were not used are left out, so that old journals still match.
+        # Options that were not used are left out, so that journals from before these options match.
         gone = {"impute": self.impute is None, "drop_missing": not self.drop_missing}
         gone["missing"] = not self.missing or like is not None
         return {name: value for name, value in out.items() if not gone.get(name)}

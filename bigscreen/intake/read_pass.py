@@ -572,7 +572,7 @@ class Reading:
         return {c: len(texts) for c, texts in self.found.categories.items()}
 
     def _save(self) -> None:
-        """Make all rows read so far durable: first the rows, then the line that counts them."""
+        """Make all rows read so far durable: first the rows, then the journal line."""
         assert self.spill is not None
         lengths = self.spill.flush()
         labels, sizes = self._written

@@ -327,7 +327,10 @@ class StoreBuilder:
         return {"dense": size * rows * n_features, "sparse": (4 + size) * (values + rows)}
 
     def _check_disk(self, transform: Transform) -> None:
-        """Raise InputError if the disk has no room for the rest of the datasets."""
+        """Raise InputError if the disk has no room for the datasets that `transform` will make.
+
+        Files that an earlier, unfinished run has written count as room.
+        """
         wanted, rows = self.wanted, self.found.rows
         name = "sparse" if transform.sparse else "dense"
         parts = {

@@ -410,6 +410,9 @@ class BlockChecker:
         """Return the raw label code or the target of each row, and a mask of missing ones.
 
         A raw code counts labels in order of first appearance. Both arrays have the shape (rows,).
+        `y` holds
+        labels or targets as they were read, or is None, and ``where(i)`` names the i-th row in an
+        error.
         """
         if not self.choices.regression:
             codes = self._labels.encode(y, rows, where)

@@ -263,7 +263,13 @@ class Spill:
                 yield SpilledRows(record, X)
 
     def _verify_bucket(self, bucket: int) -> None:
-        """Compare a bucket with its checksums before first use; raise InputError if it differs."""
+        """Compare the files of a bucket with their checksums, once, before the first use.
+
+        Raises
+        ------
+        InputError
+            If a file differs from what was written.
+        """
         _, _, *crcs = self.lengths[bucket]
         if bucket in self._checked:
             return

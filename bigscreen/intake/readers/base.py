@@ -208,7 +208,7 @@ class Source:
     """
 
     def __init__(self, path: str | Place) -> None:
-        """Open the file, and choose the decompressor by its first bytes."""
+        """Open the file, and choose the decompressor by its first bytes, not by its name."""
         self.path = as_path(path)
         check_regular(self.path)
         if self.path.is_dir():

@@ -182,7 +182,7 @@ def open_npy(
         )
 
     def matrix() -> OpenMatrix:
-        """Open the files at their first row."""
+        """Open the files at their first row, and return them as features and labels."""
         files: list[Any] = []
         X, y = open_npy_file(path, files, memory), None
         if labels_file is not None and label is None:
@@ -267,7 +267,10 @@ def open_hdf5(
     largest = max(1 << 20, chunks[x_name], chunks.get(y_name or "", 0))
 
     def matrix() -> OpenMatrix:
-        """Open the file at its first row, and check that its datasets are complete."""
+        """Open the file, and return its datasets as features and labels.
+
+        The datasets are checked to be complete.
+        """
         file = h5py.File(path, "r", rdcc_nbytes=2 * largest)
         try:
             for name in filter(None, (x_name, y_name)):
@@ -394,7 +397,7 @@ def open_idx(
             )
 
     def matrix() -> OpenMatrix:
-        """Open the files at their first row."""
+        """Open the files at their first row, and return them as features and labels."""
         X = open_idx_rows(path)
         y = None if labels is None else open_idx_rows(labels)
         size = X.shape[0] * X.row_bytes

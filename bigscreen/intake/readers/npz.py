@@ -68,7 +68,7 @@ def open_npz(
     y_key = _choose_array(path, keys, Y_NAMES, "y") if beside else None
 
     def matrix() -> OpenMatrix:
-        """Open the file at its first row."""
+        """Open the file, and return its arrays as features and labels, at their first row."""
         archive = zipfile.ZipFile(path)
         files: list[Any] = [archive]
 

@@ -328,7 +328,15 @@ def _split_rows(lines: list[str], delimiter: str) -> list[list[str]]:
 
 
 def _detect_delimiter(path: str | Place, lines: list[str]) -> str:
-    """Return the delimiter that gives most lines the same number of fields, more than one."""
+    """Return the delimiter of the lines: the one that gives most lines the same number of fields.
+
+    Lines must have more than one field. A space is returned if no other delimiter does so.
+
+    Raises
+    ------
+    InputError
+        If several delimiters fit all lines.
+    """
     found = {}
     for delimiter in (*_DELIMITERS, " "):
         rows = _split_rows(lines, delimiter)
