@@ -104,6 +104,7 @@ class Dataset(Rows):
         return out
 
     def __reduce__(self) -> tuple[Any, tuple[str, str]]:
+        """Pickle the path and the fingerprint only; unpickling opens the dataset again."""
         return reopen, (str(self.path), self.fingerprint)
 
     def __repr__(self) -> str:

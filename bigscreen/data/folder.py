@@ -38,7 +38,7 @@ def scratch_folder(parent: Path) -> Path:
 
 
 def take_name(wip: Path, path: Path) -> None:
-    """Rename `wip` to `path`; a dataset already at `path` is deleted only after the rename."""
+    """Rename the complete dataset `wip` to `path`; a dataset already there is deleted last."""
     replaced = path.with_name(f".{path.name}.replaced")
     if path.exists():
         shutil.rmtree(replaced, ignore_errors=True)

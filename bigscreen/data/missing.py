@@ -60,6 +60,7 @@ class Missing:
         return value is not None and value in self.numbers
 
     def __contains__(self, value: object) -> bool:
+        """Whether a text is in `MISSING_TEXTS`, or a text or number is one of the marks."""
         return (isinstance(value, str) and value in self._texts) or self.is_mark(value)
 
     def find_marks(self, values: NDArray[Any]) -> NDArray[np.bool_]:

@@ -73,6 +73,7 @@ class Preparation:
     truths: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        """Convert arrays and labels; InputError if the fields do not fit each other."""
         if self.categories and self.n_raw is None:
             raise InputError("categorical columns need the number of source columns")
         if any(not 0 <= c < (self.n_raw or 0) for c in self.categories):

@@ -47,6 +47,7 @@ class Blocks:
     make: Callable[[int, int], Block]
 
     def __post_init__(self) -> None:
+        """Raise InputError if there is no row."""
         if self.n_rows < 1:
             raise InputError(f"a stand-in needs at least 1 row, not {self.n_rows}")
 
@@ -120,6 +121,7 @@ class Radii:
     rule: tuple[float, float] = (2.08, 1.13)
 
     def __call__(self, k: int, rows: int) -> Block:
+        """Generate the first ``rows`` rows of block `k`: float32 features, label codes 0 or 1."""
         values, chances = streams(self.seed, k, 2)
         low, pairs = values.standard_normal((rows, self.low_level)), np.array(self.pairs)
         X = np.empty((rows, self.low_level + len(pairs)), np.float32)

@@ -75,7 +75,9 @@ def normalise_for_hash(text: str) -> str:
 
 
 def parse_days(text: str, form: str = ISO) -> float:
-    """Parse a date and time into days since the start of 1970, UTC; a bare time into days.
+    """Parse a date and time into days since the start of 1970, UTC.
+
+    A time without a date becomes the fraction of a day since midnight.
 
     Parameters
     ----------
@@ -171,7 +173,7 @@ def parse_dates(asked: Sequence[str]) -> dict[str, str]:
 
 
 def parse_hashes(asked: Sequence[str]) -> dict[str, int]:
-    """Parse options COLUMN:BITS into a mapping of columns to bits of their hash.
+    """Parse texts COLUMN:BITS, ``asked``, into a mapping of columns to bits of their hash.
 
     Raises
     ------

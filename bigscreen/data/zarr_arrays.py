@@ -257,9 +257,9 @@ class LastChunk(threading.local):
         self._rows: Any = None
 
     def chunk(self, k: int, read: Callable[[Any], Any]) -> Any:
-        """Return the rows of chunk `k`; if not cached, ``read`` reads them.
+        """Return the rows of chunk `k`; if not cached, ``read(room)`` reads them.
 
-        ``read`` gets the cached array of another chunk to reuse its memory, or None.
+        ``room`` is the cached array of another chunk, whose memory may be reused, or None.
         """
         if k != self._number:
             self._number = -1  # a read that fails leaves no chunk behind

@@ -371,7 +371,7 @@ def check_components(given: Any) -> int:
 
 
 def _score(model: Model, X: Any) -> NDArray[np.float64]:
-    """Compute the scores of raw source rows."""
+    """Compute the scores, float64 (rows, k), of raw source rows X (rows, source columns)."""
     return model.scores(_features(model, X), prepared=True)
 
 

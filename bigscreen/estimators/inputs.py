@@ -79,6 +79,7 @@ class Given:
     square: bool
 
     def __post_init__(self) -> None:
+        """Raise InputError if no row has a weight."""
         if not self.n_kept:
             raise InputError(_NO_WEIGHT)
 
@@ -189,7 +190,7 @@ class _NeedsFloat64Error(Exception):
 
 @dataclass(frozen=True)
 class Labelled(Given):
-    """Rows with labels.
+    """Rows with labels, those of weight zero left out; see `Given`.
 
     Attributes
     ----------
@@ -218,7 +219,7 @@ class Labelled(Given):
 
 @dataclass(frozen=True)
 class Targets(Given):
-    """Rows with the targets of a regression."""
+    """Rows with the targets of a regression, those of weight zero left out; see `Given`."""
 
     @classmethod
     def of(cls, X: Any, y: Any, sample_weight: Any, square: bool = False) -> Targets:
@@ -246,7 +247,7 @@ class Targets(Given):
 
 @dataclass(frozen=True)
 class Unlabelled(Given):
-    """Rows without labels or targets."""
+    """Rows without labels or targets, those of weight zero left out; see `Given`."""
 
     @classmethod
     def of(cls, X: Any, sample_weight: Any = None, square: bool = False) -> Unlabelled:

@@ -216,7 +216,7 @@ class LinearSVR(Regressor):
 
 
 def problem_of(loss: Any, problems: Mapping[str, str]) -> str:
-    """Return the problem of `TrainOptions` for a loss, a key of `problems`."""
+    """Return ``TrainOptions.problem`` for a loss, a key of `problems`; InputError if it is none."""
     if not (isinstance(loss, str) and loss in problems):
         raise InputError(f"loss must be {' or '.join(map(repr, problems))}, got {loss!r}")
     return problems[loss]

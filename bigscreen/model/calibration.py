@@ -36,8 +36,8 @@ class Evidence(NamedTuple):
     scores : float64 (rows, k)
         Scores by the published machine, which decides the label.
     held : float64 (rows, machines, k)
-        Scores by the calibrated machines: those of the folds, or in older models the published
-        machine alone.
+        Scores by the calibrated machines: those of the folds, or the published machine alone in
+        models of files of schema 4 or older, which have no fold machines.
     draw : float64 (rows,)
         A pseudorandom number in [0, 1) per row, a hash of the row's features
         (`numerics.draws.row_draws`).
@@ -49,7 +49,7 @@ class Evidence(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Evidence]) -> Evidence:
-        """Concatenate the evidence of several blocks of rows."""
+        """Concatenate the evidence of several blocks of rows, in their order."""
         return cls(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
     def among(self, rows: NDArray[Any]) -> Evidence:
@@ -74,7 +74,8 @@ class Calibration:
         Each label's fraction of the weight of the training rows.
     rows : int64 (machines, labels)
         Number of rows of each label that were held out from each fold's machine. A single machine
-        marks an older model, whose published machine stands in for the folds' machines.
+        marks a model of a file of schema 4 or older: the published machine (fitted to all rows)
+        stands in for the folds' machines.
     margins : list of list of float64 (kept,)
         For every machine and label, the `label_margins` of the label's held-out rows, ascending
         and perhaps thinned; each margin stands for the same number of rows.
@@ -93,6 +94,7 @@ class Calibration:
     paired: FloatArray | None = None
 
     def __post_init__(self) -> None:
+        """Convert the arrays; ValueError if shapes disagree or a number is not finite."""
         self.priors = np.asarray(self.priors, np.float64)
         self.rows = np.asarray(self.rows, np.int64)
         k = len(self.priors)
@@ -110,7 +112,7 @@ class Calibration:
 
     @property
     def machines(self) -> int:
-        """Number of machines whose scores are calibrated: one per fold, or 1 in older models."""
+        """Number of machines whose scores are calibrated: one per fold, or the published one."""
         return len(self.margins)
 
     @classmethod
@@ -137,6 +139,7 @@ class Calibration:
         class_weight : float64 (labels,)
             Factors of the row weights, one per label, in the machines' fits.
         strategy : {"rest", "one"}
+            As in the attributes of `Calibration`.
         max_margins : int
             Keep at most this many margins per label, over all folds, evenly spaced in weight.
         """
@@ -202,7 +205,9 @@ class Calibration:
     def label_sets(self, evidence: Evidence, alpha: float) -> NDArray[np.bool_]:
         """Compute conformal label sets, a mask (rows, labels) of the labels a row may have.
 
-        The row's draw chooses one fold's machine. A label is in the set if its p-value exceeds
+        The row's draw, a number in [0, 1) from `evidence`, chooses one fold's machine.
+
+        A label is in the set if its p-value exceeds
         alpha: the fraction of the label's held-out rows whose margin is at most the row's (split
         conformal prediction per label). The fractional part of the draw randomises the row's own
         contribution to its p-value, so that coverage is exactly 1 - alpha even with few rows.
@@ -211,7 +216,7 @@ class Calibration:
         out = np.empty((len(evidence.scores), len(self.priors)), np.bool_)
         place = evidence.draw * self.machines
         chosen = place.astype(np.int64)
-        # An older model has no machines of folds to choose from, and does not randomise.
+        # A model of a file of schema 4 or older has no fold machines and does not randomise.
         part = place - chosen if self.machines > 1 else np.ones(len(place))
         for f, (rows, margins) in enumerate(zip(self.rows, self.margins, strict=True)):
             own = np.flatnonzero(chosen == f)
@@ -488,7 +493,7 @@ def check_alpha(alpha: float) -> None:
 
 
 def parse_prior(given: Mapping[Any, float], labels: Sequence[Any]) -> FloatArray:
-    """Convert a mapping from labels to prior probabilities to an array (labels,).
+    """Convert ``given``, prior probabilities by label, to an array in the order of ``labels``.
 
     With two labels one of them may be left out.
 

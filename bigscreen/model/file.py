@@ -141,7 +141,7 @@ def open_file(
 
 
 def _open(place: Place) -> IO[bytes]:
-    """Open a file for reading; a remote file is downloaded to an anonymous temporary file."""
+    """Open the file at ``place`` for reading; a remote one is downloaded to a temporary file."""
     if not isinstance(place, RemotePath):
         return place.open("rb")
     file = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes)
@@ -241,8 +241,8 @@ def _record(bundle: zipfile.ZipFile) -> Any:
 def _array(bundle: zipfile.ZipFile, name: str, crc32: dict[str, int] | None) -> np.ndarray:
     """Read the array ``name`` of an open file.
 
-    ``crc32``: the arrays' checksums from the record, None in older files. ValueError if the array
-    is damaged or another one than the record was written with.
+    ``crc32``: the arrays' checksums from the record, None if it has none. ValueError if the
+    array is damaged or another one than the record was written with.
     """
     info = _part_info(bundle, f"arrays/{name}.npy")
     if crc32 is not None and info.CRC != crc32[name]:

@@ -60,6 +60,7 @@ class FoldMachines:
     support: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
+        """Convert the arrays; ValueError if shapes disagree or a coefficient is not finite."""
         self.coef = np.ascontiguousarray(self.coef, np.float64)
         self.intercept = np.ascontiguousarray(self.intercept, np.float64)
         if self.coef.ndim != 3 or self.intercept.shape != self.coef.shape[:2]:

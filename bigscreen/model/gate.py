@@ -39,6 +39,7 @@ class Gate:
     ids: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
+        """Convert the arrays; ValueError if shapes disagree or a number is not finite."""
         self.coef = np.ascontiguousarray(self.coef, dtype=np.float64)
         self.offset = np.ascontiguousarray(self.offset, dtype=np.float64)
         size = self.landmarks.shape[0]

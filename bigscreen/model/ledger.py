@@ -39,9 +39,7 @@ MAX_MARGIN = float(np.finfo(np.float16).max)
 
 @dataclass(frozen=True, eq=False)
 class DualPoint:
-    """The dual point (all dual variables alpha) of a C-SVC certificate, relative to the margins.
-
-    It is stored relative to the margins of its `Ledger`.
+    """The dual point (all dual variables alpha) of a C-SVC certificate, for its `Ledger`.
 
     A row whose ledger margin has a minus sign has ``alpha = hi``, its upper bound, and every other
     row has ``alpha = 0``, except the rows listed in ``places``.
@@ -260,7 +258,7 @@ def to_arrays(ledgers: Sequence[Ledger]) -> dict[str, NDArray[Any]]:
 
 
 def from_arrays(arrays: dict[str, NDArray[Any]]) -> list[Ledger]:
-    """Restore ledgers from the arrays that `to_arrays` made.
+    """Restore ledgers from the arrays that `to_arrays` made, one per score function.
 
     Raises
     ------

@@ -85,7 +85,7 @@ class Model:
         Calibration of the scores, of a classifier that was fitted with probabilities.
     fold_machines : FoldMachines or None
         The machines whose scores are calibrated; probabilities and label sets come from them. None
-        next to a calibration: an older file, whose published machine is used instead.
+        next to a calibration: the file has schema 4 or older, and this machine is used instead.
     threshold : float
         The score above which a row has the second of two labels (`thresholded`).
     factor : (float64 (m, r), float) or None
@@ -116,6 +116,7 @@ class Model:
         return {**vars(self), "factor": None}
 
     def __post_init__(self) -> None:
+        """Convert the arrays; ValueError if the fields do not fit each other."""
         self.coef = np.ascontiguousarray(self.coef, dtype=np.float64)
         self.intercept = np.ascontiguousarray(self.intercept, dtype=np.float64)
         parts = () if self.gate is None else (self.gate.n_parts,)
