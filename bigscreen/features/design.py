@@ -427,6 +427,7 @@ class _PutAtBounds:
     offset: float
 
     def __call__(self, shard: int) -> RowsAtBounds:
+        """Return one shard's gradients, and its sum over rows with alpha at bounds."""
         design, data = self.design, self.design.data
         start, stop = data.shard(shard)
         dual = self.problem.dual(data.y(start, stop), data.weights(start, stop))
@@ -450,6 +451,10 @@ class _ColumnSum:
     design: Design
 
     def __call__(self, item: tuple[int, FloatArray]) -> FloatArray:
+        """Return one shard's sum of ``coef_i [c_i, 1]``, c_i the columns of row i: (m + 1,).
+
+        ``item``: the shard's number, and the coefficients of its rows.
+        """
         shard, coef = item
         design, data = self.design, self.design.data
         start, stop = data.shard(shard)
@@ -474,6 +479,7 @@ class _Scores:
     coef: FloatArray
 
     def __call__(self, shard: int) -> FloatArray:
+        """Return the scores ``c_i . coef`` of one shard's rows, c_i their columns: (rows,)."""
         data = self.design.data
         start, stop = data.shard(shard)
         found = [

@@ -385,7 +385,10 @@ class _Points:
             yield slice(a, b), np.maximum(apart, 0.0)
 
     def nearest(self, centres: Operand) -> tuple[NDArray[np.int64], FloatArray]:
-        """Return each row's nearest centre, int64 (n,), and the squared distance to it."""
+        """Return each row's nearest centre, int64 (n,), and the squared distance to it.
+
+        ``centres``: an Operand of points.
+        """
         owner, least = np.empty(len(self), np.int64), np.empty(len(self))
         for rows, apart in self.distances(centres):
             owner[rows] = np.argmin(apart, axis=1)
@@ -434,7 +437,7 @@ def _fill_empty_clusters(
     """Move into each empty cluster a row that is far from the centre of its own cluster.
 
     ``owner`` (n,): each row's cluster, below ``count``. ``apart`` (n,): the squared distance to its
-    centre. Returns the new owners.
+    centre. Returns the new owners. So each of the ``count`` clusters has a row.
     """
     sizes = np.bincount(owner, minlength=count)
     if sizes.all():

@@ -75,6 +75,8 @@ def choose_landmarks(
 ) -> tuple[Operand, NDArray[np.int64]]:
     """Choose landmarks among the stored rows.
 
+    Landmarks are rows with which kernel entries are computed as features.
+
     Parameters
     ----------
     count : int
@@ -239,7 +241,10 @@ def factor_by_cholesky(
 
 
 def factor_matrix(kernel: Kernel, side: Operand, cutoff: float = FLOAT32_CUTOFF) -> FloatArray:
-    """Return the matrix T of `factor_by_eigenvectors`."""
+    """Return the matrix T (m, r) with ``T' K_ZZ T = I`` for landmarks ``side``, by eigenvectors.
+
+    Eigenvalues of their kernel matrix K_ZZ below ``cutoff`` times the largest are dropped.
+    """
     return factor_by_eigenvectors(kernel, side, cutoff).matrix
 
 
@@ -255,7 +260,8 @@ def _stretch(T: FloatArray, start: int) -> float:
 def feature_fingerprint(design: Design, dtype: type = np.float32) -> str:
     """Hash what stored features depend on: data, kernel, landmarks, factor and number types.
 
-    ``dtype``: the type in which features are stored. Returns hexadecimal digits.
+    ``dtype``: the type in which features are stored. Returns hexadecimal digits. Stores of features
+    with equal hashes are equal.
     """
     digest = hashlib.sha256()
     assert design.kernel is not None and design.landmarks is not None
@@ -286,6 +292,10 @@ class _Block:
     dtype: type
 
     def __call__(self, bounds: tuple[int, int, int]) -> Any:
+        """Compute one chunk's features, and store or return them; skip it if it is stored.
+
+        ``bounds``: the number of the chunk, its first row, and the row after its last one.
+        """
         k, start, stop = bounds
         if self.writer is not None and self.writer.is_written(k):
             return k

@@ -54,7 +54,8 @@ class Slots:
     def use(self, row: int) -> tuple[int, bool]:
         """Return the slot of one row, and whether the row had it before this call.
 
-        A row without a slot gets the least recently used one, which its owner loses.
+        A row without a slot gets the least recently used one, which its owner loses. A slot is a
+        row's place in a cache; ``clock`` counts calls, and ``used`` says when each was used.
         """
         self.clock += 1
         place = int(self.slot[row])
@@ -68,7 +69,10 @@ class Slots:
         return place, found
 
     def grow(self, capacity: int) -> None:
-        """Add slots up to this capacity, at most one per row of the data."""
+        """Add slots up to this capacity, at most one per row of the data.
+
+        ``capacity``: the wanted number. New slots are empty.
+        """
         more = np.full(min(capacity, len(self.slot)) - self.capacity, -1)
         self.owner, self.used = np.append(self.owner, more), np.append(self.used, more)
         self.capacity = len(self.owner)

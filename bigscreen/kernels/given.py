@@ -131,7 +131,10 @@ class Custom(Kernel):
     storable: ClassVar[bool] = False
 
     def diag(self, A: AnyRows) -> FloatArray:
-        """Return k(a, a) for every row of A, float64 (len A,), from blocks of 32 rows."""
+        """Return k(a, a) for every row of A, float64 (len A,), from blocks of 32 rows.
+
+        A function is only known for pairs of rows, so small blocks are computed.
+        """
         X = A.X if isinstance(A, Operand) else float_rows(A)
         parts, step = [np.empty(0)], 32  # small square blocks, of which only the diagonal is used
         for start in range(0, X.shape[0], step):

@@ -110,6 +110,9 @@ Space = Callable[[tuple[int, ...], type], NDArray[Any]]
 def find_grid(rows: NDArray[Any]) -> Grid | None:
     """Find the grid of rows (n, d); None if fewer than half of their columns are bytes.
 
+    A grid is the multiples of ``1 / steps``. A column is one of bytes if all its values times
+    ``steps`` are integers within a range of 256.
+
     With 16 columns or more, multiples of 1/255 (scaled 8-bit pixels) are tried, too: rounding such
     numbers to the grid changes a sum of fewer terms by more than its rounding.
     """
@@ -157,7 +160,10 @@ def pack_rows(
 
 @njit(nogil=True, cache=True)
 def _level(x: Any, steps: float) -> float:
-    """Return the integer that a number represents on this grid, ``x steps``; NaN if none."""
+    """Return the integer that a number represents on this grid, ``x steps``; NaN if none.
+
+    A grid is the multiples of ``1 / steps``; for 8-bit pixels divided by 255 ``steps`` is 255.
+    """
     number = np.float64(x)
     level = np.rint(number * steps)
     # The division by the steps may have been rounded.

@@ -102,7 +102,10 @@ class BlockRounds:
 
     @property
     def data(self) -> Rows:
-        """The rows of the design."""
+        """The rows of the design.
+
+        Shards are ranges of these rows.
+        """
         return self.design.data
 
     @property

@@ -184,7 +184,10 @@ class BlockProgram:
         return pad(every + message["offset"], self.design.data.shard_rows)
 
     def _doubt(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Return a bound on the rounding error of this shard's part of the gap."""
+        """Return a bound on the rounding error of this shard's part of the gap.
+
+        The message has the multipliers, and ``spread``, which scales the bounds on scores' errors.
+        """
         sums, _, _ = state.survey_rows(state.alive, {**message, "mu": np.atleast_1d(message["mu"])})
         return np.array([sums[2]])
 

@@ -144,7 +144,8 @@ class SmoState:
     ) -> None:
         """Start at ``start`` (n,) made feasible, None: at few nonzero rows; compute the scores.
 
-        Raises InputError if no alpha within the box has the coupling's total.
+        Raises InputError if no alpha within the box has the coupling's total. ``start`` can be
+        infeasible. All rows that can move take part; none is screened.
         """
         data = design.data
         n = data.n_rows
@@ -449,7 +450,10 @@ class SmoState:
 
     # -- checkpoints -----------------------------------------------------------------------------
     def save(self, folder: Path, meta: dict[str, Any]) -> None:
-        """Write a checkpoint atomically; kernel rows are not saved but recomputed."""
+        """Write a checkpoint atomically; kernel rows are not saved but recomputed.
+
+        ``meta``: further values of the checkpoint's record.
+        """
         record = {name: getattr(self, name) for name in CHECKPOINT_NUMBERS}
         record["false_removals"] = self.screened.false_removals
         record |= {"left": self.left, "largest": self.seen.largest}
@@ -459,7 +463,10 @@ class SmoState:
         save_alone(folder / CHECKPOINT_NAME, {**meta, "pairs": record}, arrays)
 
     def restore(self, meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Continue from a checkpoint; removes from ``meta`` what ``save`` added to it."""
+        """Continue from a checkpoint; removes from ``meta`` what ``save`` added to it.
+
+        ``meta``, ``arrays``: the checkpoint's record and arrays, by name.
+        """
         record = meta.pop("pairs")
         for name in CHECKPOINT_NUMBERS:
             setattr(self, name, record[name])
