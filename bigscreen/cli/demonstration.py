@@ -36,6 +36,7 @@ STANDIN = (
     "a stand-in of the shape of SUSY, made by a formula: no real data, so that the smallest error "
     "possible is known"
 )
+"""Description of the made-up data, for the screen and for the record."""
 
 Result = TypeVar("Result")
 

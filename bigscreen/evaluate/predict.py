@@ -20,6 +20,8 @@ from bigscreen.model.calibration import parse_prior
 from bigscreen.model.model import Model
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
+"""What separates the columns of a text file, by the suffix of its name."""
+
 TEXT_ROWS = 1 << 16
 """Convert this many rows to text at a time, in order to bound the memory."""
 
@@ -37,6 +39,7 @@ class Meaning(NamedTuple):
 
 
 NOTHING_MORE = Meaning()
+"""Write neither probabilities nor label sets."""
 
 
 def check_suffix(out: str | os.PathLike[str]) -> str:

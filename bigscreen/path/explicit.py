@@ -57,6 +57,7 @@ class ExplicitTuning:
 
 
 EXPLICIT = ExplicitTuning()
+"""The tuned values that are used unless a caller passes others."""
 
 
 class Engine(Protocol):

@@ -71,6 +71,7 @@ class ProximalTuning:
 
 
 PROXIMAL = ProximalTuning()
+"""The tuned values that are used unless a caller passes others."""
 
 
 class ProximalTerms(NamedTuple):

@@ -75,6 +75,7 @@ class GramTuning:
 
 
 GRAM = GramTuning()
+"""The tuned values that are used unless a caller passes others."""
 
 
 class GramStage:

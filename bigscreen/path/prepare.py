@@ -76,6 +76,7 @@ class PathTuning:
 
 
 PATH = PathTuning()
+"""The tuned values that are used unless a caller passes others."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from bigscreen.path.stage import PathPoint
 from bigscreen.path.walk import Step, Walk
 from bigscreen.screening.regions import Scores
 
+# Fields of a `PathPoint` that are saved together, as one float64 array in this order.
 _NUMBERS = ("w_sq", "primal", "dual", "gap", "rounding", "primal_rounding", "dual_rounding")
 
 

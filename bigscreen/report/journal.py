@@ -93,7 +93,7 @@ class Journal:
             self._close()
 
     def _close(self) -> None:
-        """Close the log file, if it is open; the run goes on without a log."""
+        """Close the log file, if it is open; later events are not logged."""
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):  # what could not be written cannot be flushed

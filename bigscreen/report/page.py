@@ -11,6 +11,7 @@ from typing import NamedTuple
 from bigscreen.files.output import replacing
 
 TEMPLATE = "page.html.j2"
+"""The Jinja template of a page: a file of this folder."""
 
 
 class Grid(NamedTuple):
