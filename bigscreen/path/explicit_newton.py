@@ -155,8 +155,8 @@ class ProxNewton:
     ----------
     columns : ExplicitRows
     quick : bool
-        Compute directions by Cholesky factors, in half the time. Their last bits differ from those
-        of the general linear solver, by which paths are published.
+        Compute directions by Cholesky factors, in half the time. The last bits of results differ
+        from those with the general linear solver, which stages that are not quick use.
     tuning : ProximalTuning
     """
 

@@ -57,7 +57,8 @@ class SearchTuning:
         part of the memory; otherwise they are computed again.
     max_product_rows_per_feature : int
         Solve by pair steps (SMO) on the matrix of row products if the number of rows is at most
-        this times the number of features; else by Newton steps on the features.
+        this times the number of features; with more rows, solve problems without a coupling on the
+        features themselves (`ColumnsStage`).
     probed_rows : int
         After a path over float32 entries, compute the scores of this many rows again in float64.
     max_probe_error : float

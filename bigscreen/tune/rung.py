@@ -58,14 +58,16 @@ class RungTask(NamedTuple):
 
 
 class RungSolver:
-    """Solves and scores the candidates of one rung after the other.
+    """Solves and scores the candidates of one rung (round of a search) after the other.
 
     Parameters
     ----------
     data : Rows
+        All rows.
     options : TuneOptions
     fleet : Fleet
     report : callable
+        Receives an event for each solved part of a rung: the path of one group and fold.
     folds : list of Fold
     binaries : list of Binary
         The binary problems of all rows, at any value.
@@ -75,7 +77,7 @@ class RungSolver:
     Raises
     ------
     InputError
-        If features cannot fit into the memory allowed, with the arithmetic.
+        If features cannot fit into the memory allowed; the message has the numbers of bytes.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class RungSolver:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Hold the threads, and lock the work folder, if any, against other processes."""
+        """Lock the work folder, if any, against other processes; close own threads at the end."""
         with ExitStack() as stack:
             if self.cluster:
                 stack.callback(self.threads.close)
