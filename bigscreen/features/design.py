@@ -334,7 +334,10 @@ def _raw_dots(X: Any, coefs: FloatArray) -> FloatArray:
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _dense_dots(X: NDArray[Any], coefs: FloatArray, out: FloatArray) -> None:
-    """Write X @ coefs' to `out`, with float64 sums."""
+    """Write the products of dense rows X with coefficient vectors (k, d) to `out` (rows, k).
+
+    Sums are float64, whatever the type of X.
+    """
     for i in range(X.shape[0]):
         for k in range(coefs.shape[0]):
             total = 0.0

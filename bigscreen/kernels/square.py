@@ -27,6 +27,7 @@ from bigscreen.kernels.standard import Compiled, Rbf
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, overload, row_dot
 
 _LINEAR, _RBF, _POLYNOMIAL, _SIGMOID = range(4)
+"""Numbers of the kinds of kernels, for compiled code (`Recipe.kind`)."""
 _KINDS = {
     LinearTerms: _LINEAR,
     RbfTerms: _RBF,

@@ -43,6 +43,7 @@ from bigscreen.kernels.operand import AnyRows, Operand
 from bigscreen.numerics.rows import FloatArray, exp2_negative, njit, tanh
 
 _LOG2E = math.log2(math.e)
+"""log2(e): kernels compute ``exp(x)`` as 2 to the power of ``x log2(e)``."""
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
@@ -365,7 +366,9 @@ class Sigmoid(Compiled):
 
 
 _ALL: tuple[type[Kernel], ...] = (Linear, Rbf, Polynomial, Laplacian, Sigmoid, Precomputed)
+"""The classes of kernels that have a name; a user's function has none."""
 _KINDS = {kind.name: kind for kind in _ALL} | {"poly": Polynomial}  # scikit-learn's name
+"""The class of each kernel name that `make_kernel` knows."""
 
 
 def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0.0) -> Kernel:

@@ -20,6 +20,7 @@ from scipy import sparse
 from bigscreen.errors import InputError
 
 FloatArray = NDArray[np.float64]
+"""An array of float64 numbers, of any shape."""
 
 RowArrays = NDArray[Any] | tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """The rows of a matrix in compiled loops: a dense array, or the CSR triple (data, indices,
@@ -60,6 +61,7 @@ def aligned(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
 # Sums may be reordered so that they vectorise. Neither 'nnan' nor 'ninf' is ever allowed: a NaN in
 # the data must come out as a NaN, not as a plausible number.
 SUMS = {"reassoc", "contract", "nsz"}
+"""Numba's ``fastmath`` options for loops that sum."""
 
 
 def as_rows(X: Any) -> RowArrays:

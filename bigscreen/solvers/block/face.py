@@ -175,7 +175,11 @@ class System:
     def __init__(
         self, rows: NDArray[np.int64], size: int, factor: Factor, tuning: FaceTuning
     ) -> None:
-        """Store the factor of the kernel matrix of ``rows``; ``size``: the number n of all rows."""
+        """Store the factor of the kernel matrix of ``rows``; ``size``: the number n of all rows.
+
+        ``factor``: a Cholesky factor of that kernel matrix. The coupling's arrays are empty; `of`
+        sets them.
+        """
         self.rows, self.factor, self.tuning = rows, factor, tuning
         self.place = np.full(size, -1)
         self.place[rows] = np.arange(len(rows))

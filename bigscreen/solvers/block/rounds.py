@@ -120,7 +120,7 @@ class BlockRounds:
 
     @property
     def named(self) -> int:
-        """Number of violators that a shard reports in each direction (up, down), at most."""
+        """Largest number of violating rows that a shard reports in each direction (up, down)."""
         data = self.data
         return min(data.shard_rows, max(64, 4 * self.tuning.max_growing_block // data.n_shards))
 

@@ -34,10 +34,10 @@ UP, DOWN = np.int8(1), np.int8(2)  # bits of `moves`: whether a variable can mov
 _VALUE_BITS = np.int64(0x7FFFFFFFFFFFFFFF)  # all bits of an int64 but the sign
 _NO_KEY = np.int64(-0x8000000000000000)  # below the key of any variable
 _INDEX_BITS = np.int64(0xFFFFFFFF)  # the lower half of a key, which is a variable's index
-_ZERO, _HALF, _TINY = np.float32(0), np.float32(0.5), np.float32(1e-30)
+_ZERO, _HALF, _TINY = np.float32(0), np.float32(0.5), np.float32(1e-30)  # for float32 loops
 # Typed, since numba would compile functions anew for arguments that are integer literals.
-_ROW_0: Any = np.int64(0)
-_NO_ROW: Any = np.int64(-1)
+_ROW_0: Any = np.int64(0)  # the number of the first variable
+_NO_ROW: Any = np.int64(-1)  # no variable
 
 MIN_CURVATURE_FRACTION = 1e-12
 """Raise the curvature of a step to at least this fraction of the largest k(x, x): it is 0 for pairs

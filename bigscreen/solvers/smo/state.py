@@ -50,13 +50,24 @@ class SmoOptions(Protocol):
     """
 
     @property
-    def cache(self) -> int: ...
+    def cache(self) -> int:
+        """Bytes of cached kernel rows, if the kernel matrix is larger than ``whole`` bytes."""
+        ...
+
     @property
-    def whole(self) -> int: ...
+    def whole(self) -> int:
+        """Compute the whole kernel matrix if it has at most this many bytes."""
+        ...
+
     @property
-    def eps(self) -> float: ...
+    def eps(self) -> float:
+        """Stop once the violation of optimality is at most this."""
+        ...
+
     @property
-    def tuning(self) -> SmoTuning: ...
+    def tuning(self) -> SmoTuning:
+        """Tuned values of the solver, which change its time only."""
+        ...
 
 
 class AliveRows(NamedTuple):
