@@ -225,7 +225,7 @@ class Dataset(Rows):
         return self._read_checked(self._arrays[name].read, start, stop)
 
     def _read_from_chunk(self, k: int, places: NDArray[np.int64]) -> Any:
-        """Read dense rows of chunk `k`, given their ascending positions in it."""
+        """Read dense rows of chunk `k`, by their ascending positions ``places`` in the chunk."""
         array = self._arrays["X"]
         # A checksum covers a whole chunk, so single rows are read only from a chunk that was read
         # in full, and thereby verified, before.

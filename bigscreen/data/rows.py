@@ -234,7 +234,7 @@ class Rows(ABC):
         return take_rows(csr_stack(parts, self.n_features), place)
 
     def _read_from_chunk(self, k: int, places: NDArray[np.int64]) -> Any:
-        """Return dense rows of chunk `k` by their ascending positions in the chunk."""
+        """Return dense rows of chunk `k`, by their ascending positions ``places`` in the chunk."""
         return take_rows(self._read_whole_chunk(k), places)
 
     def _read_whole_chunk(self, k: int) -> Any:

@@ -287,7 +287,10 @@ def first_coarse_column(X: Any, spread: NDArray[np.float64] | None = None) -> in
 
 
 def column_spreads(X: NDArray[Any]) -> NDArray[np.float64]:
-    """Compute each dense column's standard deviation (d,), or its largest |value| if constant."""
+    """Compute each dense column's standard deviation, (d,); its largest |value| if constant.
+
+    A column counts as constant if its deviation is within 2^-40 of its largest |value|.
+    """
     most = np.abs(X).max(axis=0).astype(np.float64)
     spread = X.std(axis=0, dtype=np.float64)
     return np.asarray(np.where(spread > 2.0**-40 * most, spread, most))

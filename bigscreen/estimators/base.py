@@ -105,7 +105,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return self
 
     def _fit_more(self, X: Any, y: Any, sample_weight: Any) -> None:
-        """Fit what depends on the fitted machine; nothing by default."""
+        """Fit what depends on the fitted machine (a subclass: sigmoids of probabilities)."""
 
     def _html_repr(self) -> str:
         """Render scikit-learn's diagram and, once fitted, the certificate for a notebook."""
@@ -322,7 +322,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return replace(options, landmarks=data.n_rows)
 
     def _columns(self, options: TrainOptions, data: Rows) -> int:
-        """Return how many numbers a pass processes per row."""
+        """Return how many numbers a pass processes per row: features or landmarks."""
         return data.n_features if options.kernel == "linear" else options.landmarks
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
@@ -381,7 +381,7 @@ def _evidence(model: Model, X: Any) -> Evidence:
 
 
 def _features(model: Model, X: Any) -> Any:
-    """Encode and scale raw source rows as the model's training rows were."""
+    """Encode and scale raw source rows X as the training rows were: (rows, n_features)."""
     known = model.preparation
     rows = known.scale(known.expand(X))
     return as_features(rows, lambda row: f"row {row}", wide=True)

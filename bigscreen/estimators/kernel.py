@@ -82,11 +82,11 @@ class KernelMachine(Machine):
 
     @property
     def _landmarks(self) -> int | None:
-        """Number of landmarks; None if the machine is exact."""
+        """Number of landmarks (rows a Nystrom machine sums over); None if the machine is exact."""
         return self.n_components
 
     def _own_options(self) -> dict[str, Any]:
-        """Return the training options that only this kind of machine has."""
+        """Return the training options of a subclass's own parameters, as keyword arguments."""
         return {}
 
     def _cache(self) -> int | None:
@@ -162,7 +162,7 @@ class KernelMachine(Machine):
         return coef
 
     def _to_sklearn_sign(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Convert values, one per score, to scikit-learn's sign convention."""
+        """Convert values, one per score (first axis), to scikit-learn's sign convention."""
         return values
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
@@ -214,7 +214,7 @@ def _is_not_numeric(X: Any) -> bool:
 
 
 def _without_negative(sample_weight: Any) -> Any:
-    """Replace negative weights by 0: LIBSVM leaves out the rows of either."""
+    """Return weights with 0 for negative ones: LIBSVM leaves out rows of weight 0 or below."""
     if sample_weight is None:
         return None
     weights = np.asarray(sample_weight)

@@ -231,7 +231,7 @@ def _output_types(machine: Any, given: Any) -> list[tuple[str, Any]]:
 
 
 def _labels(machine: Any) -> NDArray[Any]:
-    """Convert labels to a type that ONNX has: int64, float64 or text."""
+    """Return the labels, in code order, in a type that ONNX has: int64, float64 or text."""
     labels = np.asarray(getattr(machine, "classes_", machine.model_.labels))
     if labels.dtype.kind in "iub":
         return labels.astype(np.int64)
@@ -239,7 +239,11 @@ def _labels(machine: Any) -> NDArray[Any]:
 
 
 def _declare_outputs(scope: Any, machine: Any, inputs: Any, custom_parsers: Any = None) -> Any:
-    """Declare a machine's outputs: a parser, as skl2onnx calls it."""
+    """Declare a machine's outputs, and return them: a parser, as skl2onnx calls it.
+
+    ``scope`` is skl2onnx's record of operators and variables. Within a meta-estimator there are two
+    outputs at most.
+    """
     operator = scope.declare_local_operator(f"Bigscreen{type(machine).__name__}", machine)
     operator.inputs.extend(inputs)
     types = _output_types(machine, inputs[0].type)
@@ -249,7 +253,10 @@ def _declare_outputs(scope: Any, machine: Any, inputs: Any, custom_parsers: Any 
 
 
 def _settle_shapes(operator: Any) -> None:
-    """Set the types of a machine's outputs: a shape calculator, as skl2onnx calls it."""
+    """Set the types of a machine's outputs: a shape calculator, as skl2onnx calls it.
+
+    ``operator`` is the machine's in skl2onnx's graph: ``raw_operator``, inputs and outputs.
+    """
     machine = operator.raw_operator
     found = _output_types(machine, operator.inputs[0].type)
     if not is_regressor(machine) and _find_meta(operator.scope_inst, machine) is not None:
@@ -261,6 +268,8 @@ def _settle_shapes(operator: Any) -> None:
 
 def _convert(scope: Any, operator: Any, container: Any) -> None:
     """Add a machine's nodes to the graph: a converter, as skl2onnx calls it.
+
+    ``operator`` holds the machine, ``container`` the nodes and constants of the graph.
 
     Raises
     ------
@@ -335,7 +344,10 @@ def _values_in_meta(
 
 
 def _values(graph: Graph, machine: Any, scores: str) -> str:
-    """Add the values of the machine's `decision_function`."""
+    """Add the values of the machine's `decision_function`; return their name.
+
+    ``scores`` names the model's scores (rows, k).
+    """
     model: Model = machine.model_
     shape = getattr(machine, "decision_function_shape", None)
     if len(model.coef) == 1 or shape is None:

@@ -109,7 +109,7 @@ class _Search(Classifier):
         )
 
     def _own_options(self) -> dict[str, Any]:
-        """Return the training options that only this kind of search has."""
+        """Return the training options of a subclass's own parameters, as keyword arguments."""
         return {}
 
     def _counts(self, data: Rows) -> list[int] | None:
@@ -117,7 +117,7 @@ class _Search(Classifier):
         return None
 
     def _values(self) -> Any:
-        """Return the grid of C or nu."""
+        """Return the grid of C (a subclass: of nu)."""
         return self.Cs
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:

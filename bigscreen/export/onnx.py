@@ -136,7 +136,7 @@ def write_onnx(model: Model, out: str | os.PathLike[str]) -> list[str]:
 
 
 def _labels(model: Model) -> NDArray[Any]:
-    """Convert labels to a type that ONNX has: int64, float64 or text."""
+    """Return the labels, in code order, in a type that ONNX has: int64, float64 or text."""
     names = np.asarray(model.labels)
     if names.dtype.kind in "iu":
         return names.astype(np.int64)
@@ -386,7 +386,7 @@ def add_probabilities(graph: Graph, model: Model, scores: str, held: str) -> str
 
 
 def _curve(graph: Graph, curve: Curve, score: str) -> str:
-    """Add a curve's map of scores (rows, 1) to probabilities (rows, 1)."""
+    """Add the map of a calibration curve from scores (rows, 1) to probabilities (rows, 1)."""
     if len(curve.x) == 1:
         line = graph.add("Mul", score, graph.constant(-curve.x[0]))
         found = graph.add("Sigmoid", graph.add("Add", line, graph.constant(-curve.p[0])))

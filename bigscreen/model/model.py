@@ -192,7 +192,7 @@ class Model:
 
     @cached_property
     def _scorers(self) -> list[Scorer]:
-        """The scorer of every part; a model without a gate has a single part."""
+        """A scorer for each part, of a kernel model; one without a gate has a single part."""
         if self.part is None:
             assert self.landmarks is not None
             given = self.landmarks, self.support, self.coef, self.intercept

@@ -173,7 +173,7 @@ class SolvedPath:
         return self.array("intercept")
 
     def _provenance(self, k: int) -> dict[str, Any]:
-        """Build the provenance of point k in the form of a single fit's provenance."""
+        """Build the provenance (data, parameters, certificates, ...) of point k, as of one fit."""
         known, parts = self.record["provenance"], self.record["points"][k]
         value = {self.parameter: self.record["values"][k]}
         names = self.record["names"]
