@@ -69,11 +69,19 @@ class Precomputed(Kernel):
         return math.sqrt(max(max_sqnorm_a, max_sqnorm_b))
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        """Bound the rounding of one entry to float32, given rows' squared norms."""
+        """Bound the rounding of one entry to float32, given rows' squared norms.
+
+        ``sqnorm_a``: squared norms of the left rows, or the largest; ``max_sqnorm_b``: the largest
+        of the right rows. ``d`` is not used.
+        """
         return ONE_ROUNDING * np.sqrt(np.maximum(sqnorm_a, max_sqnorm_b))
 
     def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        """Bound the relative error of rounding an entry to float32, shaped as ``sqnorm_a``."""
+        """Bound the relative error of rounding an entry to float32, shaped as ``sqnorm_a``.
+
+        ``sqnorm_a``: squared norms of the left rows, or the largest; ``max_sqnorm_b``: the largest
+        of the right rows. ``d`` is not used.
+        """
         return ONE_ROUNDING + 0.0 * sqnorm_a
 
     def precision(self, max_sqnorm: float, d: int) -> type:
@@ -149,7 +157,11 @@ class Custom(Kernel):
         return self.largest
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        """Bound the rounding of one entry to float32, in the shape of ``sqnorm_a``."""
+        """Bound the rounding of one entry to float32, in the shape of ``sqnorm_a``.
+
+        ``sqnorm_a``: squared norms of the left rows, or the largest; ``max_sqnorm_b``: the largest
+        of the right rows. ``d`` is not used.
+        """
         return ONE_ROUNDING * self.largest + 0.0 * sqnorm_a
 
     def precision(self, max_sqnorm: float, d: int) -> type:
@@ -157,7 +169,11 @@ class Custom(Kernel):
         return np.float32
 
     def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        """Bound the relative error of rounding an entry to float32, shaped as ``sqnorm_a``."""
+        """Bound the relative error of rounding an entry to float32, shaped as ``sqnorm_a``.
+
+        ``sqnorm_a``: squared norms of the left rows, or the largest; ``max_sqnorm_b``: the largest
+        of the right rows. ``d`` is not used.
+        """
         # The function's float64 entries count as exact; here they are rounded to float32.
         return ONE_ROUNDING + 0.0 * sqnorm_a
 

@@ -221,7 +221,11 @@ class Operand:
         return np.zeros(self.dense.shape[1], self.X.dtype)
 
     def as_float32(self, pairing: str) -> NDArray[np.float32]:
-        """Return `dense` less the shift of this pairing as float32; overflow gives inf."""
+        """Return `dense` less the shift of this pairing as float32; overflow gives inf.
+
+        Its shape is (rows, frequent columns); it is made once. ``pairing``: the value of a pair of
+        rows, see `entries.tiles`.
+        """
         origin = self.shift_for(pairing)
 
         def make() -> NDArray[np.float32]:

@@ -198,7 +198,11 @@ class Linear(Compiled):
         return math.sqrt(max_sqnorm_a * max_sqnorm_b)
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        """Bound the error of a float32 product of d terms (see `Kernel.entry_error`)."""
+        """Bound the error of a float32 product of d terms (see `Kernel.entry_error`).
+
+        ``sqnorm_a``: squared norms of the left rows, or the largest; ``max_sqnorm_b``: the largest
+        of the right rows; ``d``: the number of features.
+        """
         return product_error(sqnorm_a, max_sqnorm_b, d)
 
 
@@ -238,18 +242,30 @@ class Rbf(Compiled):
         return error > 2.0**-36  # (of the exponent)
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        """Bound the error of a float32 entry: exponent's error times largest possible entry."""
+        """Bound the error of a float32 entry: exponent's error times largest possible entry.
+
+        ``sqnorm_a``: squared norms of the left rows, or the largest; ``max_sqnorm_b``: the largest
+        of the right rows; ``d``: the number of features.
+        """
         # A row longer than every row of B has at least this distance from all of them.
         apart = np.maximum(np.sqrt(sqnorm_a) - math.sqrt(max_sqnorm_b), 0.0)
         exponent = self._exponent_error(sqnorm_a, max_sqnorm_b, d)
         return exponent * np.exp(-self.gamma * apart**2) + 4 * U32
 
     def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        """Bound the relative error of a float32 entry, that is, its exponent's absolute error."""
+        """Bound the relative error of a float32 entry, that is, its exponent's absolute error.
+
+        ``sqnorm_a``: squared norms of the left rows, or the largest; ``max_sqnorm_b``: the largest
+        of the right rows; ``d``: the number of features.
+        """
         return self._exponent_error(sqnorm_a, max_sqnorm_b, d) + 4 * U32
 
     def _exponent_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        """Bound the error of the exponent ``gamma ||a - b||^2`` computed in float32."""
+        """Bound the error of the exponent ``gamma ||a - b||^2`` computed in float32.
+
+        ``sqnorm_a``: squared norms of the left rows, or the largest; ``max_sqnorm_b``: the largest
+        of the right rows; ``d``: the number of features.
+        """
         half = product_error(sqnorm_a, max_sqnorm_b, d) + U32 * (sqnorm_a + max_sqnorm_b)
         return 2 * self.gamma * half
 
@@ -302,7 +318,11 @@ class Polynomial(Compiled):
         return self.gamma * np.sqrt(sqnorm_a * max_sqnorm_b) + abs(self.coef0)
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        """Bound the error of a float32 entry: the base's error times the largest derivative."""
+        """Bound the error of a float32 entry: the base's error times the largest derivative.
+
+        ``sqnorm_a``: squared norms of the left rows, or the largest; ``max_sqnorm_b``: the largest
+        of the right rows; ``d``: the number of features.
+        """
         base = self._base(sqnorm_a, max_sqnorm_b)
         step = self.gamma * product_error(sqnorm_a, max_sqnorm_b, d) + 3 * U32 * base
         return self.degree * base ** (self.degree - 1) * step
@@ -329,7 +349,11 @@ class Laplacian(Compiled):
         return LaplacianTerms(dtype.type(-self.gamma * _LOG2E))
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        """Bound the error of a float32 entry (see `Kernel.entry_error`)."""
+        """Bound the error of a float32 entry (see `Kernel.entry_error`).
+
+        ``sqnorm_a``: squared norms of the left rows, or the largest; ``max_sqnorm_b``: the largest
+        of the right rows; ``d``: the number of features.
+        """
         # All terms of the distance are positive, so its error is relative, and x exp(-x) <= 1/e.
         # The last term: float64 rows are rounded to float32 before subtracting.
         rows = self.gamma * math.sqrt(d) * (np.sqrt(sqnorm_a) + math.sqrt(max_sqnorm_b))
@@ -360,7 +384,11 @@ class Sigmoid(Compiled):
         return np.tanh(self.gamma * as_operand(A).sqnorms + self.coef0)
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        """Bound the error of a float32 entry (see `Kernel.entry_error`)."""
+        """Bound the error of a float32 entry (see `Kernel.entry_error`).
+
+        ``sqnorm_a``: squared norms of the left rows, or the largest; ``max_sqnorm_b``: the largest
+        of the right rows; ``d``: the number of features.
+        """
         # Slope at most 1; a relative error of the argument x costs x (1 - tanh(x)^2) < 1/2.
         return self.gamma * product_error(sqnorm_a, max_sqnorm_b, d) + 5 * U32
 

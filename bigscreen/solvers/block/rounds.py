@@ -367,7 +367,7 @@ class BlockRounds:
 
     @property
     def multiplier(self) -> Mu:
-        """mu in the form of the dual: an array with groups, else a number."""
+        """The coupling's multiplier as the dual takes it: an array with groups, else a float."""
         return self.mu if self.dual.group is not None else float(self.mu[0])
 
     @property

@@ -221,6 +221,7 @@ class BlockProgram:
 
         If ``message["words"]`` is 0, returns [the number of words needed]; else that many words:
         the rows' features one after the other (dense), or counts, columns and values (sparse).
+        ``state``: the shard's rows. ``message['ids']``: row numbers in the data.
         """
         X = state.X[local_places(state, message["ids"])]
         dense = isinstance(X, np.ndarray)
@@ -326,7 +327,10 @@ class BlockProgram:
         return np.array([float(wrong)])
 
     def _scores(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Return the scores of all rows without the offset, padded to the rows of a full shard."""
+        """Return the scores of all rows without the offset, padded to the rows of a full shard.
+
+        ``message`` says nothing more than its kind.
+        """
         return pad(state.scores, self.design.data.shard_rows)
 
     # -- checkpoints ---------------------------------------------------------------------------
