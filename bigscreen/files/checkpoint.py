@@ -31,6 +31,7 @@ from bigscreen.files.output import sync_folder
 from bigscreen.files.sealed import pack_arrays, unpack_arrays
 
 FORMAT = 1
+"""Version of the format of checkpoints; files of a larger version are refused."""
 
 
 class DamagedCheckpoint(InputError):
@@ -39,7 +40,7 @@ class DamagedCheckpoint(InputError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A finished checkpoint: its folder, the checksum of each shard, and the meta of the caller."""
+    """A finished checkpoint: its folder, each shard's CRC-32, and the caller's record (meta)."""
 
     path: Path
     checksums: tuple[int, ...]
@@ -47,6 +48,7 @@ class Checkpoint:
 
     @property
     def n_shards(self) -> int:
+        """The number of shards that the checkpoint holds."""
         return len(self.checksums)
 
     @classmethod
@@ -247,20 +249,24 @@ def write_shard(path: Path, shard: int, arrays: Mapping[str, np.ndarray]) -> int
 
 
 def _shard_name(shard: int) -> str:
+    """Return the name of a shard's file in a checkpoint folder."""
     return f"shard-{shard:06d}.npz"
 
 
 def _to_json(body: dict[str, Any]) -> bytes:
+    """Return a JSON-able record as bytes, with sorted keys."""
     return json.dumps(body, sort_keys=True).encode()
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> int:
+    """Write named arrays to a file durably, and return the CRC-32 checksum of its bytes."""
     data = pack_arrays(arrays)
     _write_durably(path, data)
     return zlib.crc32(data)
 
 
 def _read_arrays(path: Path, checksum: int) -> dict[str, np.ndarray]:
+    """Read the named arrays of a file; raise `DamagedCheckpoint` if its CRC-32 differs."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -271,6 +277,7 @@ def _read_arrays(path: Path, checksum: int) -> dict[str, np.ndarray]:
 
 
 def _write_durably(path: Path, data: bytes) -> None:
+    """Write bytes to a file and wait until they are on the disk (fsync)."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()

@@ -9,6 +9,7 @@ from typing import Any
 from bigscreen.files.sealed import Arrays, read_sealed, write_sealed
 
 ENDING = ".kept"
+"""The suffix of the names of kept files."""
 
 
 @dataclass(frozen=True)
@@ -61,4 +62,5 @@ class KeptFiles:
                 old.unlink()
 
     def _path(self, folder: Path, name: str) -> Path:
+        """Return the path of the file with this name, with `ENDING`."""
         return folder / (name.removesuffix(ENDING) + ENDING)

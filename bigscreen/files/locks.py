@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Errors that say that a disk has no locks."""
 
 
 def try_lock(descriptor: int, if_unsupported: bool = True) -> bool:

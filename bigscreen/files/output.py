@@ -109,6 +109,7 @@ def is_written_in_place(path: str | os.PathLike[str]) -> bool:
 
 
 def _is_special(place: str) -> bool:
+    """Whether a path exists and is neither a regular file nor a folder (a pipe, a device)."""
     try:
         mode = os.stat(place).st_mode
     except FileNotFoundError:
@@ -117,7 +118,7 @@ def _is_special(place: str) -> bool:
 
 
 def _copy_into(file: IO[bytes], final: str | int) -> None:
-    """Copy a file to an open descriptor, pipe or device."""
+    """Copy a file to ``final``: an open descriptor's number, or the path of a pipe or device."""
     if final == 1:
         out = _reserved[-1] if _reserved else sys.stdout
         out.flush()

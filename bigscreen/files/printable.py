@@ -21,6 +21,7 @@ def printable(text: str) -> str:
 
 
 def _spell_out(character: str) -> str:
+    """Return a printable character or a space unchanged, else its escape in ASCII."""
     if character.isprintable() or unicodedata.category(character) == "Zs":
         return character
     return character.encode("unicode_escape").decode("ascii")

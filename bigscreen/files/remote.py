@@ -36,6 +36,7 @@ def _raise_os_error(method: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        """Call the method; an error becomes an OSError that names the path (first argument)."""
         try:
             return method(*args, **kwargs)
         except (InputError, FileNotFoundError):
@@ -84,6 +85,7 @@ class RemotePath:
 
     @property
     def _pure(self) -> PurePosixPath:
+        """The path without its scheme, as a pure path."""
         return PurePosixPath(self.url.partition("://")[2])
 
     def with_name(self, name: str) -> RemotePath:
@@ -93,6 +95,7 @@ class RemotePath:
         return self.with_name(self._pure.with_suffix(suffix).name)
 
     def absolute(self) -> RemotePath:
+        """Return this path: a URL is absolute."""
         return self
 
     @_raise_os_error
@@ -148,15 +151,18 @@ class RemotePath:
 
     @property
     def _system(self) -> Any:
+        """The fsspec file system that the URL belongs to."""
         return self._filesystem[0]
 
     @property
     def _key(self) -> str:
+        """The name of the file within its fsspec file system."""
         key: str = self._filesystem[1]
         return key
 
     @cached_property
     def _filesystem(self) -> tuple[Any, str]:
+        """The fsspec file system of the URL, and the file's name in it."""
         import fsspec
 
         scheme = self.url.partition("://")[0].lower()

@@ -16,6 +16,7 @@ from bigscreen.files.locks import is_same_file, try_lock
 
 PREFIX = "bigscreen-"
 LOCK = "owner.lock"
+"""Name of the file in a scratch folder that its owner holds locked."""
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from bigscreen.errors import reason_of
 from bigscreen.files.output import replacing
 
 CHECKSUM = "checksum"
+"""Name of the checksum among the values of a sealed record."""
 _RECORD = "record.json"
 _CRC_BYTES = 4
 
@@ -30,7 +31,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class Damaged(ValueError):
-    """Raised if a record or a file differs from what was written."""
+    """Raised if a sealed record or file differs from what was written."""
 
 
 def hash_json(value: Any) -> str:

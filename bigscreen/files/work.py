@@ -15,6 +15,7 @@ from bigscreen.files.scratch import check_own
 from bigscreen.files.sealed import Damaged, seal, unseal
 
 PROBLEM = "problem.json"
+"""Name of the file in a work folder with all that the result depends on."""
 
 
 @contextmanager
@@ -62,6 +63,7 @@ def in_use_message(work: Path) -> str:
 
 
 def _check_same(work: Path, fields: dict[str, Any], noun: str) -> None:
+    """Raise `InputError` unless a work folder's record has these fields (``noun``: its owner)."""
     try:
         # Records of older versions have no checksum; their values are compared all the same.
         before = unseal((work / PROBLEM).read_bytes(), needed=False)
@@ -81,5 +83,6 @@ def describe_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def _shorten(value: Any) -> str:
+    """Return a value as text of at most 60 characters: its first and last 28 if it is longer."""
     text = str(value)
     return text if len(text) <= 60 else f"{text[:28]}...{text[-28:]}"

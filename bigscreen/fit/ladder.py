@@ -190,6 +190,7 @@ class FewRows(Rung):
         The kernel design of the features.
     room : int
         Bytes that float64 features may take.
+    successors : sequence of Rung
     """
 
     name = "newton"
@@ -216,7 +217,10 @@ class FewRows(Rung):
 
 
 class AllRows(Rung):
-    """Newton steps over all rows, from the w that `FewRows` has reached."""
+    """Newton steps over all rows, from the w that `FewRows` has reached.
+
+    ``newton``: the fit's own Newton solver.
+    """
 
     name = "newton"
     after_stall = True
@@ -397,6 +401,18 @@ class LadderCheck:
     successors : sequence of Rung
         The successors of the fit's first solver.
     report : callable
+        Receives the event dict of each change of rung.
+
+    Attributes
+    ----------
+    rung : Rung
+        The rung whose solver runs now.
+    way : list of str
+        Class names of the rungs that have taken over, in order.
+    before, passes : (int, int)
+        Full and partial passes over the data: of the rungs before the present one, and of all.
+    checks, late : int
+        See `CheckCall`.
     """
 
     def __init__(
@@ -413,7 +429,7 @@ class LadderCheck:
         self.checks = self.late = 0
         self._next_rung: Rung | None = None
         self._checks = 0
-        """How many checks the present rung has made."""
+        """The number of checks that the present rung has made."""
 
     @property
     def target(self) -> float:
@@ -439,7 +455,7 @@ class LadderCheck:
                     "for; start anew without resume"
                 )
             self._enter(found[0])
-        full, partial = meta.get("before") or (0, 0)  # null in checkpoints of before
+        full, partial = meta.get("before") or (0, 0)  # null in checkpoints of older versions
         self.before = self.passes = full, partial
         self.checks, self.late = meta.get("looks", 0), meta.get("late", 0)
         self.check.restored(meta)
@@ -478,6 +494,7 @@ class LadderCheck:
         return None
 
     def _enter(self, rung: Rung) -> None:
+        """Make a rung the present one, and record its class name in ``way``."""
         self.rung = rung
         self.way.append(type(rung).__name__)
 
@@ -520,10 +537,12 @@ def _kernel_features(design: Design) -> KernelFeatures:
     assert kernel is not None
 
     def rows() -> Any:
+        """Return the raw rows as a dense array (n, d)."""
         X: Any = data.X(0, n)
         return X.toarray() if data.is_sparse else X
 
     def factor() -> Any:
+        """Return the rows of a float64 Cholesky factor of the kernel matrix, (n, n) at most."""
         X: Any = data.X(0, n)
         return cholesky_features(kernel.block(X, Operand(X, np.arange(n)), dtype=np.float64))
 

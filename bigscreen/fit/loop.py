@@ -77,8 +77,8 @@ class Fitted:
 
     ``ended``: why the solve ended, see ``Monitor``. ``passes``: the number of passes over all rows
     (``full``), over a part of the rows (``partial``), and of closing passes (``closing``); pair
-    steps make no passes and have only the last. ``solver``: the solver that took over last, if any
-    did. ``make_ledger``: what is proved of each row; None if nothing is.
+    steps make no passes and have only ``closing``. ``solver``: the solver that took over last, if
+    any did. ``ledger``: what is proved of each row; None if nothing is.
     """
 
     point: Point
@@ -143,6 +143,7 @@ def fit(  # noqa: PLR0913
     _check_boxes(run)
 
     def certify_point(point: Point) -> Certificate:
+        """Return the certificate of a point, computed over all rows."""
         if design.exact:
             return close_exact(design, problem, point, run.fleet, certify, keep=True)
         if incremental is not None:
@@ -285,6 +286,7 @@ class GracefulInterrupt:
             self.before(signal.SIGINT, None)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Handle SIGINT: interrupt all monitors; pass a second one to the old handler."""
         if not self._pressed:
             self._pressed = True
             for monitor in self._monitors:

@@ -250,6 +250,7 @@ class Monitor:
         self.resumed = meta.get("repeats", True)
 
     def _record(self, point: Point, stats: dict[str, Any]) -> None:
+        """Append a pass to ``history``, record the rows that it fixed, and report its event."""
         if self.resumed:
             # The first call after a resume repeats the pass at which the checkpoint was written.
             self.resumed = False
@@ -288,6 +289,7 @@ class Monitor:
         self.report(event)
 
     def _gap_fields(self, point: Point, dual: float) -> dict[str, Any]:
+        """Return an event's gap fields: relative gap of P and ``dual``, or the KKT violation."""
         if self.definite:
             return {"relative_gap": relative_gap(point.primal - dual, point.primal)}
         return {"primal": None, "relative_gap": None, "violation": point.violation}
@@ -338,6 +340,7 @@ class Monitor:
         return threshold > 0 and -found.dual <= threshold
 
     def _region(self, point: Point) -> Any:
+        """Return the region by which the screening rule removes rows; None without a rule."""
         return None if self.rule is None else self.rule.region(point, point.rounding)
 
     def _has_unsafe_removals(self) -> bool:
@@ -376,11 +379,13 @@ class Monitor:
         raise Paused
 
     def _has_used_budget(self) -> bool:
+        """Whether the deadline has passed or ``max_iter`` passes have been made."""
         # (After a Ctrl-C a checkpoint is written first.)
         late = self.expired() and not self.interrupted
         return late or len(self.history) >= self.limits.max_iter
 
     def _checkpoint_if_due(self, point: Point, save: Save) -> None:
+        """Write a checkpoint if the last one is old or after Ctrl-C, which is then raised."""
         due = time.monotonic() - self.saved > self.tuning.checkpoint_seconds
         if self.folder is not None and (due or self.interrupted):
             self._write_checkpoint(point, save)

@@ -31,6 +31,7 @@ class _Limits:
     """The limits in force, and the number of threads of each BLAS library before them."""
 
     def __init__(self) -> None:
+        """Begin without limits: ``_holders`` counts each limit, ``_own`` is by library path."""
         self._lock = threading.Lock()
         self._holders: dict[int, int] = {}
         self._own: dict[str, int] = {}

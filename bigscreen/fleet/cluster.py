@@ -92,7 +92,7 @@ class Cluster:
         self._owned = owned or contextlib.ExitStack()
         self._closed = False
         self._program: Program | None = None
-        self._torn = False
+        self._torn = False  # whether some shards may have stepped and others not
         self._n_shards = 0
         self._seats = Seats(self._workers, b"")
         self._recovery = Recovery(tuning.log_bytes)
@@ -128,17 +128,21 @@ class Cluster:
 
     @property
     def workers(self) -> int:
+        """The number of steps that run at once, one on each thread."""
         return sum(self._workers.listed().values())
 
     @property
     def worker_memory(self) -> int | None:
+        """Bytes that a worker may hold for each thread; None without a limit."""
         return self._workers.least_memory()
 
     @property
     def _plugin(self) -> str:
+        """The name of the plugin that prepares this fleet's workers."""
         return f"{self._name}-setup"
 
     def start(self, program: Program, n_shards: int) -> None:
+        """Open every shard of a program, in place of the program before."""
         check_shards(n_shards)
         self.stop()
         self._n_shards = n_shards
@@ -149,6 +153,7 @@ class Cluster:
         self._program, self._torn = program, False
 
     def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]:
+        """Step every shard once; return their vectors (n_shards, k) and the sums of totals."""
         require_running(self._program, self._torn)
         self._torn = True  # until every shard has stepped
         self._welcome()
@@ -180,6 +185,7 @@ class Cluster:
         return whole
 
     def save(self, folder: Path, meta: Mapping[str, Any]) -> None:
+        """Write a checkpoint of all shard states and of ``meta``."""
         require_running(self._program, self._torn)
         path = None
         while path is None:
@@ -195,9 +201,11 @@ class Cluster:
         self._recovery.begin(path)
 
     def load(self, folder: Path) -> dict[str, Any] | None:
+        """Restore the newest complete checkpoint; return its meta, or None if there is none."""
         program = require_running(self._program)
 
         def restore(checkpoint: Checkpoint) -> None:
+            """Replace the states of all shards by those of a checkpoint."""
             self._torn = True
             self._seats.ask(list(self._seats.all), "clear")
             for seat in self._seats.all:
@@ -218,6 +226,7 @@ class Cluster:
         items: Iterable[Item],
         in_flight: int | None = None,
     ) -> Iterator[Result]:
+        """Yield ``function(item)`` for every item, in order, with ``in_flight`` at a time."""
         name = f"{self._name}-each-{next(self._eaches)}"
         what = getattr(function, "__qualname__", type(function).__qualname__)
         # Dask's dashboard groups tasks by the letters at the start of their keys.
@@ -228,6 +237,7 @@ class Cluster:
         self._register(Function(function, name), name)
 
         def submitted(number: int, item: Item, turn: int = 0) -> _Item:
+            """Submit an item to the cluster; ``turn`` numbers the attempts at the item."""
             only = self._workers.only
             future = self._client.submit(
                 apply,
@@ -254,7 +264,10 @@ class Cluster:
                     self._client.unregister_worker_plugin(name)
 
     def _outcome(self, waiting: deque[_Item], what: str) -> Any:
-        """Return the result of the first item; submit it anew if its workers have died."""
+        """Return the result of the first item in ``waiting``, and remove it from there.
+
+        It is submitted anew if its workers have died. ``what``: its name in error messages.
+        """
         while True:
             first = waiting[0]
             if outcome_known := wait_for_result(self._workers, first.future, first.only, what):
@@ -263,23 +276,28 @@ class Cluster:
             waiting[0] = first.again()
 
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
+        """Use only workers that see the same files as this process."""
         self._workers.rely_on(files)
 
     def memory(self) -> int:
+        """Return the bytes that all processes hold now."""
         return self._memory.now()
 
     @property
     def peak_pss(self) -> int:
+        """An upper bound on the peak memory of all processes, in bytes."""
         if not self._closed:
             self._memory.collect()
         return self._memory.peak
 
     def stop(self) -> None:
+        """Drop the program and the states of its shards."""
         self._program = None
         self._seats.release()
         self._recovery.begin(None)
 
     def close(self) -> None:
+        """End what the fleet started: processes, threads and plugins."""
         if self._closed:
             return
         try:
@@ -353,7 +371,10 @@ class Cluster:
             self._seats.ask([source], "drop", shard)
 
     def _together(self) -> tuple[FloatArray, Totals] | None:
-        """Combine the answers of all shards; None if a host died with totals that it had kept."""
+        """Combine the hosts' answers to a round into vectors (n_shards, k) and totals.
+
+        None if a host died with totals that it had kept.
+        """
         seats = {seat: seat.shards for seat in self._seats.all}
         answers = [answer for seat in seats for answer in seat.answers]
         order = np.argsort(np.concatenate([shards for shards, *_ in answers]))
@@ -372,6 +393,7 @@ class Cluster:
         return stack[order], add_totals(totals)
 
     def _register(self, plugin: WorkerPlugin, name: str) -> None:
+        """Register a worker plugin; try again if a worker dies meanwhile, until its deadline."""
         until = self._workers.until()
         while True:
             try:

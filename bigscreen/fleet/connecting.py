@@ -104,6 +104,7 @@ class _Client(Client):
     """
 
     def __init__(self, address: str, patience: float, **options: Any) -> None:
+        """Connect to a scheduler, which has ``patience`` seconds for each answer."""
         self._address, self._patience, self._silent = address, patience, False
         try:
             super().__init__(address, **options)  # type: ignore[no-untyped-call]
@@ -154,6 +155,7 @@ class _Client(Client):
         raise self._no_answer()
 
     def _no_answer(self) -> Silent:
+        """Return the error to raise if the scheduler does not answer in time."""
         return Silent(
             f"the Dask scheduler at {self._address} has not answered for {self._patience:g} s: it "
             "stands still, or its machine is too busy; start it and its workers anew, or give it "
@@ -162,7 +164,10 @@ class _Client(Client):
 
 
 def make_client(address: str, timeout: float, security: Security | None, until: float) -> Client:
-    """Connect to a scheduler; raises an InputError that explains a failure."""
+    """Connect to a scheduler; raises an InputError that explains a failure.
+
+    ``timeout``: seconds for each answer; ``until``: ``time.monotonic()`` to stop trying.
+    """
     try:
         return _Client(
             address,

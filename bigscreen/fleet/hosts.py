@@ -47,6 +47,7 @@ class Seat:
 
     @property
     def alive(self) -> bool:
+        """Whether the actor of this host runs."""
         return self.future.status == "finished"
 
 
@@ -59,6 +60,7 @@ class Seats:
     """
 
     def __init__(self, workers: Workers, program: bytes, name: str = "") -> None:
+        """Make no hosts yet; ``program`` is pickled, ``name`` is shown in messages."""
         self._workers, self._client = workers, workers.client
         self._program, self._name = program, name
         self.all: list[Seat] = []
@@ -198,10 +200,12 @@ class Seats:
             self._remove(seat)
 
     def _remove(self, seat: Seat) -> None:
+        """Forget a host; its worker drops the states."""
         self.all.remove(seat)
         seat.future.release()
 
     def _submit(self, threads: int, address: str) -> Future[Any]:
+        """Start a host of this many threads on the worker at an address."""
         return self._client.submit(
             Host,
             threads,

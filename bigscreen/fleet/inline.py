@@ -56,6 +56,7 @@ class Inline:
     """
 
     def __init__(self, threads: int | None = None) -> None:
+        """Make a fleet of this many threads; None: one for each usable processor."""
         if threads is not None and threads < 1:
             raise ValueError(f"a fleet needs at least 1 thread, not {threads}")
         self._shards = Shards(threads or usable_processors())
@@ -66,23 +67,28 @@ class Inline:
 
     @property
     def workers(self) -> int:
+        """The number of steps that run at once, one on each thread."""
         return self._shards.threads
 
     @property
     def worker_memory(self) -> None:
+        """Bytes that a worker may hold for each thread; None without a limit."""
         return None
 
     @property
     def peak_pss(self) -> int:
+        """An upper bound on the peak memory of all processes, in bytes."""
         return self._sampler.peak
 
     def start(self, program: Program, n_shards: int) -> None:
+        """Open every shard of a program, in place of the program before."""
         check_shards(n_shards)
         self.stop()
         self._shards.restore(program, range(n_shards), None)
         self._program, self._n_shards, self._torn = program, n_shards, False
 
     def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]:
+        """Step every shard once; return their vectors (n_shards, k) and the sums of totals."""
         program = require_running(self._program, self._torn)
         self._torn = True  # until every shard has stepped
         states = self._shards.states
@@ -93,14 +99,17 @@ class Inline:
         return answer
 
     def save(self, folder: Path, meta: Mapping[str, Any]) -> None:
+        """Write a checkpoint of all shard states and of ``meta``."""
         program = require_running(self._program, self._torn)
         with Draft(Path(folder), meta) as draft:
             draft.commit(self._shards.save(program, range(self._n_shards), draft.path))
 
     def load(self, folder: Path) -> dict[str, Any] | None:
+        """Restore the newest complete checkpoint; return its meta, or None if there is none."""
         program = require_running(self._program)
 
         def restore(base: Checkpoint) -> None:
+            """Replace the states of all shards by those of a checkpoint."""
             self._torn = True
             self._shards.states.clear()
             self._shards.restore(program, range(self._n_shards), base.shard)
@@ -117,6 +126,7 @@ class Inline:
         items: Iterable[Item],
         in_flight: int | None = None,
     ) -> Iterator[Result]:
+        """Yield ``function(item)`` for every item, in order, with ``in_flight`` at a time."""
         limit = in_flight_limit(in_flight, self.workers)
         waiting: deque[Future[Result]] = deque()
         left = iter(items)
@@ -142,9 +152,11 @@ class Inline:
         """Nothing to do: work runs in the process that sees the files."""
 
     def memory(self) -> int:
+        """Return the bytes that all processes hold now."""
         return self._sampler.look()
 
     def stop(self) -> None:
+        """Drop the program and the states of its shards."""
         if self._program is None:
             # Do not return memory to the system after each of many small fits: the next one would
             # allocate it again at once, which takes longer than the fit.
@@ -154,6 +166,7 @@ class Inline:
         return_memory()
 
     def close(self) -> None:
+        """End what the fleet started: processes, threads and plugins."""
         self.stop()
         return_memory()
         self._shards.close()

@@ -97,6 +97,7 @@ class _DropDeaths(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to keep a log record: it is not about a lost connection."""
         return not (record.exc_info and isinstance(record.exc_info[1], CommClosedError))
 
 
@@ -182,6 +183,7 @@ def _kill_if_late(before: set[Any], seconds: float) -> Iterator[None]:
     """
 
     def kill() -> None:
+        """Kill the child processes that were started within the block."""
         for child in set(multiprocessing.active_children()) - before:
             child.kill()
 

@@ -79,6 +79,8 @@ class _Member(NamedTuple):
 
 @dataclass
 class _Shard:
+    """One shard of all runs: its number, its run states by name, and what the runs share."""
+
     number: int
     members: dict[str, _Member]
     lent: MutableMapping[Any, Any]
@@ -96,9 +98,11 @@ class Joint:
     programs: dict[str, Any]
 
     def open(self, shard: int) -> _Shard:
+        """Open a shard for all runs, before the first round."""
         return self._opened(shard, lambda name, lent: self._member(name, {}, shard, lent))
 
     def step(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """Step the runs that the message names on one shard, and return their joined vectors."""
         for name in state.members.keys() - set(message["members"]):
             del state.members[name]
         for name, differs in message["starts"].items():
@@ -131,6 +135,7 @@ class Joint:
         return max((one.program.give_up(one.state) for one in members), default=0)
 
     def save(self, state: _Shard) -> Arrays:
+        """Return the states of all runs on a shard as arrays, named ``run.array``."""
         saved: Arrays = {}
         for name, (program, differs, own) in state.members.items():
             parts = {**program.save(own), _DIFFERS: _as_bytes(differs)}
@@ -138,7 +143,10 @@ class Joint:
         return saved
 
     def load(self, shard: int, arrays: Arrays) -> _Shard:
+        """Make a shard of all runs again from the arrays that `save` returned."""
+
         def made(name: str, lent: MutableMapping[Any, Any]) -> _Member:
+            """Make one run's state again from its arrays, or anew if it has none."""
             own = _arrays_of(arrays, name)
             if not own:  # a run that was not saved
                 return self._member(name, {}, shard, lent)
@@ -151,26 +159,30 @@ class Joint:
     def _opened(
         self, shard: int, made: Callable[[str, MutableMapping[Any, Any]], _Member]
     ) -> _Shard:
+        """Make a shard; ``made`` makes one run's state from its name and the shared mapping."""
         lent: MutableMapping[Any, Any] = WeakValueDictionary()
         return _Shard(shard, {name: made(name, lent) for name in self.programs}, lent)
 
     def _member(
         self, name: str, differs: dict[str, Any], shard: int, lent: MutableMapping[Any, Any]
     ) -> _Member:
+        """Open a run on a shard, with its program's fields changed by ``differs``."""
         program = replace(self.programs[name], **differs)
         return _Member(program, differs, program.open(shard, lent))
 
 
 _DIFFERS = "differs"
+"""Name of the array in checkpoints that holds the changed fields of a run's program."""
 
 
 def _arrays_of(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the arrays of one run, under their own names."""
+    """Return the arrays named ``name.key`` under their keys: the arrays of the run ``name``."""
     head = f"{name}."
     return {key[len(head) :]: each for key, each in arrays.items() if key.startswith(head)}
 
 
 def _as_bytes(record: dict[str, Any]) -> NDArray[np.uint8]:
+    """Return a JSON-able record as an array of bytes, which a checkpoint can hold."""
     return np.frombuffer(json.dumps(record).encode(), np.uint8)
 
 
@@ -180,6 +192,7 @@ def _answer_all(works: Mapping[str, Work | FloatArray]) -> dict[str, FloatArray]
     pending: dict[str, tuple[Any, Any]] = {}
 
     def sent(name: str, answer: Any) -> None:
+        """Send a step its answer; keep its next request in ``pending``, or its final vector."""
         work: Any = works[name]
         try:
             ask = work.send(answer)
@@ -215,28 +228,37 @@ class _Question(NamedTuple):
 
 
 class _View:
-    """The fleet that one of the runs sees; its calls go to the `Lockstep`."""
+    """The fleet that one of the runs sees; its calls go to the `Lockstep`.
+
+    ``replies``: (True, answer) or (False, error) for each call.
+    """
 
     def __init__(self, lockstep: Lockstep, name: str) -> None:
+        """Make the fleet that the run ``name`` of a lockstep sees."""
         self._lockstep, self._name = lockstep, name
         self.replies: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
 
     @property
     def workers(self) -> int:
+        """The number of steps that run at once, one on each thread."""
         return self._lockstep.fleet.workers
 
     @property
     def worker_memory(self) -> int | None:
+        """Bytes that a worker may hold for each thread; None without a limit."""
         return self._lockstep.fleet.worker_memory
 
     @property
     def peak_pss(self) -> int:
+        """An upper bound on the peak memory of all processes, in bytes."""
         return self._lockstep.fleet.peak_pss
 
     def start(self, program: Program, n_shards: int) -> None:
+        """Open every shard of a program, in place of the program before."""
         self._asked("start", program, n_shards)
 
     def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]:
+        """Step every shard once; return their vectors (n_shards, k) and the sums of totals."""
         answer: tuple[FloatArray, Totals] = self._asked("round", message)
         return answer
 
@@ -255,12 +277,14 @@ class _View:
         items: Iterable[Item],
         in_flight: int | None = None,
     ) -> Iterator[Result]:
+        """Yield ``function(item)`` for every item, in order, with ``in_flight`` at a time."""
         return iter(self._asked("each", function, list(items), in_flight))
 
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         """Do nothing: the real fleet uses these files already."""
 
     def memory(self) -> int:
+        """Return the bytes that all processes hold now."""
         return self._lockstep.fleet.memory()
 
     def stop(self) -> None:
@@ -270,6 +294,7 @@ class _View:
         """Do nothing: this run does not own the fleet."""
 
     def _asked(self, kind: str, *given: Any) -> Any:
+        """Send a request to the lockstep, wait, and return its answer or raise its error."""
         lockstep = self._lockstep
         if lockstep.over:
             raise GivenUp
@@ -299,9 +324,16 @@ class Lockstep:
     ----------
     seconds : float
         Time of all calls of `Fleet.each`; if runs certify, these are the closing passes.
+    inbox : queue of (name, message)
+        What runs send: a `_Question`, or at the end a 1-tuple of the result, or an error.
+    turns : Semaphore
+        Limits how many runs compute at once.
+    over : bool
+        Whether the remaining runs are given up.
     """
 
     def __init__(self, fleet: Fleet, folder: Path | None = None, of: str = "") -> None:
+        """Prepare to run solves on ``fleet``; ``folder`` is for checkpoints, ``of`` their owner."""
         self.fleet, self.folder, self.of = fleet, folder, of
         self.seconds = 0.0
         self.inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -368,6 +400,7 @@ class Lockstep:
                     thread.join()
 
     def _live(self, name: str, run: Callable[[Fleet], Any]) -> None:
+        """Run one solve on its own thread, and put its result or its error in the inbox."""
         said: Any
         try:
             with self.turns:
@@ -386,12 +419,16 @@ class Lockstep:
             view.replies.put((False, GivenUp()))
 
     def _reply(self, name: str, fine: bool, answer: Any) -> None:
+        """Send a waiting run its answer (``fine``), or the error that it is to raise."""
         del self._waiting[name]
         self._views[name].replies.put((fine, answer))
 
     # -- answering the calls of runs -----------------------------------------------------------
     def _serve(self) -> None:
-        """Answer some or all of the pending calls."""
+        """Answer some or all of the pending calls of runs; called when all living runs wait.
+
+        ``asked``: arguments by method and run.
+        """
         asked: dict[str, dict[str, tuple[Any, ...]]] = {}
         for name in self._living:
             if name in self._waiting:
@@ -424,6 +461,7 @@ class Lockstep:
             self._load(list(asked["load"]))
 
     def _start(self) -> None:
+        """Start the joint program of all runs on the fleet, unless it runs already."""
         if not self._started:
             self.fleet.start(Joint(dict(self._programs)), self._shards)
             self._started = True
@@ -450,6 +488,7 @@ class Lockstep:
         return True
 
     def _each(self, asked: dict[str, tuple[Any, ...]]) -> None:
+        """Answer the runs that wait in `each`, given (function, items, in_flight) by run."""
         together: dict[Any, list[str]] = {}
         for name, (function, items, _) in asked.items():
             alike = getattr(function, "alike", None)
@@ -472,6 +511,7 @@ class Lockstep:
                 self._reply(name, True, answer)
 
     def _save(self, metas: dict[str, Mapping[str, Any]]) -> None:
+        """Write one checkpoint of all runs, given the meta of each run."""
         assert self.folder is not None
         arrays = {
             f"{name}.{key}": value
@@ -488,6 +528,7 @@ class Lockstep:
             self._reply(name, True, None)
 
     def _load(self, names: list[str]) -> None:
+        """Load the newest checkpoint of all runs, and send each of ``names`` its own meta."""
         assert self.folder is not None
         check_owner(self.folder, self.of)
         self._start()

@@ -18,8 +18,8 @@ class Recovery:
     """The states from which lost shards are restored, and the messages to replay on them.
 
     A lost shard starts from ``copy``, a copy of the states on this machine; else from ``base``, a
-    checkpoint; else it is opened anew. The states are copied once the messages have more than
-    ``log_bytes``, and more than the last copy.
+    checkpoint; else it is opened anew. ``log``: the messages since. The states are copied once the
+    messages have more bytes than ``log_bytes``, and more than the last copy.
     """
 
     log_bytes: int

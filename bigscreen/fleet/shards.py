@@ -109,6 +109,7 @@ class Shards:
         """Open shards, or load their saved states, and replay the messages since."""
 
         def bring(shard: int, _: Totals) -> None:
+            """Open or load one shard, and replay the messages of later rounds on it."""
             opened = self._with_room(program, shard)
             state = opened.open(shard) if saved is None else opened.load(shard, saved(shard))
             for message in messages:
@@ -147,6 +148,7 @@ class Shards:
         """Write the states into the folder of a checkpoint draft; returns checksums by shard."""
 
         def write(shard: int, _: Totals) -> int:
+            """Write one shard into the checkpoint, and return its checksum."""
             return write_shard(path, shard, program.save(self.states[shard]))
 
         sums, _ = self.deal(write, [(shard,) for shard in shards])
@@ -178,6 +180,7 @@ class Shards:
             failed = threading.Event()
 
             def work(totals: Totals) -> None:
+                """Run queued calls on one thread, until none is left or a call has failed."""
                 try:
                     while not failed.is_set():
                         k = waiting.get_nowait()
@@ -309,6 +312,7 @@ class _Watch:
         self._thread: threading.Thread | None = None
 
     def add(self, sampler: Sampler) -> None:
+        """Sample memory for this sampler from now on; starts the thread if none runs."""
         with self._lock:
             self._samplers.add(sampler)
             # (A forked child process has the object of the thread, but no thread.)
@@ -318,10 +322,12 @@ class _Watch:
                 self._thread.start()
 
     def remove(self, sampler: Sampler) -> None:
+        """Stop sampling memory for this sampler."""
         with self._lock:
             self._samplers.discard(sampler)
 
     def _run(self) -> None:
+        """Sample memory, until there has been no sampler for ``max_idle`` looks."""
         idle, beyond = 0, 0
         while idle < self._max_idle:
             time.sleep(self._seconds)
@@ -353,4 +359,5 @@ def _process(number: int) -> psutil.Process:
 
 
 def _resident() -> int:
+    """Return the resident memory of this process in bytes."""
     return int(_process(os.getpid()).memory_info().rss)

@@ -159,7 +159,7 @@ def _run_on_sound(
 
 
 def _describe_machine(dask_worker: Worker) -> dict[str, Any]:
-    """Describe the machine and process of a worker."""
+    """Describe the machine and process of a worker, on which this function runs."""
     manager = dask_worker.memory_manager
     return {
         "host": platform.node(),
@@ -198,7 +198,7 @@ def _try_to_write(folder: str) -> str | None:
 
 
 def _add_remarks(sound: Sequence[WorkerSurvey], max_clock_seconds: float = 2.0) -> None:
-    """Add remarks to the workers without faults.
+    """Add remarks to workers without faults: what makes a fit slower or changes its last bits.
 
     Clocks may differ by ``max_clock_seconds``; beyond, times in logs and files disagree.
     """

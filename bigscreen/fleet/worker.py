@@ -86,6 +86,7 @@ def _report_errors(method: Callable[..., Any]) -> Callable[..., tuple[str, Any]]
     """
 
     def failed(error: Exception) -> tuple[str, Any]:
+        """Return an error as ("error", (exception, traceback))."""
         error.add_note(f"(raised on worker {get_worker().address})")
         found = error_message(error)
         parts = found["exception"], found["traceback"]
@@ -93,6 +94,7 @@ def _report_errors(method: Callable[..., Any]) -> Callable[..., tuple[str, Any]]
 
     @functools.wraps(method)
     def call(*args: Any) -> tuple[str, Any]:
+        """Call the method; return ("ok", its result), or its error."""
         try:
             return "ok", method(*args)
         except Exception as error:
@@ -126,6 +128,7 @@ class Host:
     """
 
     def __init__(self, threads: int) -> None:
+        """Make a host without shards, whose steps run on this many threads."""
         limit = _memory_limit()
         self._shards = Shards(threads, rows_within(limit, threads) if limit else None)
         self._round: dict[int, int] = {}  # last round that each shard has seen
@@ -189,6 +192,7 @@ class Host:
         return self._share(number, k, of)
 
     def _share(self, number: int, k: int, of: int) -> Totals:
+        """Return share ``k`` of ``of`` of the totals kept in round ``number``, as 1-D arrays."""
         kept, totals = self._kept
         assert kept == number
         flat = {name: total.reshape(-1) for name, total in totals.items()}
@@ -254,6 +258,7 @@ class WorkerSetup(WorkerPlugin):
     """
 
     def __init__(self, name: str) -> None:
+        """Make the plugin of the fleet with this plugin name."""
         self.name = name
 
     async def setup(self, worker: Worker) -> None:
@@ -263,6 +268,7 @@ class WorkerSetup(WorkerPlugin):
         _plugins[worker.address, self.name] = self
 
     def teardown(self, worker: Worker) -> None:
+        """Stop sampling, and restore the worker's pausing."""
         _plugins.pop((worker.address, self.name), None)
         self.sampler.stop()
         _restore_pausing(worker)
@@ -303,9 +309,11 @@ class Leaving(SchedulerPlugin):
     """The scheduler plugin that removes a fleet's worker plugins when its process has ended."""
 
     def __init__(self, client: str, prefix: str) -> None:
+        """Watch a client (its id), whose worker plugins have names with this prefix."""
         self._client, self._prefix = client, prefix
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """Unregister the plugins of the watched client, which has left the scheduler."""
         if client != self._client:
             return
         for name in [name for name in scheduler.worker_plugins if name.startswith(self._prefix)]:
@@ -321,6 +329,7 @@ class Shielded(WorkerPlugin):
     """
 
     def setup(self, worker: Worker) -> None:
+        """Ignore Ctrl-C in the worker's process, and stop its HTTP server."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         worker.http_server.stop()
 
@@ -360,12 +369,15 @@ class Function(WorkerPlugin):
     """
 
     def __init__(self, function: Callable[[Any], Any], name: str) -> None:
+        """Make the plugin that gives workers a function under a name."""
         self.function, self.name = function, name
 
     def setup(self, worker: Worker) -> None:
+        """Make the function known to the worker's process, by its name."""
         _plugins[worker.address, self.name] = self
 
     def teardown(self, worker: Worker) -> None:
+        """Forget the function in the worker's process."""
         _plugins.pop((worker.address, self.name), None)
 
 

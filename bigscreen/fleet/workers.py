@@ -50,6 +50,7 @@ class Workers:
         deadline: float | None = None,
         tuning: ClusterTuning = CLUSTER,
     ) -> None:
+        """List the workers of a client; ``deadline`` (``time.monotonic()``) bounds waiting."""
         self.client, self.deadline, self.tuning = client, deadline, tuning
         self._scheduler: Any = client.scheduler  # None of no connected client
         self.unreachable: set[str] = set()
@@ -154,6 +155,7 @@ class Workers:
         )
 
     def _listed(self) -> dict[str, int]:
+        """Ask the scheduler for its workers: threads by address."""
         try:
             listed: dict[str, int] = self.client.sync(
                 self._scheduler.ncores, callback_timeout=self.tuning.frozen_seconds
@@ -167,6 +169,7 @@ class Workers:
         return listed
 
     def _look(self, new: list[str]) -> None:
+        """Check whether new workers (addresses) see this process's files, and record the answer."""
         names = list(self._files)
         try:
             seen = self.client.run(file_digests, names, workers=new, on_error="ignore")
@@ -184,6 +187,7 @@ class Memory:
     """The memory of this process and of a cluster's workers."""
 
     def __init__(self, client: Client, plugin: str, max_age: float) -> None:
+        """Begin to measure; workers, which run the plugin ``plugin``, every ``max_age`` seconds."""
         self._client, self._plugin, self._max_age = client, plugin, max_age
         self.own = Sampler()
         self._workers: dict[tuple[str, int], tuple[int, int]] = {}  # now and peak, by process

@@ -478,6 +478,7 @@ class TrainOptions:
         return not make_kernel(self.kernel, 1.0, self.degree, self.coef0).psd
 
     def _value(self, name: str) -> Any:
+        """Return the value of an option, also of one that is a field of ``tuning``."""
         return getattr(self.tuning if name in TUNED else self, name)
 
     def _check_scopes(self) -> None:
@@ -494,6 +495,7 @@ class TrainOptions:
                     raise InputError(scope.refusal.format(name=what, problem=self.problem))
 
     def _check_problem(self) -> None:
+        """Raise `InputError` if other options do not suit the problem."""
         if PROBLEMS[self.problem].squared:
             self._check_squared()
         if self.problem == "nu-svr" and not (self.exact and not self.early):
@@ -510,6 +512,7 @@ class TrainOptions:
             )
 
     def _check_squared(self) -> None:
+        """Raise `InputError` if other options do not suit a squared loss."""
         plain = self.problem.replace("squared", "c" if self.classifies else "").lstrip("-")
         for name, asked in (
             ("an exact machine", self.exact),
@@ -524,6 +527,7 @@ class TrainOptions:
                 )
 
     def _check_solver(self) -> None:
+        """Raise `InputError` if the solver does not suit the problem or other options."""
         if self.solver in STOCHASTIC:
             self._check_stochastic()
         if self.solver == "cd" and self.coupled:
@@ -570,6 +574,7 @@ class TrainOptions:
             )
 
     def _check_start(self) -> None:
+        """Raise `InputError` if the start of the solve does not suit other options."""
         if self.early and self.probability:
             raise InputError(
                 "early stops after the parts, of which nothing is fitted again without some rows; "

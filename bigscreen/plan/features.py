@@ -69,7 +69,12 @@ def plan_features(data: Rows, request: Request) -> Plan:
 
 @dataclass(frozen=True)
 class _Fixed:
-    """Bytes that a fit needs even if it keeps no rows in memory, by what they are for."""
+    """Bytes that a fit needs even if it keeps no rows in memory, by what they are for.
+
+    ``base``: the processes. ``columns``: matrices and tiles of features. ``states``: the state of
+    rows and the cache. ``wide``: vectors with an entry for every column of the data. ``copies``:
+    rows gathered for local steps.
+    """
 
     base: Held
     columns: Held
@@ -79,11 +84,17 @@ class _Fixed:
 
     @property
     def total(self) -> Held:
+        """The sum of all kinds of memory, for the coordinating process and for each worker."""
         return self.base + self.columns + self.states + self.wide + self.copies
 
 
 class _Fit:
-    """The fit to plan: n rows of m features, its solver, and its memory."""
+    """The fit to plan: n rows of m features, its solver, and its memory.
+
+    ``is_alone``: one process solves it. ``classifiers``: the number of binary problems.
+    ``data_bytes``: the size of the rows. ``square``: bytes of a float64 matrix of m + 1 rows and
+    columns. ``cache``: bytes of the Gram matrix's rows that pair steps keep.
+    """
 
     def __init__(self, data: Rows, request: Request) -> None:
         self.data, self.request, self.tuning = data, request, request.tuning
@@ -228,7 +239,10 @@ def _choose_features(fit: _Fit, room: float) -> str:
 
 
 def _kept_rows(fit: _Fit, passed_over: int, room: float) -> tuple[float, Held]:
-    """Return the fraction of the rows, or of their features, kept in memory, and its bytes."""
+    """Return the fraction of the rows, or of their features, kept in memory, and its bytes.
+
+    ``passed_over``: bytes of all rows or features, which each pass needs; ``room``: bytes left.
+    """
     request, room = fit.request, fit.tuning.kept_share * room
     if passed_over <= room or fit.solver == "pairs":
         if fit.is_alone:
@@ -244,7 +258,10 @@ def _kept_rows(fit: _Fit, passed_over: int, room: float) -> tuple[float, Held]:
 
 
 def _count_together(fit: _Fit, held: Held) -> tuple[int, Held]:
-    """Return how many classifiers to solve at once, and the memory of all but one of them."""
+    """Return how many classifiers to solve at once, and the memory of all but one of them.
+
+    ``held``: the memory of the fit with one classifier at a time.
+    """
     request, tuning, square = fit.request, fit.tuning, fit.square
     # Each classifier has second moments and their sums, gathered rows, and row states.
     own = request.once(square // 2)
@@ -262,6 +279,7 @@ def _count_together(fit: _Fit, held: Held) -> tuple[int, Held]:
 
 
 def _block_bytes(request: Request) -> int:
+    """Return the bytes of the blocks that all workers process at once."""
     return request.workers * request.tuning.block_bytes
 
 

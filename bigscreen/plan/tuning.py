@@ -37,8 +37,8 @@ class PlanTuning:
     # -- bytes of processes ------------------------------------------------------------------------
     process_bytes: int = 160 * MIB  # an idle process, all imported (measured: 140 to 156)
     worker_bytes: int = 150 * MIB  # a worker process, and its share of Dask's other processes
-    spare_process_bytes: int = 240 * MIB  # that paths and searches leave free
-    spare_worker_bytes: int = 100 * MIB  # that they leave free in each worker
+    spare_process_bytes: int = 240 * MIB  # paths and searches leave this many bytes free
+    spare_worker_bytes: int = 100 * MIB  # paths and searches leave this free in each worker
     block_bytes: int = 2**26  # memory of a thread that reads a block of rows and computes with it
     tile_bytes: int = 2**25  # memory of a solver's thread on features, except newton and cd
     descent_bytes: int = 2**24  # memory of a thread of coordinate descent (measured: 5 to 20 MiB)
@@ -49,8 +49,8 @@ class PlanTuning:
     exact_host_row_bytes: int = 80  # alpha, and alpha before, of a row in the coordinating process
     closing_feature_bytes: int = 24  # memory for a feature of a row that the closing pass samples
     index_feature_bytes: int = 32  # memory for a column in the index of sparse landmarks
-    shard_index_feature_bytes: int = 12  # for a column in the index of a shard's sparse rows
-    pair_index_feature_bytes: int = 16  # for a column in the index of pair steps on sparse rows
+    shard_index_feature_bytes: int = 12  # memory for a column in a shard's sparse index
+    pair_index_feature_bytes: int = 16  # memory for a column in pair steps' sparse index
     # -- copies ------------------------------------------------------------------------------------
     vectors: int = 6  # float64 vectors, one entry a column, that a linear fit's coordinator holds
     moments: int = 4  # second-moment matrices of each classifier, if several are solved at once
@@ -71,7 +71,7 @@ class PlanTuning:
     # 123 flags, .6; mnist, 784 pixels, .88.)
     cheap_columns: int = 64  # kernel columns are cheap for dense rows of at most this many columns
     cheap_byte_columns: int = 1024  # the limit for rows of small whole numbers, multiplied as bytes
-    byte_rows: int = 64  # rows of each of three chunks that show whether rows are such numbers
+    byte_rows: int = 64  # rows of each of 3 chunks looked at for small whole numbers
     # -- which solver ------------------------------------------------------------------------------
     few_rows: int = 4096  # solve exact machines of at most this many rows by pair steps (measured:
     # .3 to 1.2 times as long as by blocks at 3,000 to 5,000 rows), and share its kernel matrix
@@ -81,8 +81,8 @@ class PlanTuning:
     newton_rows: int = 64  # but Newton if there are this many rows for each landmark
     max_together: int = 32  # classifiers solved in common passes: more are no faster
     # -- stored or recomputed features -------------------------------------------------------------
-    usual_tol: float = 1e-3  # smaller gaps take more passes over recomputed features
-    rows_per_landmark: int = 100  # unless there are this many rows for each landmark
+    usual_tol: float = 1e-3  # smaller gaps take more passes over recomputed features,
+    rows_per_landmark: int = 100  # unless the data have this many rows for each landmark
     read: float = 0.3  # nanoseconds to read a feature in memory
     read_again: float = 36.0  # nanoseconds to read a feature that is not in memory
     few_landmarks: FeatureCost = FeatureCost(16.0, 0.022, 0.0, 2.88)  # last: for small gaps

@@ -45,11 +45,12 @@ fraction of the largest coefficient."""
 
 
 class _AdoptedJob(ExactJob):
-    """The certification of an exact machine that another program fitted: ``given``."""
+    """The certification of ``given``, an exact machine that another program fitted."""
 
     def __init__(
         self, given: Model, data: Rows, options: TrainOptions, fleet: Fleet, plan: Plan
     ) -> None:
+        """Prepare to certify ``given``, a model imported from another library, on ``data``."""
         super().__init__(data, options, fleet, None, plan)
         self.given = given
 
@@ -91,12 +92,14 @@ class _AdoptedJob(ExactJob):
             self._take_result(binary, attempt, fitted)
 
     def _start(self, design: Design, binary: Binary) -> Start:
+        """Return the start at 0."""
         return Start()
 
     def _note_shortfall(self, fitted: Fitted, binary: Binary) -> None:
         """Record no shortfall: an adopted machine has no tolerance to meet."""
 
     def _provenance(self, results: list[Result]) -> dict[str, Any]:
+        """Return the model's record of the run: solver LIBSVM, and where it was imported from."""
         known = {"solver": "LIBSVM", "imported": self.given.provenance.get("imported")}
         return {**super()._provenance(results), **known}
 

@@ -104,7 +104,7 @@ def _pair_scores(job: Job, model: Model, max_rows: int = 4000) -> FloatArray:
 
 
 def _without_fold(binary: Binary, f: int, y: NDArray[np.int32], weights: FloatArray) -> Binary:
-    """Return the problem of fold f: its held-out rows have weight 0."""
+    """Return the problem that leaves out fold f; ``weights`` are 0 for rows of the fold."""
     return binary._replace(
         problem=with_mass_of(binary.problem, y, weights),
         name=f"fold {f + 1}" if binary.name is None else f"{binary.name}, fold {f + 1}",
@@ -123,4 +123,5 @@ def _score_rows(job: Job, machine: Model, rows: NDArray[np.int64]) -> FloatArray
 
 
 def _score_part(machine: Model, data: Rows, rows: NDArray[np.int64]) -> FloatArray:
+    """Return the scores of these rows (row numbers) of prepared data, float64."""
     return machine.scores(data.rows(rows), prepared=True)

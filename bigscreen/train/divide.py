@@ -198,6 +198,7 @@ class _Levels:
     def __init__(
         self, design: Design, problem: Problem, fleet: Fleet, solver: Solver, division: Division
     ) -> None:
+        """Begin with alpha = 0 over all rows, and an empty record."""
         data = design.data
         self.design, self.problem, self.fleet, self.solver = design, problem, fleet, solver
         self.division, self.report = division, division.report
@@ -365,7 +366,8 @@ class StartCheck:
     """Stops a solve that only makes a start: no certificate, no closing pass.
 
     Screening rules may drop rows wrongly: the main solve, which starts from the result, has all
-    rows again.
+    rows again. The solve stops once its relative gap (KKT violation if not ``definite``) is at most
+    ``target``, after ``most`` passes, or at ``deadline``. ``stats``: the solver's last report.
     """
 
     target: float
@@ -377,6 +379,7 @@ class StartCheck:
     stats: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
+        """Return None to stop the solve, else a verdict with the rule's screening region."""
         self.passes, self.stats = self.passes + 1, stats
         # Without a positive semidefinite kernel there is no gap, only the KKT violation.
         near = (point.relative_gap if self.definite else point.violation) <= self.target
@@ -385,6 +388,7 @@ class StartCheck:
         return Verdict(None if self.rule is None else self.rule.region(point, point.rounding))
 
     def expired(self) -> bool:
+        """Whether the deadline has passed."""
         return self.deadline is not None and time.monotonic() > self.deadline
 
     def pause(self, save: Save | None = None) -> None:
@@ -396,12 +400,17 @@ class StartCheck:
 
     @property
     def entries(self) -> int:
+        """The number of kernel entries that the solver has reported; 0 if it reports none."""
         return int(self.stats.get("kernel_entries", 0))
 
 
 @dataclass(frozen=True)
 class PartFleet:
-    """The function that solves one part, on the worker that ``fleet.each`` chooses."""
+    """The function that solves one part, on the worker that ``fleet.each`` chooses.
+
+    ``fleet`` makes the fleet of a number of threads on which the part is solved; ``tol`` and
+    ``most`` are the gap and the number of passes at which the solve stops.
+    """
 
     design: Design
     problem: Problem
@@ -412,6 +421,7 @@ class PartFleet:
     rule: Rule | None
 
     def __call__(self, part: Part) -> PartSolution:
+        """Solve one part from its alpha on this worker, within its threads and seconds."""
         problem = PartProblem(self.problem, part.share)
         dual = problem.dual(part.codes, part.weights)
         if _is_only_0_feasible(dual):
@@ -433,20 +443,22 @@ class PartProblem:
 
     @property
     def intercept(self) -> str:
+        """How the whole problem treats the offset, see ``Problem``."""
         return self.whole.intercept
 
     @property
     def intercept_scaling(self) -> float:
+        """The whole problem's scaling of a penalised offset, see ``Problem``."""
         return self.whole.intercept_scaling
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
-        """See ``Problem``."""
+        """Return the dual problem of the part's rows, with the part's share of the total."""
         dual = self.whole.dual(y, weights, scale)
         share = self.share if dual.group is not None else float(self.share[0])
         return replace(dual, total=dual.total * share)
 
     def offset(self, mu: Mu) -> float:
-        """See ``Problem``."""
+        """Return the machine's offset, given the multiplier of the coupling constraint."""
         return self.whole.offset(mu)
 
     def at(self, value: float) -> PartProblem:
@@ -525,6 +537,7 @@ class _BlockProduct:
     def __call__(
         self, item: tuple[NDArray[np.int64], NDArray[np.int64], FloatArray, FloatArray]
     ) -> tuple[float, int]:
+        """Take (row ids, row ids, a, b); return ``a' K b`` and the number of kernel entries."""
         one, other, a, b = item
         data, kernel = self.design.data, self.design.kernel
         assert kernel is not None
@@ -552,7 +565,7 @@ def pick_rows(
     """Return the design of these rows alone; they are read from the original data."""
     columns = isinstance(design.kernel, Precomputed)
     data = Picked(design.data, ids, codes, weights, columns)
-    return replace(design, data=data, square=None)  # (the kernel matrix of all rows)
+    return replace(design, data=data, square=None)  # ``square``: the kernel matrix of all rows
 
 
 def load_rows(design: Design) -> Design:

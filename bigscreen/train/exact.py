@@ -42,12 +42,14 @@ class ExactJob(Job):
     """The partition of the rows, if each part has a machine of its own; else None."""
 
     def _prepare(self) -> None:
+        """Make the design of all rows, and check that the screening rule suits the kernel."""
         self.design = self.design_of(self.kernel)
         if self.plan.solver == "pairs":
             self.design = share_kernel_matrix(self.design)
         check_rule(self.options.rule, self.design.definite)
 
     def _attempt(self, binary: Binary) -> Attempt:
+        """Return how to solve one problem: by pair steps on its own few rows, or on all rows."""
         if self._has_few_rows(binary):
             assert binary.codes is not None
             own, rows = self.by_label.pair(binary.codes)
@@ -67,9 +69,11 @@ class ExactJob(Job):
         )
 
     def _start(self, design: Design, binary: Binary) -> Start:
+        """Return the start that the options request."""
         return starting_point(self, design, binary)
 
     def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:
+        """Return support vectors (row numbers), coefficients and offset of a solved problem."""
         assert fitted.point.alpha is not None and fitted.certificate.intercept is not None
         support, coef = self._support(attempt.design, binary, fitted.point.alpha)
         if attempt.rows is not None:
@@ -111,7 +115,10 @@ class ExactJob(Job):
     def _support(
         self, design: Design, binary: Binary, alpha: FloatArray
     ) -> tuple[NDArray[np.int64], FloatArray]:
-        """Return the row numbers of the support vectors, and their coefficients."""
+        """Return the row numbers of the support vectors, and their coefficients.
+
+        ``alpha``: the solution of the problem over the design's rows.
+        """
         dual = design.dual(binary.problem)
         signed = dual.sign * feasible_alpha(design, dual, alpha)
         signed = np.sum(signed.reshape(self.data.sides, -1), axis=0)
@@ -119,6 +126,7 @@ class ExactJob(Job):
         return support, signed[support]
 
     def _parts(self, results: list[Result]) -> dict[str, Any]:
+        """Return the arrays of the model: support vectors, coefficients, and parts if any."""
         data = self.data
         rows, coef = combine_supports([(result["support"], result["coef"]) for result in results])
         parts = {
@@ -131,6 +139,7 @@ class ExactJob(Job):
         return parts
 
     def _provenance(self, results: list[Result]) -> dict[str, Any]:
+        """Return the model's record of the run, with what is known of a given kernel."""
         known = super()._provenance(results)
         if isinstance(self.kernel, (Custom, Precomputed)):
             known["kernel_known"] = self.kernel.known
@@ -146,6 +155,7 @@ class EarlyJob(ExactJob):
             self._solve_parts(binary)
 
     def _solve_parts(self, binary: Binary) -> None:
+        """Solve each part of the rows by itself, and keep the machines as the problem's result."""
         began = time.monotonic()
         divided = solve_parts(self, self.design, binary.problem)
         self.seconds["solve"] += time.monotonic() - began
@@ -167,5 +177,6 @@ class EarlyJob(ExactJob):
         }
 
     def _provenance(self, results: list[Result]) -> dict[str, Any]:
+        """Return the model's record of the run, which has no certificate."""
         known = super()._provenance(results)
         return {**known, "certificates": None, "no_certificate": NO_CERTIFICATE, "screening": []}

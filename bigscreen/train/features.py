@@ -41,10 +41,12 @@ class FeaturesJob(Job):
     source: Design | None = None
     """The kernel design behind ``design``; None for a linear machine."""
     factor: nystrom.Factor | None = None
+    """The factor of the landmarks' kernel matrix; None for a linear machine."""
     sampling: str = ""
     """How landmarks were picked; never "auto", but what it stands for."""
 
     def _prepare(self) -> None:
+        """Make the design: raw rows, or features of landmarks, stored if the plan says so."""
         options = self.options
         if options.kernel == "linear":
             self.design = self.design_of(None)
@@ -74,7 +76,7 @@ class FeaturesJob(Job):
         )
 
     def _landmarks(self, bare: Design) -> Operand:
-        """Choose the landmarks among the rows of the design without landmarks."""
+        """Choose the landmarks among the rows of ``bare``, a design that has none yet."""
         options = self.options
         assert bare.kernel is not None
         self.sampling = nystrom.resolve_sampling(
@@ -86,12 +88,12 @@ class FeaturesJob(Job):
         return side
 
     def _factored(self, bare: Design, side: Operand) -> nystrom.Factor:
-        """Factor the kernel matrix of the landmarks."""
+        """Factor the kernel matrix of the landmarks ``side``."""
         assert bare.kernel is not None
         return nystrom.factor_landmarks(bare.kernel, side, self._cutoff())
 
     def _cutoff(self) -> float:
-        """Return the smallest eigenvalue to keep, as a fraction of the largest."""
+        """Return the smallest kernel-matrix eigenvalue to keep, as a fraction of the largest."""
         asked, stored = self.options.tuning.truncation, self.plan.features == "stored"
         if asked is None:
             return nystrom.FLOAT64_CUTOFF if stored else nystrom.FLOAT32_CUTOFF
@@ -105,6 +107,7 @@ class FeaturesJob(Job):
         return asked
 
     def _provenance(self, results: list[Result]) -> dict[str, Any]:
+        """Return the model's record of the run, with the landmarks' factor and sampling."""
         known = super()._provenance(results)
         if self.factor is None:
             return known
@@ -112,6 +115,7 @@ class FeaturesJob(Job):
         return {**known, "nystrom": {**self.factor.record(), **picked}}
 
     def _feature_folder(self) -> Path:
+        """Return the work folder, which stored features need; `InputError` without one."""
         if self.options.work is None:
             raise InputError(
                 "the features do not fit in memory and no work folder was given to store them in; "
@@ -120,6 +124,7 @@ class FeaturesJob(Job):
         return self.options.work
 
     def _feature_progress(self, done: int, total: int) -> None:
+        """Report ``done`` of ``total`` parts of features; `TimeOver` if time is up."""
         self.report({"event": "progress", "phase": "features", "done": done, "total": total})
         # Features in memory would be lost when the process ends: finish computing them.
         if self.hard_deadline is None or self.plan.features_in_memory or done == total:
@@ -130,6 +135,7 @@ class FeaturesJob(Job):
             )
 
     def _attempt(self, binary: Binary) -> Attempt:
+        """Return how to solve one problem with the plan's solver."""
         start = self._start(self.design, binary)
         solver: Solver = CoordinateDescent(seed=self.options.seed)
         then: tuple[Rung, ...] = ()
@@ -156,11 +162,13 @@ class FeaturesJob(Job):
         )
 
     def _start(self, design: Design, binary: Binary) -> Start:
+        """Return the start: from fewer landmarks for a wide fit, else as the options request."""
         if should_start_from_fewer(self, design, binary):
             return start_from_fewer(self, design, binary)
         return starting_point(self, design, binary)
 
     def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:
+        """Return coefficients and offset of a solved problem, for rows that are not shifted."""
         # The offset for rows that are not shifted.
         offset, data = fitted.certificate.intercept, self.design.data
         if offset is None:
@@ -170,6 +178,7 @@ class FeaturesJob(Job):
         return scale_machine(fitted.point.coef, fitted, binary, self.data, offset)
 
     def _parts(self, results: list[Result]) -> dict[str, Any]:
+        """Return the arrays of the model: landmarks, coefficients, and a small factor."""
         known, factor = {}, self.factor
         if factor is not None and factor.matrix.nbytes <= MAX_FACTOR_BYTES:
             known["factor"] = factor

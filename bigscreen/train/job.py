@@ -187,6 +187,7 @@ class Job:
         self._prepare()
 
     def _problems(self) -> list[Binary]:
+        """Return the binary problems that the run solves, in order."""
         return problems(self.data, self.options)
 
     def _should_store(self, some: Sequence[Binary]) -> Plan | None:
@@ -246,7 +247,7 @@ class Job:
             turn = short[: max(0, int(left / (2.0 * longest + 1e-9)))]
 
     def _share_time(self, end: float | None, share: float) -> None:
-        """Limit the next problems to a share of the time until ``end``."""
+        """Limit the next problems to a share of the time until ``end`` (``time.monotonic()``)."""
         if end is not None:
             now = time.monotonic()
             self.problem_deadline = now + max(0.0, end - now) * share
@@ -260,7 +261,10 @@ class Job:
         self.seconds = {**spent, phase: spent.get(phase, 0.0) + taken}
 
     def solve(self, some: Sequence[Binary]) -> None:
-        """Solve these problems to the requested gap, and keep their results for a resumed run."""
+        """Solve these problems to the requested gap, and keep their results for a resumed run.
+
+        Several problems are solved together, with shared passes over the data.
+        """
         left = [binary for binary in some if not self._take_over_result(binary)]
         if len(left) > 1:
             self._solve_together(left)
@@ -283,6 +287,7 @@ class Job:
         with GracefulInterrupt(folder) as heard:
 
             def solved(binary: Binary, attempt: Attempt) -> Callable[[Fleet], Fitted]:
+                """Return a function that fits one problem on the fleet it is given."""
                 how = {
                     **self._fit_arguments(binary, attempt),
                     "interrupt": heard,
@@ -323,6 +328,7 @@ class Job:
         return attempt._replace(design=design, source=source, start=Start())
 
     def _run(self, binary: Binary, attempt: Attempt) -> Run:
+        """Return the run of one problem: its design, start, memory and checkpoint folder."""
         return Run(
             attempt.design,
             binary.problem,
@@ -357,13 +363,14 @@ class Job:
         """Return a report that drops the phases of one problem: several problems share them."""
 
         def passed(event: dict[str, Any]) -> None:
+            """Report an event of the problem, unless it begins a phase."""
             if event["event"] != "phase":
                 self._report_event(event, binary)
 
         return passed
 
     def _take_over_result(self, binary: Binary) -> bool:
-        """Take over a problem's result from the resumed run; False if it has none."""
+        """Take over the result that the resumed run has kept of a problem; False if it has none."""
         result = self._read_result(binary)
         if result is not None:
             self._keep_better(binary, result)
@@ -403,13 +410,14 @@ class Job:
         return self.machine([self.results[binary.folder] for binary in self.problems])
 
     def _end(self) -> None:
+        """Stop the fleet's program, warn of missed gaps, and record the total time."""
         self.fleet.stop()
         if self._shortfalls:
             warn_missed(self._describe_shortfalls(), stacklevel=5)
         self.seconds["total"] = time.monotonic() - self.started
 
     def machine(self, results: list[Result], parts: dict[str, Any] | None = None) -> Model:
-        """Assemble a model from one result for each problem; ``parts`` are its other arrays."""
+        """Assemble a model from one result for each problem; ``parts``: see `_parts`."""
         parts = self._parts(results) if parts is None else parts
         ledgers: list[Any] = [result.get("ledger") for result in results]
         return Model(
@@ -471,6 +479,7 @@ class Job:
         """Lock the work folder for this run; refuse a folder of other data or options."""
 
         def fields() -> dict[str, Any]:
+            """Return the options that a resumed run may not change."""
             known = self.options.folder_record
             return {name: value for name, value in known.items() if name not in CHANGEABLE}
 
@@ -510,12 +519,13 @@ class Job:
         return self._folder(binary.folder)
 
     def _folder(self, name: str) -> Path | None:
+        """Return the folder of this name in the work folder; None without a work folder."""
         work, stored = self.options.work, self.plan.features == "stored"
         return None if work is None else work / (name + STORED * stored)
 
     # -- warnings and records ----------------------------------------------------------------------
     def _note_shortfall(self, fitted: Fitted, binary: Binary) -> None:
-        """Remember whether a problem missed its gap, and why."""
+        """Record in ``_shortfalls`` whether a problem missed its gap, and why."""
         if binary.fold is not None:
             return  # the model that users see is the one of all rows
         tol, proof = self.options.tol, fitted.certificate
@@ -552,6 +562,7 @@ class Job:
         )
 
     def _report_event(self, event: dict[str, Any], binary: Binary) -> None:
+        """Report an event of one problem, with its class name and the memory in use."""
         with self._report_lock:
             # To ask every process for its memory takes longer than a pass over a few rows.
             if self.watched:
@@ -562,6 +573,7 @@ class Job:
                 self.report({**event, **beside})
 
     def _provenance(self, results: list[Result]) -> dict[str, Any]:
+        """Return the record of the run that a model keeps, given one result for each problem."""
         starts = [result["start"] for result in results if result.get("start")]
         return provenance(
             self.data,
@@ -628,5 +640,6 @@ def rely_on(fleet: Fleet, data: Rows, work: Path | None) -> None:
 
 
 def _gap(result: Result) -> float:
+    """Return the certified gap of a result plus the bound on its rounding."""
     certificate = result["certificate"]
     return float(certificate["gap"] + certificate["rounding_bound"])

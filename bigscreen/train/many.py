@@ -43,7 +43,7 @@ class ManyTuning:
 
     max_problems: int = 128  # solve at most this many problems with one matrix product
     max_held_bytes: int = 2**30  # memory of the row states of problems that are solved together
-    max_held_fraction: float = 0.25  # the same as a fraction of the memory allowed
+    max_held_fraction: float = 0.25  # and at most this fraction of the memory allowed
 
 
 class Outcomes(NamedTuple):
@@ -61,6 +61,7 @@ class ManyJob(FeaturesJob):
     data, options, fleet, plan, report, deadline
         As for `Job`.
     outcomes : sequence of Outcomes
+        The labels or targets, and weights, of each fit.
     """
 
     tuning = ManyTuning()
@@ -84,6 +85,7 @@ class ManyJob(FeaturesJob):
         """The solutions of problems that were solved together, by the problems' folders."""
 
     def _problems(self) -> list[Binary]:
+        """Return the problems of all fits: one set for each of ``outcomes``."""
         found = []
         for fit, outcomes in enumerate(self.outcomes):
             rows = Recast(self.data, *outcomes)
@@ -115,7 +117,10 @@ class ManyJob(FeaturesJob):
             self.report({**told, "done": total})
 
     def _solve_at_once(self, turn: list[Binary], cases: dict[str, Case]) -> None:
-        """Solve these problems together, and keep their solutions for a resumed run."""
+        """Solve these problems together, and keep their solutions for a resumed run.
+
+        ``cases``: the problem and rows of each, by folder. Solutions are added to ``points``.
+        """
         kept = [self.kept(one).read(POINT) for one in turn]
         points = [Point.from_dict(found[0]) for found in kept if found is not None]
         if len(points) < len(turn):
@@ -136,14 +141,20 @@ class ManyJob(FeaturesJob):
         return max(0.0, part - ROW_BYTES * problems / (4.0 * self.design.width))
 
     def _recast(self, design: Design, binary: Binary) -> Design:
+        """Return the design with the labels and weights of the fit that the problem belongs to."""
         outcomes = self.outcomes[self.fits[binary.folder]]
         return replace(design, data=Recast(design.data, *outcomes))
 
     def _start(self, design: Design, binary: Binary) -> Start:
+        """Return a start at 0 for a problem solved with others, else a single fit's start."""
         # The solution found together with the other problems is the start.
         return Start() if binary.folder in self.points else super()._start(design, binary)
 
     def _attempt(self, binary: Binary) -> Attempt:
+        """Return how to solve one problem with its fit's labels and weights.
+
+        A problem that was solved with others starts from the point found there.
+        """
         attempt = super()._attempt(binary)
         solver, source = attempt.solver, attempt.source
         design = self._recast(attempt.design, binary)

@@ -41,6 +41,21 @@ class RowsByLabel:
         The design of an exact kernel machine, whose rows all have a label.
     most : int
         Pairs of labels that are requested have at most this many rows together.
+
+    Attributes
+    ----------
+    order : int64 (n,)
+        Row numbers, sorted by label; ``codes``, ``weights`` and ``X`` are in this order.
+    ends : int64 (labels + 1,)
+        Rows of label k are from ``ends[k]`` to ``ends[k + 1]``.
+    given : bool
+        Whether the kernel is precomputed: rows are then rows of the kernel matrix.
+    alike : int array or None
+        Equal rows have equal numbers, see `number_equal_rows`.
+    room : float64 (most * most,)
+        The memory of each pair's kernel matrix.
+    recipe : Recipe or None
+        What kernel entries of all rows have in common, if the kernel is compiled.
     """
 
     def __init__(self, design: Design, most: int) -> None:

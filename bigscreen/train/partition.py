@@ -192,13 +192,17 @@ def partition(
 
 @dataclass(frozen=True)
 class _Nearest:
-    """The function that finds the nearest parts of a shard's rows, and the loss of the second."""
+    """The function that finds the nearest parts of each row of a shard, nearest first.
+
+    The loss of a row is how much farther its second nearest part is than its nearest.
+    """
 
     design: Design
     centres: Centres
     tuning: PartitionTuning
 
     def __call__(self, shard: int) -> tuple[NDArray[np.int16], FloatArray]:
+        """Return a shard's nearest parts, int16 (rows, choices), and losses, float64 (rows,)."""
         data, centres = self.design.data, self.centres
         start, stop = data.shard(shard)
         choice = np.empty((stop - start, min(self.tuning.choices, len(centres))), np.int16)
@@ -224,7 +228,8 @@ class _Nearest:
 class _Clustering:
     """The function that clusters a sample by kernel k-means.
 
-    It runs as an item of a fleet, so that BLAS has one thread, as in `_Nearest`.
+    ``share``: the largest fraction of all rows that a part may have (1: no bound). Clustering runs
+    as an item of a fleet, so that BLAS has one thread, as in `_Nearest`.
     """
 
     design: Design
@@ -234,6 +239,7 @@ class _Clustering:
     tuning: PartitionTuning
 
     def __call__(self, pool: NDArray[np.int64] | None) -> Centres:
+        """Cluster a sample of ``pool`` (row ids; None: all rows), and return the centres."""
         data, parts, tuning = self.design.data, self.parts, self.tuning
         rng = np.random.default_rng([self.seed, 0x70617274])
         enough = tuning.sample_rows_per_part * parts
@@ -254,6 +260,7 @@ class _Clustering:
         return replace(centres, offset=centres.offset + price)
 
     def _centres(self, ids: NDArray[np.int64], limit: int, rng: np.random.Generator) -> Centres:
+        """Cluster the sample rows ``ids``, at most ``limit`` to a part, and return the centres."""
         X = self.design.data.rows(ids)
         kernel = clustering_kernel(self.design.kernel)
         dtype = kernel.precision(self.design.data.max_sqnorm, X.shape[1])
@@ -274,7 +281,10 @@ class _Clustering:
 
 
 def _sample_limit(share: float, size: int, parts: int) -> int:
-    """Return how many rows of a sample a part may have: a little less than its share."""
+    """Return how many of ``size`` sample rows a part may have, at least ``size / parts``.
+
+    A part may have the fraction ``share`` of all rows; a tenth less leaves room for sampling error.
+    """
     return max(int(0.9 * share * size), -(-size // parts))
 
 

@@ -59,6 +59,7 @@ def problems(data: Rows, options: TrainOptions) -> list[Binary]:
 
 
 def _make_single(data: Rows, options: TrainOptions) -> Problem:
+    """Return the problem of a regression or one-class fit."""
     if options.problem == "one-class":
         mass = total_weight(data)
         if not mass:
@@ -78,6 +79,7 @@ def _make_single(data: Rows, options: TrainOptions) -> Problem:
 
 
 def _make_classifiers(data: Rows, options: TrainOptions) -> Iterator[Binary]:
+    """Yield the binary problems of a classifier: one-vs-rest, or one for each label pair."""
     labels, k = data.labels, len(data.labels)
     weights = np.asarray(class_weights(options.class_weight, data) or np.ones(k))
     if k > 2 and options.strategy == "one":
@@ -98,7 +100,10 @@ def _make_classifiers(data: Rows, options: TrainOptions) -> Iterator[Binary]:
 def _make_classifier(
     data: Rows, options: TrainOptions, positive: int, weights: FloatArray, where: str
 ) -> Problem:
-    """Make the problem of one label against the other labels with a positive weight."""
+    """Make the problem of the label code ``positive`` against all labels with a positive weight.
+
+    ``weights``: for each label code; ``where``: the end of an error message about nu.
+    """
     by_code = tuple(weights.tolist()) if np.any(weights != 1.0) else ()
     if options.problem in ("c-svc", "squared-svc"):
         classifier = CSvc if options.problem == "c-svc" else SquaredSvc
@@ -126,6 +131,7 @@ def libsvm_scale(problem: Problem, multiplier: tuple[float, ...], data: Rows) ->
 
 
 def _penalty(data: Rows, options: TrainOptions) -> float:
+    """Return C, computed from ``lam`` as 1 / (2 n lam) if that is given."""
     return options.C if options.lam is None else 1.0 / (2.0 * data.n_rows * options.lam)
 
 

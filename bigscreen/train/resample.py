@@ -18,6 +18,7 @@ from bigscreen.train.many import Outcomes
 from bigscreen.train.run import train_many
 
 WAYS = ("bootstrap", "permutation")
+"""How `resample` draws: rows with replacement, or labels permuted."""
 
 
 def resample(
@@ -39,6 +40,7 @@ def resample(
         Options of a machine on features; their seed also draws the resamples.
     fleet : Fleet
     fits : int
+        Number of resamples.
     way : {"bootstrap", "permutation"}
         bootstrap draws as many rows with replacement (a row's weight is multiplied by how often
         it is drawn); permutation assigns the labels to the rows at random.
@@ -92,6 +94,7 @@ def resample(
 
 
 def _draw_outcomes(data: Rows, fits: int, way: str, seed: int) -> Iterator[Outcomes]:
+    """Yield each fit's permuted labels (``way`` "permutation"), or its bootstrap weights."""
     rng, n = np.random.default_rng([seed, 0x64726177]), data.n_rows
     if way == "permutation":
         y = data.y(0, n)

@@ -152,7 +152,7 @@ def _plan_fits(
     scratch: Callable[[], Path] | None,
     fits: int = 1,
 ) -> tuple[TrainOptions, Plan]:
-    """Plan the fits; returns the plan, and the options with a folder if features need one."""
+    """Plan ``fits`` fits; returns the options, with a folder if features need one, and the plan."""
     outlined = plan_on(fleet, data, options, fits)
     if outlined.disk_bytes and options.work is None and scratch is not None:
         options = replace(options, work=scratch())

@@ -117,7 +117,7 @@ def _fit_fewer(job: Job, design: Design, problem: Problem, tuning: StartTuning) 
 
 
 def solve_parts(job: Job, design: Design, problem: Problem, start: StartTuning = START) -> Divided:
-    """Run divide and conquer with the options of a run."""
+    """Run divide and conquer with the options of a run; ``start`` has the tuned values."""
     options, tuning = job.options, job.options.tuning
     if design.landmarks is not None:
         raise InputError(
@@ -140,7 +140,7 @@ def solve_parts(job: Job, design: Design, problem: Problem, start: StartTuning =
 
 
 def _part_solver(job: Job, design: Design) -> Solver:
-    """Return the solver of parts, which holds alpha."""
+    """Return the solver for the parts of divide and conquer, one that holds alpha."""
     cache = _part_bytes(job)
     if design.exact:
         return Block(cache=cache, seed=job.options.seed)
