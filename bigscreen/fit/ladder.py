@@ -164,6 +164,7 @@ class Rung:
     awaited = False
 
     def __init__(self, successors: Sequence[Rung] = ()) -> None:
+        """Make a rung that these rungs may take over from."""
         self.successors = successors
 
     def is_due(self, call: CheckCall) -> bool:
@@ -198,6 +199,7 @@ class FewRows(Rung):
     saves = False
 
     def __init__(self, tol: float, source: Design, room: int, successors: Sequence[Rung]) -> None:
+        """Make the rung; it is ``awaited`` if the requested gap is below float32's precision."""
         super().__init__(successors)
         self.source, self.room, self.awaited = source, room, tol < FLOAT32_TOL
 
@@ -226,6 +228,7 @@ class AllRows(Rung):
     after_stall = True
 
     def __init__(self, newton: Newton, successors: Sequence[Rung]) -> None:
+        """Make the rung of the fit's own Newton solver."""
         super().__init__(successors)
         self.newton = newton
 
@@ -263,6 +266,7 @@ class Interior(_InteriorRung):
     """
 
     def __init__(self, design: Design, source: Design | None) -> None:
+        """Make the rung, which has no successors."""
         super().__init__()
         self.design, self.source = design, source
 
@@ -294,6 +298,7 @@ class ExactInterior(_InteriorRung):
     """
 
     def __init__(self, design: Design) -> None:
+        """Make the rung, which has no successors."""
         super().__init__()
         self.rows, self.features = design.data.n_rows, _kernel_features(design)
 
@@ -422,6 +427,7 @@ class LadderCheck:
         successors: Sequence[Rung],
         report: Callable[[dict[str, Any]], None],
     ) -> None:
+        """Begin with the fit's first solver, before any pass or check."""
         self.check, self.run, self.report = check, run, report
         self.rung = Rung(successors)
         self.way: list[str] = []

@@ -264,6 +264,7 @@ class GracefulInterrupt:
     """
 
     def __init__(self, folder: Path | None) -> None:
+        """Make the handler; it is used only with a folder, and in the main thread."""
         self.usable = folder is not None and (threading.current_thread() is threading.main_thread())
         self._monitors: list[Monitor] = []
         self._pressed = False

@@ -87,6 +87,7 @@ class Cluster:
         check: Callable[[Client], None] | None = None,
         tuning: ClusterTuning = CLUSTER,
     ) -> None:
+        """Check the cluster, and prepare its workers by plugins; see the class for parameters."""
         self._client, self._tuning = client, tuning
         self._workers = Workers(client, deadline, tuning)
         self._owned = owned or contextlib.ExitStack()
@@ -297,7 +298,7 @@ class Cluster:
         self._recovery.begin(None)
 
     def close(self) -> None:
-        """End what the fleet started: processes, threads and plugins."""
+        """Leave the cluster, and close what the fleet owns; ``peak_pss`` stays readable."""
         if self._closed:
             return
         try:

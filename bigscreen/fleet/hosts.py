@@ -259,6 +259,7 @@ class Seats:
                 return LOST
 
     async def _send(self, seat: Seat, method: str, args: tuple[Any, ...]) -> Any:
+        """Send one call to the host, directly to its worker; return Dask's answer (a dict)."""
         return await self._client.rpc(seat.address).actor_execute(
             function=method,
             actor=seat.future.key,

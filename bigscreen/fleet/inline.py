@@ -166,7 +166,7 @@ class Inline:
         return_memory()
 
     def close(self) -> None:
-        """End what the fleet started: processes, threads and plugins."""
+        """End the fleet's threads; ``peak_pss`` stays readable."""
         self.stop()
         return_memory()
         self._shards.close()

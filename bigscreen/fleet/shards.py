@@ -95,6 +95,7 @@ class Shards:
     """
 
     def __init__(self, threads: int, most: int | None = None) -> None:
+        """Begin without states, with a pool of threads; see the class for parameters."""
         self.threads, self.most = threads, most
         self.states: dict[int, Any] = {}
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="bigscreen")
@@ -267,6 +268,7 @@ class Sampler:
     """
 
     def __init__(self, watch: _Watch | None = None) -> None:
+        """Begin to sample; ``now`` and ``highest`` are bytes, 0 before the first sample."""
         self.now = self.highest = 0
         self._stopped = False
         self._watch = _watch if watch is None else watch
@@ -306,6 +308,7 @@ class _Watch:
     """
 
     def __init__(self, seconds: float = 0.5, max_idle: int = 20) -> None:
+        """Begin without samplers and without a thread."""
         self._seconds, self._max_idle = seconds, max_idle
         self._lock = threading.Lock()
         self._samplers: set[Sampler] = set()

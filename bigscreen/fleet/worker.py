@@ -262,6 +262,7 @@ class WorkerSetup(WorkerPlugin):
         self.name = name
 
     async def setup(self, worker: Worker) -> None:
+        """Switch off the worker's pausing, and begin to sample its memory."""
         _switch_off_pausing(worker)
         self.sampler = Sampler()
         self.sampler.look()

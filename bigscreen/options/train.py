@@ -96,6 +96,7 @@ def scope_of_problems(parameter: str, refusal: str = "") -> tuple[Scope]:
     """Return the scope of the problems with this parameter."""
 
     def fits(options: Any) -> bool:
+        """Whether the options' problem has the parameter."""
         return parameter in PROBLEMS[options.problem].parameters
 
     return (Scope(fits, "with --problem {problem}", refusal),)

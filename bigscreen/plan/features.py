@@ -97,6 +97,7 @@ class _Fit:
     """
 
     def __init__(self, data: Rows, request: Request) -> None:
+        """Choose the solver of the request, and derive sizes from the data and the solver."""
         self.data, self.request, self.tuning = data, request, request.tuning
         self.n = data.n_rows
         self.m = data.n_features if request.is_linear else request.landmarks

@@ -134,6 +134,7 @@ class Job:
         fold: NDArray[np.int16] | None = None,
         over_stored: Callable[[], Plan | None] | None = None,
     ) -> None:
+        """Set the clocks and the deadline; rows and plan are checked by `begin`."""
         self.data, self.options, self.fleet, self.plan = data, options, fleet, plan
         self.watched = report is not None
         self.report: Report = report or (lambda event: None)
@@ -511,7 +512,7 @@ class Job:
         self.kept(binary).write(DONE, record, arrays)
 
     def kept(self, binary: Binary) -> KeptFiles:
-        """Return the files that are kept of a problem."""
+        """Return the problem's kept files: finished parts of the run, for a run that resumes it."""
         return KeptFiles(self.folder(binary), f"{self._of}/{binary.folder}", self.options.resume)
 
     def folder(self, binary: Binary) -> Path | None:

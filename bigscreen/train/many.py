@@ -77,6 +77,7 @@ class ManyJob(FeaturesJob):
         report: Report | None = None,
         deadline: float | None = None,
     ) -> None:
+        """Prepare a run of one fit for each of ``outcomes``; see the class for parameters."""
         super().__init__(data, options, fleet, report, plan, deadline)
         self.outcomes = outcomes
         self.fits: dict[str, int] = {}

@@ -59,6 +59,7 @@ class RowsByLabel:
     """
 
     def __init__(self, design: Design, most: int) -> None:
+        """Sort the design's rows by label; see the class for parameters."""
         self.design, data = design, design.data
         codes = data.y(0, data.n_rows)
         self.order = np.argsort(codes, kind="stable")
