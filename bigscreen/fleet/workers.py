@@ -247,7 +247,7 @@ def wait_for_result(
         try:
             if _is_done(workers.client, future, workers.tuning.look_seconds):
                 fetch: Any = workers.client.sync
-                found: tuple[Any] | None = fetch(_fetch, future, seconds)
+                found: tuple[Any] | None = fetch(_fetch, workers.client, future, seconds)
                 if found is not None:
                     return found
                 seconds *= 2.0  # a large result may take longer
@@ -276,16 +276,17 @@ def _is_done(client: Client, future: Future[Any], seconds: float) -> bool:
     return True
 
 
-async def _fetch(future: Future[Any], seconds: float) -> tuple[Any] | None:
+async def _fetch(client: Client, future: Future[Any], seconds: float) -> tuple[Any] | None:
     """Fetch the result of a task that has ended; None if it does not come within this time.
 
     The connection to a frozen worker stays open, so that fetching from it would never end. A later
     attempt asks the scheduler anew where the result is.
     """
-    call = asyncio.ensure_future(future._result())
+    gathering: Any = client.gather([future], asynchronous=True)
+    call = asyncio.ensure_future(gathering)
     try:
         done, _ = await asyncio.wait({call}, timeout=seconds)
-        return (await call,) if done else None
+        return tuple(await call) if done else None
     finally:
         call.cancel()
 

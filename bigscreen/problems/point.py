@@ -74,8 +74,11 @@ def largest_gaps(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None
 
 
 def proves(gap: float, rounding: float, primal: float, tol: float) -> bool:
-    """Whether the relative gap is at most tol, whatever rounding has done to it."""
-    return gap + rounding <= tol * abs(primal)
+    """Whether the relative gap is at most tol even if rounding has hidden ``rounding`` of it.
+
+    If P is 0 to the last bit and the gap is none, nothing is left to prove: 0 / 0 counts as 0.
+    """
+    return gap + rounding <= tol * abs(primal) or (primal == 0 and gap <= 0)
 
 
 def sufficient_gap(rounding: float, primal: float, tol: float) -> float:

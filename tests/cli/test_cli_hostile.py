@@ -91,7 +91,7 @@ def test_a_disk_that_fails_while_a_source_is_read(
     if read is not None:
         monkeypatch.setattr(MatrixReader, "_blocks", some_then_failing)
     elif suffix == "parquet":
-        monkeypatch.setattr(ColumnarReader, "parts", failing)
+        monkeypatch.setattr(ColumnarReader, "split_batch", failing)
     else:
         begin = Source.__init__
 

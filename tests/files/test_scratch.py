@@ -104,7 +104,7 @@ def interrupted(source: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> No
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(intake.Build, "run", stop)
+        patched.setattr(intake.StoreBuilder, "run", stop)
         with pytest.raises(KeyboardInterrupt, match="is kept in"):
             ingest(source, store)
 

@@ -60,7 +60,7 @@ def test_classes_of_the_same_rows(how):
 def test_a_small_w_is_not_taken_for_zero(solver):
     """A w of a thousandth of its rows, and one far row, which makes the bound large."""
     rng = np.random.default_rng(1)
-    X = [*np.vstack([rng.normal(size=(60, 3)) * 0.001, [[1000.0, 0, 0]]]), 0, 0, 0.01]
+    X = np.vstack([rng.normal(size=(60, 3)) * 0.001, [[1000.0, 0, 0]]]) + np.array([0, 0, 0.01])
     data = MemoryDataset(X, None, [])
     with Inline(1) as fleet:
         problem, limits = OneClass(0.5, 61.0), Limits(1e-6, 5000)
