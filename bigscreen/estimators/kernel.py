@@ -52,7 +52,7 @@ class KernelMachine(Machine):
         """Return scikit-learn's tags: X is pairwise if it is, or becomes, kernel entries."""
         tags = super().__sklearn_tags__()
         tags.input_tags.pairwise = (
-            self.kernel == "precomputed" or getattr(self, "_things", None) is not None
+            self.kernel == "precomputed" or getattr(self, "_objects", None) is not None
         )
         return tags
 

@@ -15,6 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -403,7 +404,7 @@ def _copy_to_url(made: Ingested, target: RemotePath) -> Ingested:
     finally:
         for store in stores:
             shutil.rmtree(str(store.path))
-    return Ingested(copies[-1], copies[0] if len(copies) > 1 else None, made.notes)
+    return replace(made, store=copies[-1], holdout=copies[0] if len(copies) > 1 else None)
 
 
 def _run(

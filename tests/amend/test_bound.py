@@ -13,6 +13,7 @@ from bigscreen.amend.predictions import are_unchanged
 from bigscreen.errors import InputError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_no_bound_is_broken_however_rough_the_machine(part):
     still, found = 0, []

@@ -101,6 +101,7 @@ def proof_of(after):
     return proof
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", ["none", "penalized"])
 @pytest.mark.parametrize("kind", EDITS)
 def test_an_edit_computes_features_of_few_rows_and_is_proved_over_all(kind, intercept, monkeypatch):

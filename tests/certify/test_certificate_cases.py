@@ -87,6 +87,7 @@ def test_a_traceback_is_not_a_refusal():
     assert verdict.outcome == "traceback" and verdict.found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(6))
 def test_certificates_of_random_machines_are_true(part):
     size = CASES // 6
@@ -96,6 +97,7 @@ def test_certificates_of_random_machines_are_true(part):
     assert not {str(v.spec): v.found for v in verdicts if v.found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(3))
 def test_certificates_of_random_paths_are_true(part):
     seeds = range(20 * part, 20 * part + 20)

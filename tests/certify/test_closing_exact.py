@@ -268,6 +268,7 @@ def world_rows(kind: str, n: int, seed: int) -> MemoryDataset:
     return MemoryDataset(X, y, [0, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "pixels", "binary", "equal", "whole", "far"])
 @pytest.mark.parametrize("name", ["rbf", "laplacian", "polynomial", "linear"])
 def test_rounding_is_bounded_and_not_by_much_too_much(fleet, kind, name):

@@ -48,6 +48,7 @@ def test_the_judge_covers_every_problem():
     assert {s.weights for s in drawn} == {"none", "some", "zeros"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JUDGED)
 def test_ledgers_of_random_estimators_are_true(name):
     first, figures, names = JUDGED.index(name), Counter(), Counter()

@@ -188,6 +188,7 @@ def test_values_whose_squares_overflow_are_refused_with_their_column():
         SVC().fit(X, Y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("landmarks", [0, 40])
 def test_a_store_of_far_columns_keeps_float64(tmp_path, landmarks):
     X = PLAIN + np.array([1e5, 0, 0, 0, 0])

@@ -139,6 +139,7 @@ def test_a_fit_and_its_workers_import_nothing_for_what_seldom_happens() -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_model(world: World, tmp_path: Path) -> None:
     """A fit in a real process shows plain progress on stderr, and so does one on workers."""
     fit = process("fit", world.store, tmp_path / "m.bsm", *FIT[:4], "--workers", "1")

@@ -125,6 +125,7 @@ main(prog_name="bigscreen")
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "placed"),
     [
@@ -160,6 +161,7 @@ LATE = """found = before(*args, **more)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["amend", "fit"])
 def test_ctrl_c_in_the_last_pass_of_a_solve_is_not_dropped(fitted, tmp_path, command):
     new = tmp_path / "n.bsm"
@@ -177,6 +179,7 @@ def test_ctrl_c_in_the_last_pass_of_a_solve_is_not_dropped(fitted, tmp_path, com
     assert Model.load(new).provenance["certificates"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "more"),
     [("amend", ("--remove", "bound.csv")), ("amend", ("--add", "rows.csv")), ("compress", ())],

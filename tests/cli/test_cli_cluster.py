@@ -22,6 +22,7 @@ __all__ = ["world"]  # a fixture
 OPTIONS = ["--landmarks", "40", "--gamma", "1", "--solver", "newton", "--tol", "1e-6"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["scheduler", "frozen scheduler", "worker"])
 def test_a_lost_cluster(
     world: World,
@@ -65,6 +66,7 @@ def test_a_lost_cluster(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.bsm", "whole.bsm"]
 
 
+@pytest.mark.slow
 def test_predict_and_evaluate_on_workers_and_a_cluster(world: World, tmp_path: Path) -> None:
     """Workers and clusters write the same file and figures as threads."""
 

@@ -43,6 +43,7 @@ def same(path: Path, other: Model) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("times", [1, 3])
 def test_stopped_in_the_solve(
@@ -66,6 +67,7 @@ def test_stopped_in_the_solve(
     assert same(model, whole)
 
 
+@pytest.mark.slow
 def test_terminated_at_any_moment(large: Path, tmp_path: Path) -> None:
     # by a fit that goes on for longer than anyone waits, on however quick a machine
     endless = [*OPTIONS, "--solver", "cd", "--C", "1000", "--tol", "1e-13", "--max-iter", "100000"]
@@ -83,6 +85,7 @@ def test_terminated_at_any_moment(large: Path, tmp_path: Path) -> None:
         subprocess.run(["rm", "-rf", tmp_path / "m.bsm.work"], check=True)
 
 
+@pytest.mark.slow
 def test_features_on_a_disk_that_fills(large: Path, tmp_path: Path, whole: Model) -> None:
     fit = [sys.executable, "-c", "from bigscreen.cli import main; main(prog_name='bigscreen')"]
     model, disk = tmp_path / "m.bsm", tmp_path / "disk"

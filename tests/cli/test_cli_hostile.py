@@ -35,6 +35,7 @@ def test_columns_named_like_an_option(tmp_path: Path, name: str) -> None:
         assert len(end.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_names_that_are_not_utf8(world: World, tmp_path: Path) -> None:
     name = os.fsencode(tmp_path) + b"/m\xff.bsm"
     commands = [

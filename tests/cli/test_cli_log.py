@@ -35,6 +35,7 @@ def events(log):
     return [json.loads(line) for line in log.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_log_follows_a_fit_through_its_death_to_its_end(store, tmp_path):
     model, log = tmp_path / "m.bsm", tmp_path / "log.jsonl"
     with process("fit", store, model, *OPTIONS, "--log", log) as fit:

@@ -164,6 +164,7 @@ def equal(one, other):
         assert one.record["points"][k][0]["gap"] == other.record["points"][k][0]["gap"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "args", "kept", "files"),
     [
@@ -191,6 +192,7 @@ def test_a_path_survives_its_process(how, args, kept, files, world: World, tmp_p
     equal(whole, out)
 
 
+@pytest.mark.slow
 def test_workers_give_the_same_path_beyond_memory(world: World, tmp_path):  # noqa: F811
     alone, other = tmp_path / "alone.bsp", tmp_path / "other.bsp"
     text = succeed("path", world.store, alone, *BEYOND, *scant(), "--threads", "2")

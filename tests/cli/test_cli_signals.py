@@ -187,6 +187,7 @@ def test_an_end_that_takes_its_time_is_not_interrupted() -> None:
     assert (done.stdout, done.stderr) == ("all was closed\ninterrupted\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("when", ["begun", "born", "there"])
 def test_signals_while_workers_start(tmp_path: Path, number: int, when: str) -> None:

@@ -67,6 +67,7 @@ STREAMED = ["--gamma", ".5,1,2", "--C", ".1:10:4", "--landmarks", "60", "--elimi
 STREAMED += ["--memory", 400 * 2**20 + 600 * PATH.row_bytes + 4 * 500 * 60]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "kept", "files"),
     [
@@ -103,6 +104,7 @@ def test_a_search_survives_its_process(args, kept, files, world: World, tmp_path
     assert one.provenance["search"]["best"] == other.provenance["search"]["best"]
 
 
+@pytest.mark.slow
 def test_workers_come_to_the_same_bits(world: World, tmp_path):  # noqa: F811
     args = ["--gamma", ".5,1", "--C", ".1,1", "--landmarks", "20", "--folds", "2"]
     models = []

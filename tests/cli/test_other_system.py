@@ -89,6 +89,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return real, done.stdout
 
 
+@pytest.mark.slow
 def test_machines_decide_as_they_do_here(elsewhere: tuple[Path, str]) -> None:
     import bigscreen
 

@@ -24,6 +24,7 @@ def run(environment, *args):
     return done.returncode, (done.stdout + done.stderr).decode("latin-1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ENVIRONMENTS)
 def test_tables_with_other_names_end_well(tmp_path, kind):
     rows = "".join(f"{i % 5},{i % 3},t{i % 2}é,{['ja', 'né'][i % 2]}\n" for i in range(20))

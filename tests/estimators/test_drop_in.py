@@ -185,7 +185,7 @@ def test_a_kernel_function_may_compare_rows_that_are_not_numeric():
         np.testing.assert_allclose(
             machine.decision_function(rows[:2]), theirs.decision_function(rows[:2]), atol=1e-2
         )
-        assert "_things" not in machine.get_params()
+        assert "_objects" not in machine.get_params()
     numbers = np.array([[word.count(c) for c in "ab"] for word in words], float)
     again = machine.set_params(kernel="linear").fit(numbers, y)
     np.testing.assert_array_equal(again.predict(numbers), machine.predict(numbers))

@@ -27,6 +27,7 @@ from bigscreen.data.writer import DatasetWriter
 from bigscreen.estimators.inputs import Labelled
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @parametrize_with_checks(
     [NystroemSVC(), LinearSVC(), SVC()], expected_failed_checks=lambda estimator: EXPECTED_FAILURES
@@ -314,6 +315,7 @@ def test_store_brings_its_own_labels(shuffled):
         machine.predict(other)
 
 
+@pytest.mark.slow
 def test_a_cluster_gives_the_machine_of_threads(tmp_path):
     X, y = rows()
     machine = NystroemSVC(n_components=30, random_state=0)

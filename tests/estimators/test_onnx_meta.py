@@ -131,6 +131,7 @@ def expected_values(meta, method, X):
     return np.column_stack([-values, values]) if values.ndim == 1 else values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize(("name", "machine"), CASES)
 def test_a_meta_estimator_answers_as_its_graph(name, machine, k):

@@ -16,6 +16,7 @@ INFEASIBLE = {
 SMALL = {"cv": 2, "gammas": [0.1, 1.0]}
 
 
+@pytest.mark.slow
 @parametrize_with_checks(
     [
         NystroemSVCCV(Cs=[0.1, 1.0], n_components=20, **SMALL),

@@ -107,6 +107,7 @@ def outcomes(tmp_path_factory):
     return json.loads(results.read_text())
 
 
+@pytest.mark.slow
 def test_all_of_theirs_were_run(outcomes):
     assert len(outcomes) == CASES
     assert set(LISTED) <= set(outcomes)

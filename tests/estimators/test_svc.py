@@ -332,6 +332,7 @@ def test_a_store_gives_the_machine_of_its_arrays(tmp_path):
     assert found.score(data) == pytest.approx(found.score(X, y))
 
 
+@pytest.mark.slow
 def test_a_cluster_gives_the_machine_of_threads(tmp_path):
     X, y = rows(n=1200)
     machine = SVC(gamma=GAMMA, solver="block")

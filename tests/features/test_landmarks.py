@@ -190,6 +190,7 @@ def test_better_than_uniform_where_clusters_are_of_all_sizes():
     assert left["kmeans"] < 0.8 * left["uniform"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["leverage", "kmeans"])
 def test_the_same_landmarks_inline_and_on_workers(way):
     data = clusters(400)

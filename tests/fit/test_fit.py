@@ -105,6 +105,7 @@ class Interrupt:
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize(
     ("kernel", "screening"), [("linear", "gap"), ("rbf", "gap"), ("linear", "f-safe")]

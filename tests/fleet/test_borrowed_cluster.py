@@ -27,6 +27,7 @@ def rows():
     return X, (X[:, 0] + X[:, 1] ** 2 > 0.5).astype(int)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["tcp://", "tls://", "inproc://"])
 def test_a_fit_on_a_client_or_a_cluster_is_the_fit_here(rows, tmp_path, protocol):
     secure = {"protocol": protocol, "security": True} if protocol == "tls://" else {}
@@ -64,6 +65,7 @@ def test_what_is_no_scheduler_is_refused(rows):
         machine(scheduler=7).fit(*rows)
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_on_jobs_runs(tmp_path):
     (code,) = re.findall(
         r"^```python\n(.*?)^```$", (ROOT / "docs/jobs.md").read_text(), re.M | re.S

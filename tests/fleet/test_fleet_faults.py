@@ -46,6 +46,7 @@ def reference():
 # ---------------------------------------------------------------- workers that stand still
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nanny", [True, False])
 def test_a_frozen_worker_is_given_up(reference, nanny):
     cluster = local_cluster(2, tuning=IMPATIENT) if nanny else processes(tuning=IMPATIENT)
@@ -67,6 +68,7 @@ def test_a_frozen_worker_is_given_up(reference, nanny):
                 os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_items_of_a_frozen_worker_run_elsewhere():
     with processes(tuning=IMPATIENT) as fleet:
         results = fleet.each(slow_square, range(40))
@@ -79,6 +81,7 @@ def test_items_of_a_frozen_worker_run_elsewhere():
             os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_a_worker_that_only_takes_long_is_not_frozen():
     with processes(tuning=IMPATIENT) as fleet:
         fleet.start(Gradient(), 2)
@@ -107,6 +110,7 @@ def test_connections_that_end_are_no_news(caplog):
 # ---------------------------------------------------------------- steps that kill
 
 
+@pytest.mark.slow
 def test_a_step_that_kills_every_worker_ends(tmp_path):
     with local_cluster(2) as fleet:
         fleet.start(Murderous(tmp_path, 4), SHARDS)
@@ -122,6 +126,7 @@ def test_a_step_that_kills_every_worker_ends(tmp_path):
         assert list(fleet.each(slow_square, range(3))) == [0, 1, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_cluster_starts_though_a_worker_is_lost_meanwhile(how):
     tuning = CLUSTER if how == signal.SIGKILL else replace(CLUSTER, start_seconds=20.0)
@@ -284,6 +289,7 @@ def frozen(process):
 NO_ANSWER = "the Dask scheduler at tcp://.* has not answered for 2 s"
 
 
+@pytest.mark.slow
 def test_a_frozen_scheduler_is_no_wait_for_ever(reference):
     with processes(ports=(0,)) as outer, ExitStack() as stack:
         (scheduler, *_), address = outer.processes, outer.address
@@ -303,6 +309,7 @@ def test_a_frozen_scheduler_is_no_wait_for_ever(reference):
             assert list(later.each(slow_square, range(3))) == [0, 1, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["nthreads", "get_versions", "run", "register_plugin"])
 def test_a_scheduler_that_freezes_while_a_fleet_connects(monkeypatch, step):
     with processes(ports=(0,)) as outer, ExitStack() as stack:

@@ -66,6 +66,7 @@ def test_keys_are_for_their_owner_alone(keys: dict[str, str]) -> None:
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
 
 
+@pytest.mark.slow
 def test_an_encrypted_cluster_takes_clients_with_its_key(
     world: World, tmp_path: Path, keys: dict[str, str]
 ) -> None:

@@ -188,6 +188,7 @@ def test_items_survive_a_death(restarting, tmp_path):
     assert marker.exists()
 
 
+@pytest.mark.slow
 def test_dead_processes_without_nannies_change_no_bit(reference):
     with processes(tuning=replace(CLUSTER, patience_seconds=3.0)) as fleet:
         fleet.start(Gradient(), SHARDS)
@@ -230,6 +231,7 @@ def test_dead_processes_without_nannies_change_no_bit(reference):
         assert fleet.memory() > 0 and fleet.peak_pss > 0
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_dies_under_items():
     with processes(ports=(0,)) as fleet:
         results = fleet.each(slow_square, range(1000))

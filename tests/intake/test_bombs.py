@@ -207,6 +207,7 @@ def test_parquet_that_promises_more_rows_than_it_has(tmp_path, text):
     assert not list(tmp_path.glob("a.store*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["model_json", "arrays__coef_npy"])
 def test_model_files_that_unpack_to_gigabytes(part, tmp_path):
     path = zeros_npz(tmp_path / "m.bsm", **{part: (b"[", 600 << 20)})
@@ -286,6 +287,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", TEXTS)
 def test_packed_texts(case, tmp_path):
     name, piece, times, head, said = TEXTS[case]
@@ -345,6 +347,7 @@ def test_pipes_and_devices_are_no_models(tmp_path):
         Dataset.open(tmp_path / "s.store")
 
 
+@pytest.mark.slow
 def test_standard_input_from_a_file_is_read(tmp_path):
     (tmp_path / "a.csv").write_text("x,label\n" + "".join(f"{i},{i % 2}\n" for i in range(50)))
     call = [

@@ -23,6 +23,7 @@ def written(value, decimal, group, digits=2):
     return text.replace(",", "#").replace(".", decimal).replace("#", group)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decimal", [",", "."])
 @pytest.mark.parametrize("way", range(7))
 def test_numbers_are_those_that_are_meant(tmp_path, monkeypatch, decimal, way):
@@ -121,6 +122,7 @@ AMOUNTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "among numbers", "frame", "parquet"])
 @pytest.mark.parametrize("text", AMOUNTS)
 def test_amounts_are_no_kinds(tmp_path, kind, text):

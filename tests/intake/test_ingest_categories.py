@@ -44,6 +44,7 @@ def test_scaling_leaves_categories_alone(scale, tmp_path):
     np.testing.assert_array_equal(got[:, 3:], np.concatenate(hot, axis=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["none", "standard", "minmax", "divide:4"])
 def test_mostly_categories_are_stored_sparse_and_alike(scale, tmp_path, monkeypatch):
     if scale == "standard":
@@ -144,6 +145,7 @@ def test_kinds_can_be_allowed_on_the_command_line(tmp_path):
     assert CliRunner().invoke(group, [*args, "--max-kinds", "3000"]).exit_code == 0
 
 
+@pytest.mark.slow
 def test_memory_and_disk_are_reckoned_before_they_are_taken(tmp_path, monkeypatch):
     wide = tmp_path / "wide.svm"
     wide.write_text("1 1:1 134217728:2\n0 2:1\n" * 5)

@@ -76,6 +76,7 @@ def row_groups(path):
     return path
 
 
+@pytest.mark.slow
 def test_the_store_is_the_same(tmp_path, monkeypatch, fleet):
     monkeypatch.setattr(base, "PIECE_BYTES", 8000)
     kinds = {"csv": mixed, "svm": svmlight, "parquet": row_groups}
@@ -167,6 +168,7 @@ def test_a_source_that_a_worker_does_not_see_and_one_that_has_changed(tmp_path, 
         list(fleet.each(partial(base.try_parse, reader._parse_alone), [(piece, False)]))
 
 
+@pytest.mark.slow
 def test_on_the_command_line(tmp_path):
     source, result = mixed(tmp_path / "rows.csv"), tmp_path / "result.json"
     args = ["ingest", str(source), str(tmp_path / "s.store"), "--drop-missing", "--json"]
@@ -178,6 +180,7 @@ def test_on_the_command_line(tmp_path):
     assert "--workers and --threads are different ways to run" in said
 
 
+@pytest.mark.slow
 def test_many_small_files(tmp_path, monkeypatch, fleet):
     """Each file is one piece in any process; errors name the file."""
     folder = tmp_path / "parts"

@@ -87,6 +87,7 @@ def run_until(process: subprocess.Popen, phase: str, number: int, kill: int) -> 
 READ, MEASURE, WRITE = ("read", 9), ("measure", 2), ("write", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "ends", "more"),
     [

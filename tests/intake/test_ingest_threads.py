@@ -50,6 +50,7 @@ def files(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "svm", "parquet"])
 @pytest.mark.parametrize("size", [40, 333, 4096])
 def test_the_same_store(

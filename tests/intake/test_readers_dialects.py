@@ -121,6 +121,7 @@ def test_dialects(write, text, options, names, X, y):
     assert (reader.names, found.tolist(), labels) == (names, X, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delimiter", ",\t ")
 def test_wide_rows(write, delimiter):
     rows = np.arange(120_000.0).reshape(2, -1)

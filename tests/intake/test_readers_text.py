@@ -68,6 +68,7 @@ def test_svmlight_files_agree_with_sklearn(name, rows, width, positive):
     np.testing.assert_array_equal(y, labels)
 
 
+@pytest.mark.slow
 @real
 @pytest.mark.parametrize(("name", "rows", "width", "classes"), [
     ("news20/news20.bz2", 15935, 62061, 20),

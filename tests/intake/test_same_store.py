@@ -39,6 +39,7 @@ def made(folder, values, label, **how):
         yield *in_source_order(store), store.preparation.to_dict(), store.fingerprint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", [False, True], ids=["feature", "label"])
 @pytest.mark.parametrize("name", COLUMNS)
 def test_every_source_gives_one_store(tmp_path, name, label):
@@ -64,6 +65,7 @@ def test_truth_values_may_be_named_as_kinds(tmp_path):
     assert store.preparation.categories == {0: ["True", "false"]}
 
 
+@pytest.mark.slow
 def test_a_word_below_truth_values_is_refused_with_its_line(tmp_path):
     rows = ["True,0", "false,1"] * 100_000
     (tmp_path / "a.csv").write_text("\n".join(["on,label", *rows, "maybe,1"]) + "\n")
@@ -94,6 +96,7 @@ HASHED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HASHED)
 def test_every_source_and_predict_hash_a_value_alike(tmp_path, name):
     values = HASHED[name]
@@ -147,6 +150,7 @@ def test_later_numbers_may_be_no_truth_values(tmp_path):
         prepare_rows(known.preparation, {"c": values})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [10, 200_000])
 @pytest.mark.parametrize("odd", ["37", "maybe"])
 def test_what_is_no_truth_value_is_refused_in_every_row(tmp_path, rows, odd):

@@ -90,6 +90,7 @@ def test_later_files_and_rows_may_write_truth_values_as_texts(tmp_path, old):
     np.testing.assert_array_equal(prepare_rows(known, texts[["on"]]), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 70_000, 200_000])
 def test_zeros_and_ones_may_stand_among_truth_values_in_every_row(tmp_path, first):
     values = ["True", "False"] * (first // 2) + ["1", "0", "True", "0"]

@@ -53,6 +53,7 @@ def test_an_imported_model_answers_as_libsvm_does(tmp_path, width):
         model.scores(np.zeros((2, 5), np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["none", "standard", "minmax", "divide:2"])
 @pytest.mark.parametrize("layout", ["dense", "sparse"])
 @pytest.mark.parametrize(

@@ -114,6 +114,7 @@ def test_entries_are_those_of_scikit_learn(kernel):
     np.testing.assert_allclose(ours, judge, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 @pytest.mark.parametrize("csr", [False, True])
 def test_rows_of_many_tiles_have_the_entries_of_the_formula(kernel, csr):

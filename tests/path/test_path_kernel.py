@@ -81,6 +81,7 @@ def free(dual):
     return np.full(len(dual), FREE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("name", ["c", *RECIPES])
 def test_every_problem_reaches_its_optimum_along_a_grid(name, sparse_rows, fleet):
@@ -114,6 +115,7 @@ def test_every_problem_reaches_its_optimum_along_a_grid(name, sparse_rows, fleet
     assert made["constant"] == pytest.approx(coef.sum() if constant else 0.0)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(
     seed=st.integers(0, 10**6),
@@ -265,6 +267,7 @@ def test_threads_interruptions_and_what_is_kept_change_no_bit(name, fleet):
         same(walked(w, threads), first)
 
 
+@pytest.mark.slow
 def test_worker_processes_change_no_bit(fleet, largest):
     w = any_world("svr-true", n=150, **GRID)
     with local_cluster(2) as cluster:

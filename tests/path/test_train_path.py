@@ -244,6 +244,7 @@ def same(one, other):
         assert np.array_equal(one.array(f"coef-{k}"), other.array(f"coef-{k}"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, "columns", "side by side"])
 @pytest.mark.parametrize("labels", [2, 3])
 @pytest.mark.parametrize("after", [1, 8, 12, 15])
@@ -399,6 +400,7 @@ def test_a_fold_that_makes_nu_infeasible_is_found_before_any_work():
 
 
 # -- the estimator -------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @parametrize_with_checks(
     [SVCPathCV(3, cv=2), SVCPathCV(3, cv=2, kernel="rbf", n_components=20, fit_intercept=False)],

@@ -60,6 +60,7 @@ def targets(n=400, far=0.0):
     return Targets.of(X, number(X - far), None, False).rows(np.inf, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "fit"),
     [
@@ -127,6 +128,7 @@ class OnDisk(PathJob):
         return replace(planned, features_in_memory=False, resident=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit", [{}, {"intercept": "true"}, {"kernel": "linear"}])
 @pytest.mark.parametrize("stop", [2, 5, 19])
 def test_an_interrupted_path_goes_on_bit_for_bit(fit, stop, tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from pipelines.bench import coverage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["collapsed", "collapsed, tol 1e-5", "tiny", "three labels"])
 def test_sets_cover_what_they_promise(name):
     found = coverage.judged(name, 1)

@@ -107,6 +107,7 @@ def test_tasks_load_their_rows(data: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(tasks.TASKS["covtype"].load()[3]) == 4_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("peers", [["sklearn"], ["sklearn", "intelex64", "intelex32"]])
 def test_race_of_the_peers(data: Path, tmp_path: Path, peers: list[str]) -> None:
     if len(peers) > 1 and not importlib.util.find_spec("sklearnex"):
@@ -126,6 +127,7 @@ def test_race_of_the_peers(data: Path, tmp_path: Path, peers: list[str]) -> None
     assert "dense, 2000 MB" in done.stdout and "csr, 2000 MB" in done.stdout
 
 
+@pytest.mark.slow
 def test_race_of_everyone(data: Path, tmp_path: Path) -> None:
     args = ("--only", "ijcnn1", "--repeat", 1, "--peers", "sklearn")
     done = script("bench.exact.race", *args, "--out", tmp_path, BIGSCREEN_DATA=data)
@@ -167,6 +169,7 @@ def test_ratios_are_to_the_fastest_intelex_at_no_larger_gap() -> None:
     assert summary["geometric_mean"] == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["race", "kdd99"])
 def test_says_what_is_missing(name: str, tmp_path: Path) -> None:
     done = script(f"bench.exact.{name}", BIGSCREEN_DATA=tmp_path / "nowhere")

@@ -1,8 +1,10 @@
 """The benchmark of hard machines runs as documented."""
 
+import pytest
 from scripts import script
 
 
+@pytest.mark.slow
 def test_every_solver_is_beside_the_others():
     done = script("bench.hard", "--quick", "--seconds", 2)
     table = done.stdout

@@ -5,9 +5,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from scripts import script
 
 
+@pytest.mark.slow
 def test_a_small_run_states_the_share_outside(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     X = rng.normal(size=(600, 5))

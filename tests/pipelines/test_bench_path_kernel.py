@@ -5,11 +5,13 @@ import lzma
 from pathlib import Path
 
 import numpy as np
+import pytest
 from scripts import script
 
 from pipelines.bench.path import kernel
 
 
+@pytest.mark.slow
 def test_a_race_records_every_way(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     (tmp_path / "a9a").mkdir()

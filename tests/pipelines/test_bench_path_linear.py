@@ -6,6 +6,7 @@ import lzma
 from pathlib import Path
 
 import numpy as np
+import pytest
 from scripts import script
 
 
@@ -23,6 +24,7 @@ def folder_of_tiny_data(folder: Path) -> None:
         np.savetxt(lines, table, fmt="%.3f", delimiter=",")
 
 
+@pytest.mark.slow
 def test_a_quick_run_records_true_gaps(tmp_path: Path) -> None:
     folder_of_tiny_data(tmp_path)
     args = ("--quick", "--out", tmp_path / "out")

@@ -1,11 +1,13 @@
 """The benchmark of small fits runs as documented."""
 
 import numpy as np
+import pytest
 from scripts import script
 
 from pipelines.bench import small
 
 
+@pytest.mark.slow
 def test_a_quick_run_prints_every_line() -> None:
     done = script("bench.small", "--quick", "--repeat", 1)
     assert done.returncode == 0, done.stderr
@@ -13,6 +15,7 @@ def test_a_quick_run_prints_every_line() -> None:
     assert line.startswith("200 rows") and float(line.split()[-1]) <= 1e-3
 
 
+@pytest.mark.slow
 def test_pairs_prints_every_line() -> None:
     done = script("bench.small", "--pairs", "--quick", "--repeat", 1)
     assert done.returncode == 0, done.stderr

@@ -39,6 +39,7 @@ def shares(values: Any) -> bool:
     return bool(np.all((np.asarray(values) >= 0) & (np.asarray(values) <= 1)))
 
 
+@pytest.mark.slow
 @with_data
 @pytest.mark.parametrize(
     ("name", "args", "sets"),
@@ -75,6 +76,7 @@ def test_one_class_learns_from_positive_rows(
     assert linear["KDE"]["score"] == rbf["KDE"]["score"]
 
 
+@pytest.mark.slow
 @with_data
 def test_toys_are_separated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = record(monkeypatch, tmp_path, "yang_srbo.toys", "--rows 60 --step .1 --powers 0 1")
@@ -128,6 +130,7 @@ def test_ratios_grow_with_finer_steps(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert low["ratios"]["cut"][0] > high["ratios"]["cut"][0]
 
 
+@pytest.mark.slow
 @with_data
 def test_any_delta_is_safe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     args = "--only Abalone --rows 60 --step .05"
@@ -182,6 +185,7 @@ def test_rank_sums_as_scipy_has_them(n: int) -> None:
     assert two == pytest.approx(wilcoxon(differences, method="exact").pvalue)
 
 
+@pytest.mark.slow
 def test_one_page_for_all(tmp_path: Path) -> None:
     """A failed experiment is on the page, and the command ends with 1."""
     only = ("wang2014.toys", "yang_srbo.mnist", "yang_srbo.wilcoxon")

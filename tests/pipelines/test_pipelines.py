@@ -12,6 +12,7 @@ from places import ROOT
 from scripts import script
 
 
+@pytest.mark.slow
 def test_susy_standin_says_so(tmp_path: Path) -> None:
     args = ("--rows", 12_000, "--landmarks", 100, "--workers", 1, "--json", tmp_path / "r.json")
     done = script("scale.susy", *args, TMPDIR=tmp_path)
@@ -43,6 +44,7 @@ def test_susy_reads_the_real_shape(tmp_path: Path) -> None:
     assert "bayes_error" not in record
 
 
+@pytest.mark.slow
 def test_rcv1_standin_is_sparse_and_linear(tmp_path: Path) -> None:
     args = ("--rows", 3000, "--work", tmp_path / "work", "--json", tmp_path / "r.json")
     done = script("scale.rcv1", *args, "--landmarks", 50, "--peer")
@@ -56,6 +58,7 @@ def test_rcv1_standin_is_sparse_and_linear(tmp_path: Path) -> None:
     assert fit["dual"] <= record["linear_svc"]["primal"] < 1.02 * fit["primal"]
 
 
+@pytest.mark.slow
 def test_higgs_goes_on_and_writes_pages(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     args = ("--rows", 6000, "--landmarks", 60, "--work", tmp_path / "work")
@@ -81,6 +84,7 @@ def test_higgs_goes_on_and_writes_pages(tmp_path: Path) -> None:
     assert other.returncode == 1 and "other rows" in other.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["accuracy", "nystrom_race", "susy_million"])
 def test_benchmarks_say_what_is_missing(name: str, tmp_path: Path) -> None:
     done = script(f"bench.{name}", BIGSCREEN_DATA=tmp_path / "nowhere")
@@ -108,6 +112,7 @@ print("OPENBLAS_CORETYPE" in os.environ, pipelines.bench.OPENBLAS_CORETYPE, "num
     assert all((folder / "__init__.py").exists() for folder in files)
 
 
+@pytest.mark.slow
 def test_susy_million_small(tmp_path: Path) -> None:
     """The benchmark runs as documented: resampled rows, fits through the command line."""
     (tmp_path / "susy").mkdir()
@@ -125,6 +130,7 @@ def test_susy_million_small(tmp_path: Path) -> None:
     assert run["rows"] == 3000 and run["relative_gap"] <= 1e-3 and run["peak"] > 0
 
 
+@pytest.mark.slow
 def test_pairs_takes_as_many_steps_as_libsvm(tmp_path: Path) -> None:
     done = script("zimmert2015.working_sets", "--rows", 600, "--json", tmp_path / "r.json")
     assert done.returncode == 0, done.stderr
@@ -137,6 +143,7 @@ def test_pairs_takes_as_many_steps_as_libsvm(tmp_path: Path) -> None:
     assert all(run["relative_gap"] < 1e-2 for run in runs if run["relative_gap"] is not None)
 
 
+@pytest.mark.slow
 def test_starts_end_at_the_same_optimum(tmp_path: Path) -> None:
     args = ("--only", "susy", "--rows", 3000, "--out", tmp_path)
     done = script("bench.divide", *args)
@@ -148,6 +155,7 @@ def test_starts_end_at_the_same_optimum(tmp_path: Path) -> None:
     assert max(errors) - min(errors) < 0.02
 
 
+@pytest.mark.slow
 def test_zimmert_on_a_few_rows(tmp_path: Path) -> None:
     if not (ROOT.parent / "shared" / "data" / "mnist").is_dir():
         pytest.skip("the real data sets are not beside this checkout")

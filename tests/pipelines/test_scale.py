@@ -14,6 +14,7 @@ def test_plan_beside_measured(tmp_path):
     assert found["seconds"] > 0
 
 
+@pytest.mark.slow
 def test_ingest_beside_pyarrow(tmp_path):
     pytest.importorskip("pyarrow")
     from pipelines.scale import ingest
@@ -29,6 +30,7 @@ def test_reference_passes_grow_with_the_rows():
     assert one > common.reference(4096, 4, 8, most=4096)
 
 
+@pytest.mark.slow
 def test_scaling_measures_and_predicts(tmp_path):
     pytest.importorskip("matplotlib")
     found = scaling.measured(tmp_path, [1, 3], 3000, 400)
@@ -43,6 +45,7 @@ def test_scaling_measures_and_predicts(tmp_path):
     assert len(scaling.plot(found).axes) == 2
 
 
+@pytest.mark.slow
 def test_rounds_of_hosts_and_futures(tmp_path):
     (found,) = rounds.measured(tmp_path, [3], 2).values()
     assert set(found) == {
@@ -52,6 +55,7 @@ def test_rounds_of_hosts_and_futures(tmp_path):
     assert all(kind["wall_ms"] > 0 for kind in found.values())
 
 
+@pytest.mark.slow
 def test_processes_beside_their_plan(tmp_path):
     case = processes.CASES["1,000,000 rows, linear"]._replace(n=3000)
     found = processes.one(case, tmp_path, 1.0)

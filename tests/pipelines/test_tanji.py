@@ -94,6 +94,7 @@ def test_columns_solve_one_problem() -> None:
 
 
 # -- the experiments -------------------------------------------------------------------------------
+@pytest.mark.slow
 @with_data
 def test_tables_of_a_few_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     args = "--only a9a mnist-bin SUSY rcv1 --rows 400 --landmarks 30 --epochs 2"
@@ -126,6 +127,7 @@ def test_the_protocol_of_the_paper(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert any("2 of 5 folds, 2 run(s)" in n and "2 x 2 grid" in n for n in found["notes"])
 
 
+@pytest.mark.slow
 @with_data
 def test_the_protocol_says_what_it_costs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -155,6 +157,7 @@ def test_a_cost_grows_with_rows_and_landmarks() -> None:
     assert "200 of 400 rows" in drawn.about.replace("199", "200")
 
 
+@pytest.mark.slow
 @with_data
 def test_figures_of_a_few_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     args = "--rows 400 --landmarks 30 --points 2"
@@ -169,6 +172,7 @@ def test_figures_of_a_few_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert all(word in ("agrees", "differs") for word, *_ in found["verdicts"].values())
 
 
+@pytest.mark.slow
 @with_data
 def test_landmarks_of_a_few_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     args = "--only a9a SUSY --rows 600 --landmarks 20 60 --seeds 2"

@@ -51,6 +51,7 @@ def innocent(tally):
 
 
 # A row without any entry that stands at the multiplier itself: told from it by the last bit only.
+@pytest.mark.slow
 @example(replace(safety_cases.drawn(5187), whole=0.0))
 @given(specs)
 @settings(max_examples=300, deadline=None)

@@ -59,6 +59,7 @@ class StageCase(Case):
         ]
 
 
+@pytest.mark.slow
 @given(
     st.builds(
         Spec,

@@ -291,6 +291,7 @@ def test_no_penalty_is_too_large(kernel, intercept, rule, fleet):
         ends_right(w, found, 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("name", ODD)

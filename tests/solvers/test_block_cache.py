@@ -28,6 +28,7 @@ def fleet():
         yield fleet
 
 
+@pytest.mark.slow
 @steady
 @pytest.mark.parametrize("rule", ["none", "gap", "joachims"])
 @pytest.mark.parametrize("sparse_rows", [False, True])

@@ -82,6 +82,7 @@ def process_id(_):
     return os.getpid()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "sparse_rows"), [(1, False), (2, True), (3, False)])
 def test_any_number_of_workers_and_a_death(workers, sparse_rows, stores, inline):
     store, inline = stores[sparse_rows], inline[sparse_rows]
@@ -94,6 +95,7 @@ def test_any_number_of_workers_and_a_death(workers, sparse_rows, stores, inline)
             assert killer.killed
 
 
+@pytest.mark.slow
 @steady
 def test_a_death_after_a_checkpoint(stores, inline, tmp_path, checkpoint_every):
     """The shards of the dead come back from the checkpoint, without their kernel columns."""

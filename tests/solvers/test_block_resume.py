@@ -47,6 +47,7 @@ class Interrupt:
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.slow
 @steady
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("intercept", INTERCEPTS)
@@ -105,6 +106,7 @@ class Shuttle(Inline):
         return super().round(message)
 
 
+@pytest.mark.slow
 @steady
 @pytest.mark.parametrize("rule", ["none", "gap", "f-safe", "joachims"])
 @pytest.mark.parametrize("sparse_rows", [False, True])

@@ -150,6 +150,7 @@ def test_a_ball_too_small_is_caught(fleet, record):
 
 
 # -- bold ----------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("rule", BOLD, ids=lambda rule: f"{rule.name}")
 def test_bold_rules_end_right(rule, intercept, fleet):
@@ -199,6 +200,7 @@ def test_false_removals_are_those_that_violate(intercept, fleet):
     assert [entry[2] for entry in seen][-1] == np.count_nonzero(wrong) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("rule", [GapBall(), *BOLD], ids=lambda rule: rule.name)
 def test_every_pass_holds_the_scores_of_its_alpha(rule, intercept, fleet):

@@ -37,6 +37,7 @@ def solved(world, fleet, tol, lazy=True, rule="none", passes=300, **options):
     return fit(run, solver, limits, rule=make_rule(rule), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 @pytest.mark.parametrize("sparse_rows", [False, True])
@@ -245,6 +246,7 @@ def test_rows_are_at_the_side_of_the_band_that_their_margin_is_on(fleet):
         assert state.side_lin.sum() == pytest.approx(alpha.sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 def test_rows_kept_in_memory_in_part_change_no_bit(kernel, sparse_rows, tmp_path):

@@ -67,6 +67,7 @@ def solver_law(world, fitted, tol):
     assert found.relative_gap <= tol
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["none", "gap"])
 @pytest.mark.parametrize(("name", "kernel"), SOLVED)
 def test_every_problem_is_solved(name, kernel, rule, fleet):
@@ -278,6 +279,7 @@ class RecordingProgram(NewtonProgram):
         return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 @pytest.mark.parametrize("name", NAMES)
 def test_screened_rows_are_at_the_side_of_the_optimum(name, kernel):

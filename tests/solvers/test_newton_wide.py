@@ -58,6 +58,7 @@ def test_a_step_by_products_is_the_newton_step_to_a_tenth():
         assert step @ gradient < 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
 @pytest.mark.parametrize("hold", [False, True])
 def test_cg_steps_and_held_rows_end_at_the_optimum(intercept, hold):
@@ -185,6 +186,7 @@ def test_rows_are_held_by_how_far_scores_have_moved_since_they_were_computed():
     assert any(near[0] > 1.01 * near[-2] for near, _ in asked)
 
 
+@pytest.mark.slow
 def test_p_of_all_rows_falls_though_held_rows_have_left_their_side():
     """A pass over all rows after held steps never ends at a higher P than before them."""
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 30.0)
@@ -207,6 +209,7 @@ def test_p_of_all_rows_falls_though_held_rows_have_left_their_side():
     assert all(points[k].primal <= points[k - 1].primal * (1 + 1e-5) for k in after_held)
 
 
+@pytest.mark.slow
 def test_gathered_rows_come_with_the_side_they_were_held_to():
     """The gradient has alpha at that side, wherever their scores are now; all passes visit them."""
     # (Rows are held so near to their hinge point that many cross.)

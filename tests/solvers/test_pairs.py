@@ -134,6 +134,7 @@ def test_the_matrix_at_once_is_as_good_as_its_rows(kernel, intercept):
     assert abs(whole.last["steps"] - rows.last["steps"]) < 0.3 * rows.last["steps"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("working_set", [1, 2])
 @pytest.mark.parametrize("rule", [FSafe(0.01), Joachims(1), make_rule("adaptive")])
@@ -178,6 +179,7 @@ def test_a_start_is_taken_over(intercept):
     assert again.last["steps"] <= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [None, make_rule("gap"), Joachims(2)])
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("kernel", ["rbf", None])
@@ -272,6 +274,7 @@ def test_rows_without_weight_never_move():
         assert found.last["rows_alive"] <= np.count_nonzero(weight)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("C", [1e-12, 1.0, 1e9])

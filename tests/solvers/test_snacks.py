@@ -55,6 +55,7 @@ def near(world, fitted, part):
     assert found.dual == pytest.approx(world.dual(a), abs=room)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 @pytest.mark.parametrize("name", SOLVED)
 def test_problems_with_lipschitz_losses_are_solved(name, kernel, fleet):
@@ -62,6 +63,7 @@ def test_problems_with_lipschitz_losses_are_solved(name, kernel, fleet):
     near(world, solved(world, fleet, Snacks(tol=1e-9, batch=4), 7), 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SOLVED if not name.endswith("true")])
 def test_pegasos_comes_near_the_optimum(name, fleet):
     world = feature_world(name, "rbf")
@@ -100,6 +102,7 @@ def test_threads_and_rows_that_are_not_kept_change_no_bit(inline):
             same(alone, ends(rows_world(kernel=kernel), threads, solver, resident=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_worker_processes_change_no_bit(workers, inline):
     with local_cluster(workers) as fleet:

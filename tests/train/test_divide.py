@@ -324,6 +324,7 @@ def test_coordinate_descent_goes_on_from_a_start(intercept, sparse_rows, fleet):
     np.testing.assert_allclose(again.point.w, first.point.w, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("far", [0.0, 0.5, 1.0])

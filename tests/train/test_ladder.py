@@ -108,6 +108,7 @@ class Stopped(Exception):
     """Stands for a process that ends."""
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_bits(tmp_path, checkpoint_every, monkeypatch):
     """Wherever it was stopped: in steps over all rows, over few, over all again, in the others."""
     checkpoint_every(-1.0)

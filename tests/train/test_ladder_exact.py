@@ -198,6 +198,7 @@ class Stopped(Exception):
     """Stands for a process that ends."""
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_bits(tmp_path, checkpoint_every):
     """Wherever it was stopped: in steps on pairs, or in the others."""
     checkpoint_every(-1.0)

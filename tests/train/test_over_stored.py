@@ -49,6 +49,7 @@ def proved(model):
     return max(one["relative_gap"] for one in model.provenance["certificates"])
 
 
+@pytest.mark.slow
 def test_a_solve_that_rounding_ends_goes_on_over_stored_features(fleet):
     """Of several classifiers, solved together, too: one that falls short is enough."""
     events, data = [], rows(labels=3)
@@ -78,6 +79,7 @@ def test_without_room_or_time_features_stay_recomputed(fleet):
     assert plan_stored(many, loose, fleet, instead) is None
 
 
+@pytest.mark.slow
 def test_an_interrupted_fit_ends_in_the_same_model(fleet, tmp_path, checkpoint_every):
     """Whether it was stopped over recomputed features, or over stored ones."""
     checkpoint_every(-1.0)

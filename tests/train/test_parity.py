@@ -142,6 +142,7 @@ def compared(ours, theirs):
     return alike
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, "balanced"])
 @pytest.mark.parametrize(
     ("name", "kernel", "C"),
@@ -177,6 +178,7 @@ def test_classifiers_are_those_of_scikit_learn(name, kernel, weights, C):
     assert all(max(one.get(i, 0), other.get(i, 0)) < 1e-4 * box[i] for i in apart)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "C"), [*(("rbf", C) for C in CS), *(("linear", C) for C in CS[:-1])]
 )
@@ -224,6 +226,7 @@ def test_large_polynomial_entries_are_those_of_scikit_learn():
     assert dual(rounded.fit(K.astype(np.float32), y)) == pytest.approx(theirs, rel=SAME)
 
 
+@pytest.mark.slow
 def test_scikit_learns_tools_give_the_same_results():
     """Cloned, with parameters set, in a pipeline, in a search by two processes: its own results."""
     X, y = SETS["wine"]()

@@ -54,6 +54,7 @@ CASES = [(problem, 150) for problem in PROBLEMS] + [("c-svc", 1500), ("quantile"
 
 
 # By their number of rows an interior point, pair steps, or a Newton solves them.
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("problem", "n"), CASES)
 def test_threads_and_workers(fleet, problem, n, way, tmp_path):
@@ -75,6 +76,7 @@ def test_more_rows_than_one_process_solves_alone(fleet, way, tmp_path):
     assert bits(found) == bits(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_several_labels_and_pairs_of_them(fleet, way, tmp_path):
     data = rows(900, "c-svc", labels=3)

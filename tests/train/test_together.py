@@ -71,6 +71,7 @@ def fleet():
         yield fleet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("features", ["stored", "recomputed"])
 @pytest.mark.parametrize(
     ("made", "how"),
@@ -173,6 +174,7 @@ class Interrupt:
             os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("features", "heard"), [("stored", True), ("recomputed", False)])
 def test_an_interrupted_fit_ends_in_the_same_model(features, heard, tmp_path, checkpoint_every):
     data, how = rows(), {"tuning": Tuning(features=features), "tol": 1e-5}
@@ -198,6 +200,7 @@ def test_an_interrupted_fit_ends_in_the_same_model(features, heard, tmp_path, ch
         same(trained(data, fleet, together=1, work=tmp_path / "early", resume=True, **how), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [32, 1])
 def test_a_ctrl_c_within_steps_over_subsamples_changes_no_bit(together, tmp_path, monkeypatch):
     """It keeps nothing of them, and of classes that are beyond them a checkpoint."""
@@ -276,6 +279,7 @@ def test_memory_bounds_how_many_are_solved_at_once():
     assert plan(data, TrainOptions(gamma=0.2, exact=True)).together == 1
 
 
+@pytest.mark.slow
 def test_workers_and_their_deaths_change_no_bit(tmp_path):
     data = rows()
     X, y = data.X(0, 2400), data.y(0, 2400)

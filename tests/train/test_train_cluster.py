@@ -74,6 +74,7 @@ def process_id(_):
     return os.getpid()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("features", ["recomputed", "stored"])
 def test_one_three_and_a_killed_worker_change_no_bit(store, tmp_path, features):
     how = {"landmarks": 60, "C": 5.0, "tuning": Tuning(features=features), "solver": "newton"}
@@ -91,6 +92,7 @@ def test_one_three_and_a_killed_worker_change_no_bit(store, tmp_path, features):
     assert np.frombuffer(inline[0]).any()
 
 
+@pytest.mark.slow
 def test_all_problems_have_the_same_bits_after_a_death(targets, store, tmp_path):
     """Targets, tubes and totals travel as labels do: exact and on features, a worker killed."""
     nystrom, exact = {"landmarks": 40}, {"exact": True, "solver": "block"}

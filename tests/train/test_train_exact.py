@@ -226,6 +226,7 @@ class Interrupt:
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["cold", "divide"])
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_an_interrupted_fit_ends_in_the_same_model(
@@ -285,6 +286,7 @@ def test_a_cache_of_any_size_gives_the_same_model(cache, fleet):
     np.testing.assert_array_equal(some.support, whole.support)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["cold", "divide"])
 def test_workers_change_no_bit(start, tmp_path):
     data = rows(n=1500)

@@ -39,6 +39,7 @@ def trained(problem, data=None, **options):
         return train(data, TrainOptions(problem=problem, **{"gamma": 0.3} | options), fleet)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", ["none", "constant", "true"])
 @pytest.mark.parametrize("problem", ALL)
 def test_every_way_ends_at_one_optimum(problem, intercept):
