@@ -104,6 +104,12 @@ def test_a_remote_store_equals_the_local_store(place, tmp_path, sparse):
     assert not list(tmp_path.glob("bigscreen-*"))
 
 
+def test_rows_that_a_remote_ingest_drops_are_counted(place):
+    put(place / "gaps.csv", b"a,y\n1,0\n,1\n3,1\n4,0\n")
+    made = ingest(str(place / "gaps.csv"), place / "gaps.store", label="y", drop_missing=True)
+    assert made.dropped == 1 and made.store.n_rows == 3
+
+
 def test_remote_parquet_files_are_ingested(place, tmp_path):
     pq = pytest.importorskip("pyarrow.parquet")
     import pyarrow

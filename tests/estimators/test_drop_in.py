@@ -186,6 +186,11 @@ def test_a_kernel_function_may_compare_rows_that_are_not_numeric():
             machine.decision_function(rows[:2]), theirs.decision_function(rows[:2]), atol=1e-2
         )
         assert "_objects" not in machine.get_params()
+    weights = np.array([1.0, 1, 1, 0, 1, 1, 1, 1])
+    some = [word for word, weight in zip(words, weights, strict=True) if weight]
+    without = SVC(kernel=shared).fit(some, y[weights > 0])
+    weighted = SVC(kernel=shared).fit(words, y, sample_weight=weights)
+    np.testing.assert_array_equal(weighted.predict(words), without.predict(words))
     numbers = np.array([[word.count(c) for c in "ab"] for word in words], float)
     again = machine.set_params(kernel="linear").fit(numbers, y)
     np.testing.assert_array_equal(again.predict(numbers), machine.predict(numbers))
