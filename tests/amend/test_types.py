@@ -73,6 +73,7 @@ def judged(made, X, y):
     assert abs(proof["primal"] - primal(made.model, X, y)) <= room
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("far", [0, 1e5])
 @pytest.mark.parametrize("layout", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("kind", MACHINES)

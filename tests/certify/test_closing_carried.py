@@ -62,6 +62,7 @@ def gram(data, kernel, problem):
     return K + (problem.intercept == "constant")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("certify", ["float32", "float64"])
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("sparse_rows", [False, True])

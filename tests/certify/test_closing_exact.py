@@ -73,6 +73,7 @@ def expected(q: reference.Problem, alpha: np.ndarray) -> tuple[float, float, flo
 KERNELS = [Rbf(0.2), make_kernel("polynomial", 0.2, 2, 1.0), make_kernel("laplacian", 0.1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("certify", ["float32", "float64"])

@@ -31,6 +31,7 @@ def both(design, problem, point, fleet, **how):
     return rough, exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
 @pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
 @pytest.mark.parametrize("C", [0.01, 30.0])

@@ -22,6 +22,7 @@ from bigscreen.problems.recipes import CSvc
 from bigscreen.train.exact import ExactJob
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(4))
 def test_no_row_is_decided_wrongly_however_rough_the_solution(part):
     tally = safety_cases.Tally()

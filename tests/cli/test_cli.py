@@ -130,6 +130,7 @@ def test_help_waits_for_nothing_that_is_slow_to_import() -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.slow
 def test_a_fit_and_its_workers_import_nothing_for_what_seldom_happens() -> None:
     """scikit-learn, imported only for its warning class, took longer than all other imports."""
     slow = "{'sklearn', 'scipy.stats', 'scipy.optimize'}"
@@ -160,6 +161,7 @@ def interrupt(command: subprocess.Popen[str]) -> str:
     return said
 
 
+@pytest.mark.slow
 def test_an_interrupted_fit_goes_on(world: World, tmp_path: Path) -> None:
     options = ["--landmarks", "200", "--gamma", "1", "--C", "10", "--tol", "1e-7"]
     options += ["--solver", "newton", "--max-iter", "12"]

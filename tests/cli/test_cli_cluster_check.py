@@ -18,6 +18,7 @@ def checked(address, folder, *more):
     return " ".join(result.output.split()), result.exit_code, workers
 
 
+@pytest.mark.slow
 def test_workers_that_can_take_part_and_one_that_cannot(world: World, tmp_path):
     # A package of the same name and another version.
     other = tmp_path / "other" / "numba-9.9.9.dist-info"

@@ -116,6 +116,7 @@ def test_features_on_a_disk_that_fills(large: Path, tmp_path: Path, whole: Model
 # ---------------------------------------------------------------- time budgets
 
 
+@pytest.mark.slow
 def test_a_budget_that_ends_while_features_are_written(
     large: Path, tmp_path: Path, whole: Model
 ) -> None:

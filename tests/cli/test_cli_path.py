@@ -130,6 +130,7 @@ def test_time_that_runs_out_is_said(world: World, tmp_path):  # noqa: F811
     assert SolvedPath.load(out).missed is None
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_path(world: World, tmp_path):  # noqa: F811
     one, other = tmp_path / "one.bsp", tmp_path / "other.bsp"
     # Room for the columns of some rows, not for the matrix of all; a worker takes its part, too.

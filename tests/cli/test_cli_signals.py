@@ -173,6 +173,7 @@ def test_next_to_nothing_is_imported_before_signals_are_heard() -> None:
     assert not {"typing", "click", "numpy", "threading", "re"} & set(done.stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("how", ["collection", "compiled", "reference"])
 def test_where_python_drops_exceptions(number: int, how: str) -> None:

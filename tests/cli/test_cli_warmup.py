@@ -19,6 +19,7 @@ def compiled() -> dict[str, int]:
     return {f"{each.__module__}.{each.__qualname__}": len(each.overloads) for each in own}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [np.asarray, csr_array])
 def test_nothing_is_left_to_compile(form, tmp_path):
     told = succeed("warmup", "--json", tmp_path / "w.json")

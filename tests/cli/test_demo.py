@@ -17,6 +17,7 @@ from bigscreen.model.model import Model
 ROWS = 20_000
 
 
+@pytest.mark.slow
 def test_demo_shows_the_whole_way_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "temporary").mkdir()
     environment = {**os.environ, "TMPDIR": str(tmp_path / "temporary")}

@@ -129,6 +129,7 @@ def start_writer(writer, options, chunks):
     return subprocess.Popen(command, cwd=SUPPORT, stdout=subprocess.PIPE, text=True, env=os.environ)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 def test_two_processes_write_one_dataset(tmp_path, sparse):
     options = {"n_rows": 1500, "sparse": sparse}
@@ -145,6 +146,7 @@ def test_two_processes_write_one_dataset(tmp_path, sparse):
     assert_same_features(found.X(0, 1500), X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_killed_writer_resumes_to_the_same_fingerprint(tmp_path, sparse):
     options = {"n_rows": 4000, "n_features": 200, "sparse": sparse}

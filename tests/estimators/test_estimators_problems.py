@@ -46,6 +46,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @parametrize_with_checks(
     [NuSVC(), OneClassSVM(), SVR(), NuSVR(), LinearSVR()],
@@ -373,6 +374,7 @@ def test_bad_parameters_are_refused(machine, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["rbf", "linear"])
 @pytest.mark.parametrize(("C", "nu"), [(0.01, 0.43), (1.0, 0.13), (1.0, 0.87), (30.0, 0.41)])
 def test_nu_svr_agrees_with_scikit_learn(kernel, C, nu):

@@ -148,6 +148,7 @@ def test_a_fit_with_too_large_a_gap_is_solved_alone():
                 assert proof["relative_gap"] <= 1e-3 and len(model.provenance["history"]) > 1
 
 
+@pytest.mark.slow
 def test_threads_and_workers_change_no_bit(tmp_path):
     options = TrainOptions(gamma=0.3, landmarks=40, C=2.0)
     data = MemoryDataset(X, (Y == "yes").astype(np.int32), ["no", "yes"], shard_rows=256)

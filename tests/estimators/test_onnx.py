@@ -33,6 +33,7 @@ CLASSIFIERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", ["two", "three", "words", "truth"])
 @pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

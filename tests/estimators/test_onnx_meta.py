@@ -210,6 +210,7 @@ REGRESSIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REGRESSIONS)
 @pytest.mark.parametrize("machine", ["SVR", "LinearSVR"])
 def test_a_meta_estimator_of_regressions_answers_as_its_graph(name, machine):

@@ -95,6 +95,7 @@ MACHINES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MACHINES)
 def test_an_export_predicts_as_the_model(mixed, tmp_path, to, name):
     kind, how = MACHINES[name]

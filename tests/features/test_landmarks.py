@@ -69,6 +69,7 @@ def test_scores_are_exact_where_every_row_is_kept(seed, gamma, ridge, name):
     np.testing.assert_allclose(found.scores, exact(kernel, X, found.ridge), rtol=2e-3, atol=off)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("sparse_rows", [False, True])
 def test_scores_are_within_the_factor_of_the_theory(seed, sparse_rows):

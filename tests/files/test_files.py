@@ -119,6 +119,7 @@ def test_a_pipe_gets_all_and_stays(tmp_path: Path) -> None:
     assert Path("/dev/null").is_char_device()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1", "link"])
 def test_json_to_standard_output(name: str, world: World, tmp_path: Path) -> None:  # noqa: F811
     """Also where that is a file: what stood there before and comes later is kept."""
@@ -133,6 +134,7 @@ def test_json_to_standard_output(name: str, world: World, tmp_path: Path) -> Non
     assert "Certificate" in done.stderr
 
 
+@pytest.mark.slow
 def test_predictions_to_standard_output(world: World, tmp_path: Path) -> None:  # noqa: F811
     # Two processes alike: BLAS may give other last bits in one that has done much before.
     with process("predict", world.model, world.store, tmp_path / "x.csv") as running:

@@ -11,6 +11,7 @@ def fuzz(tmp_path_factory):
     return Fuzz(tmp_path_factory.mktemp("fuzz"))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_no_spoilt_file_gives_another_answer(fuzz):
     outcomes = dict.fromkeys(OUTCOMES, 0)

@@ -247,6 +247,7 @@ ODD = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("name", ODD)

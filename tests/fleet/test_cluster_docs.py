@@ -121,6 +121,7 @@ def connects(address):
         return fleet.workers >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_one_machine(start, how):
     process = start(sys.executable, ROOT / "cluster" / "local.py", "--workers", 2)

@@ -90,6 +90,7 @@ def test_a_worker_that_only_takes_long_is_not_frozen():
         assert fleet._client.run(os.getpid) == before
 
 
+@pytest.mark.slow
 def test_connections_that_end_are_no_news(caplog):
     """Of two workers that die at once, Dask leaves the second one's error to asyncio's log."""
 
@@ -151,6 +152,7 @@ def test_a_cluster_starts_though_a_worker_is_lost_meanwhile(how):
 # ---------------------------------------------------------------- the log of messages
 
 
+@pytest.mark.slow
 def test_the_log_is_bounded_without_a_folder():
     tuning = replace(CLUSTER, log_bytes=2**20)
     ballast = np.ones(2**15)  # 256 KiB a message
@@ -183,6 +185,7 @@ def fractions(dask_worker):
     return [getattr(manager, f"memory_{name}_fraction") for name in ("target", "spill", "pause")]
 
 
+@pytest.mark.slow
 def test_other_peoples_workers_get_their_settings_back(tmp_path):
     with processes(ports=(0,)) as outer:
         address = outer.address
@@ -329,6 +332,7 @@ def test_a_scheduler_that_freezes_while_a_fleet_connects(monkeypatch, step):
 # ---------------------------------------------------------------- other versions, no worker
 
 
+@pytest.mark.slow
 def test_a_worker_with_other_code_is_refused(tmp_path):
     package = tmp_path / "bigscreen"
     shutil.copytree(Path(bigscreen.__file__).parent, package)

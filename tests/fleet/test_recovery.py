@@ -85,6 +85,7 @@ def test_a_death_between_rounds_changes_no_bit(restarting, reference):
     assert same(record, reference)
 
 
+@pytest.mark.slow
 def test_a_death_within_a_round_changes_no_bit(restarting, reference):
     restarting.start(Gradient(), SHARDS)
     fleet = Slow(restarting, 0.05)
@@ -241,6 +242,7 @@ def test_a_scheduler_that_dies_under_items():
             list(results)
 
 
+@pytest.mark.slow
 def test_a_new_worker_at_the_old_address(reference):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

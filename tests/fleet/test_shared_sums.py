@@ -69,6 +69,7 @@ def asked(monkeypatch):
     return spy, counted
 
 
+@pytest.mark.slow
 def test_on_one_machine_each_host_sends_its_own_totals(three, asked, expected):
     three._client.wait_for_workers(3, timeout=60)
     with connect(three.address, security=three.security) as fleet:
@@ -115,6 +116,7 @@ def cut_off(dask_worker, others):
     dask_worker.rpc = Broken()
 
 
+@pytest.mark.slow
 def test_workers_that_do_not_reach_each_other_send_their_totals(asked, expected):
     with local_cluster(3, tuning=SHARING) as fleet:
         one, *others = sorted(fleet._workers.listed())

@@ -30,6 +30,7 @@ def written(path, table):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 @pytest.mark.parametrize("order", [[0, 1], [1, 0], [0, 0, 1], [0, 1, 0]])
 def test_parts_are_joined_as_one_table_is(tmp_path, suffix, order):

@@ -110,6 +110,7 @@ def test_arrays_that_must_be_held_whole_are_beside_the_memory(tmp_path):
         open_source(tmp_path / "a.npy", label="none", memory=1 << 20)
 
 
+@pytest.mark.slow
 def test_npz_members_are_streamed_and_their_rows_bounded(tmp_path):
     head = npy((2, 200_000_000), dtype="|u1")
     path = zeros_npz(tmp_path / "a.npz", X_npy=(head, 400_000_000), y_npy=(npy((2,)), 16))
@@ -154,6 +155,7 @@ def test_idx_sizes(tmp_path):
         open_source(tmp_path / "b-ubyte.gz", label="none")
 
 
+@pytest.mark.slow
 def test_parquet_sizes(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -57,6 +57,7 @@ def dask_frame(table):
 KINDS = {"arrow": pa.table, "pandas": pandas_frame, "polars": polars_frame, "dask": dask_frame}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_frame_gives_the_store_of_a_file(tmp_path, kind):
     table = columns()

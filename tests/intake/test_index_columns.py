@@ -60,6 +60,7 @@ def as_dask(table, path):
 WAYS = [as_parquet, as_parquet_without_metadata, as_arrow, as_csv, as_csv_read_and_written, as_dask]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("index", "way"),
     [
@@ -82,6 +83,7 @@ def test_files_give_what_the_frame_gives(tmp_path, way, index):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_an_index_is_taken_where_it_is_named(tmp_path, way):
     source = way(frame("plain"), tmp_path / "a")

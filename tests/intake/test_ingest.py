@@ -41,6 +41,7 @@ def test_every_row_arrives_once_and_shuffled(tmp_path, arrays):
     assert os.listdir(tmp_path) == ["a"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_content_depends_on_rows_and_seed_alone(sparse, shuffle, tmp_path, arrays, monkeypatch):
@@ -196,6 +197,7 @@ def test_later_store_takes_everything_over(tmp_path):
 ROWS = {"size": [13.0, 1.0], "colour": ["green", "blue"], "id": [7, 9], "y": ["b", "a"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["csv", "parquet", "arff"])
 @pytest.mark.parametrize(
     "order", ["id size colour y", "y colour id size", "colour size", "size id colour"]

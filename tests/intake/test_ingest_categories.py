@@ -104,6 +104,7 @@ def ids(path, rows, kinds, header="id,x,label\n"):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "kinds", "said"),
     [

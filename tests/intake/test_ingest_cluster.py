@@ -124,6 +124,7 @@ def test_a_reader_that_a_worker_is_sent_brings_along_what_it_needs(tmp_path):
     assert done.returncode == 0, done.stderr.decode()
 
 
+@pytest.mark.slow
 def test_workers_that_die_and_an_ingest_that_goes_on(tmp_path, monkeypatch, fleet):
     monkeypatch.setattr(base, "PIECE_BYTES", 4000)
     source = mixed(tmp_path / "rows.csv")

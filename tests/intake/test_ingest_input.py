@@ -77,6 +77,7 @@ def test_a9a_train_and_test(tmp_path):
     assert ones.tolist() == [3, 11, 14, 19, 39, 42, 55, 64, 67, 73, 75, 76, 80, 83]
 
 
+@pytest.mark.slow
 def test_mnist_seven_against_the_rest(tmp_path):
     images = real("mnist/t10k-images-idx3-ubyte.gz")
     store = ingest(images, tmp_path / "a", positive=7, scale="divide:255").store
@@ -86,6 +87,7 @@ def test_mnist_seven_against_the_rest(tmp_path):
     assert X.max() == 1 and X.min() == 0 and 0.1 < X.mean() < 0.2
 
 
+@pytest.mark.slow
 def test_kddcup_categories(tmp_path):
     path = real("kddcup99/kddcup.data_10_percent.gz")
     made = ingest(path, tmp_path / "a", rows="0:4000", positive="normal.", scale="minmax")

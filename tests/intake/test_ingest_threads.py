@@ -78,6 +78,7 @@ def test_the_same_store(
     assert Dataset.open(tmp_path / "rows.store").n_rows == ROWS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [24, 100, 1 << 20])
 def test_the_first_error_and_its_line(
     size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

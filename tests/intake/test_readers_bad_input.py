@@ -139,6 +139,7 @@ def test_an_endless_line_does_not_fill_the_memory(write, monkeypatch, make):
         read(make(path))
 
 
+@pytest.mark.slow
 def test_too_many_different_texts(write):
     path = write("".join(f"id{i},{i},1\n" for i in range(100_002)))
     with pytest.raises(InputError, match="line 1, column 1: there are more than 100000 different"):

@@ -47,6 +47,7 @@ SVMLIGHT = [
 ]
 
 
+@pytest.mark.slow
 @real
 @pytest.mark.parametrize(("name", "rows", "width", "positive"), SVMLIGHT)
 def test_svmlight_files_agree_with_sklearn(name, rows, width, positive):

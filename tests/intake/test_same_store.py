@@ -217,6 +217,7 @@ def test_blanks_around_numbers_mean_nothing_in_predict(tmp_path):
 CATEGORIES = {"whole": [3, 1, 2] * 4, "real": [0.5, 2.0] * 6, "truth": [True, False] * 6}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CATEGORIES)
 def test_a_pandas_category_makes_kinds_of_anything(tmp_path, name):
     frame = wrote(tmp_path, "a", pandas.Categorical(CATEGORIES[name]))[0]

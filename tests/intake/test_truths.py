@@ -23,6 +23,7 @@ def sources(folder):
     return [frame, (frame[["x"]], frame["ok"].to_numpy()), *paths]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", range(6))
 def test_labels_are_0_and_1_from_every_format(tmp_path, k):
     every = sources(tmp_path)

@@ -250,6 +250,7 @@ def test_the_command_line(world: World, tmp_path: Path) -> None:
     assert refused.exit_code == 2 and "rule gap rests on gaps" in refused.output
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", [0, 2, 11])
 @pytest.mark.parametrize("solver", ["pairs", "block"])

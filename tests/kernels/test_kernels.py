@@ -71,6 +71,7 @@ def as_form(X, csr):
     return sparse.csr_array(X) if csr else X
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from(KERNELS),

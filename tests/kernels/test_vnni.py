@@ -84,6 +84,7 @@ def test_products_of_integers_are_exact(kind, seed, n, m, d):
         np.testing.assert_array_equal(Linear().block(A, side, dtype=np.float64), exact)
 
 
+@pytest.mark.slow
 @here
 @pytest.mark.parametrize("kind", KINDS + MIXED)
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)

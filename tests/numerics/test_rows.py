@@ -59,6 +59,7 @@ def forms(X):
     return as_rows(X), as_rows(narrow), as_rows(wide)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.integers(0, 9999), st.integers(1, 6), st.integers(1, 40), st.booleans())
 def test_rows_agree_with_numpy_in_every_form(seed, n, d, double):

@@ -118,6 +118,7 @@ def test_every_problem_reaches_the_oracles_optimum(name, constant, engine):
         )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     st.integers(0, 10**6),

@@ -150,6 +150,7 @@ def sides(dual, best):
     return decided
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["svr-true", "lad", "nu", "one-class", "quantile"])
 @pytest.mark.parametrize("part", [0.5, 1.0])
 def test_decided_rows_stay_and_are_certified_too(name, part, fleet):

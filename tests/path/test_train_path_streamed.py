@@ -151,6 +151,7 @@ def test_an_interrupted_path_goes_on_bit_for_bit(fit, stop, tmp_path):
     assert all(file.stat().st_mtime_ns == when for file, when in kept.items())
 
 
+@pytest.mark.slow
 def test_what_another_run_left_is_forgotten(tmp_path):
     data, fit = classes(), {**NYSTROM, "kind": OnDisk}
     whole = solved(data, SCANT, tmp_path, **fit)

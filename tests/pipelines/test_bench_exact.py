@@ -93,6 +93,7 @@ def test_feasible_mends_rounding_alone() -> None:
     assert not proof.feasible(-coef, support, sign, 2.0).any()
 
 
+@pytest.mark.slow
 def test_tasks_load_their_rows(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BIGSCREEN_DATA", str(data))
     columns = {"mnist-3-5": 784, "mnist-7": 784, "a9a": 123, "ijcnn1": 22, "covtype": 54}
@@ -141,6 +142,7 @@ def test_race_of_everyone(data: Path, tmp_path: Path) -> None:
     assert abs(far["bigscreen"]["dual_apart"]) <= 1e-5 and far["bigscreen"]["agreement"] == 1.0
 
 
+@pytest.mark.slow
 def test_far_compares_duals_with_libsvm(data: Path, tmp_path: Path) -> None:
     args = ("--only", "mnist-7", "--far", "--peers-only", "--out", tmp_path)
     done = script("bench.exact.race", *args, BIGSCREEN_DATA=data)

@@ -92,6 +92,7 @@ def test_toys_are_separated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert shares([(one["screened"], one["cut"]) for one in sets.values()])
 
 
+@pytest.mark.slow
 @with_data
 def test_no_active_row_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     args = "--only Pima Abalone --rows 80 --step .02"
@@ -104,6 +105,7 @@ def test_no_active_row_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert min(min(one["cut"]) for one in found) < 0.9
 
 
+@pytest.mark.slow
 @with_data
 def test_solvers_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     args = "--only Adult Abalone --rows 100 --step .01"
@@ -115,6 +117,7 @@ def test_solvers_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         assert one["printed"]["ratio"] > 1 - 3e-4
 
 
+@pytest.mark.slow
 @with_data
 def test_ratios_grow_with_finer_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     args = "--only Abalone --rows 60 --finest .01 --step .05"

@@ -28,6 +28,7 @@ def test_susy_standin_says_so(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
 
 
+@pytest.mark.slow
 def test_susy_reads_the_real_shape(tmp_path: Path) -> None:
     """A file like SUSY.csv, without a header and with the label first, is read."""
     rng = np.random.default_rng(0)

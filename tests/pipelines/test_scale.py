@@ -6,6 +6,7 @@ from pipelines.bench import common
 from pipelines.scale import plan, processes, rounds, scaling
 
 
+@pytest.mark.slow
 def test_plan_beside_measured(tmp_path):
     case = plan.CASES["18 columns, linear"]._replace(n=2000)
     found = plan.one(case, tmp_path, 6, 1.0)

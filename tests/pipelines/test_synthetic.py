@@ -92,6 +92,7 @@ def test_susy_shape_and_errors() -> None:
     assert np.mean((X[:, 0] > 0) != y) == pytest.approx(straight_error(), abs=spread)
 
 
+@pytest.mark.slow
 def test_susy_is_curved() -> None:
     """The best linear classifier is 3 points worse than the Bayes error, a kernel comes near it."""
     blocks = susy_like(2 << 16)

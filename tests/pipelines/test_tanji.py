@@ -114,6 +114,7 @@ def test_tables_of_a_few_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         assert wrong in notes
 
 
+@pytest.mark.slow
 @with_data
 def test_the_protocol_of_the_paper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its parts run on a few rows: the search, raising m, folds and runs; the record names them."""

@@ -216,6 +216,7 @@ def test_subsamples_and_landmarks():
             assert primal(scale * c, b) > at and primal(c, b + scale - 1) > at
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("C", [0.01, 1.0, 100.0])
 @pytest.mark.parametrize(
     "how", [{}, {"intercept_scaling": 20.0}, {"fit_intercept": False}, {"class_weight": "balanced"}]

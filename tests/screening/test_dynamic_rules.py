@@ -158,6 +158,7 @@ class Watched(SmoState):
         return found
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(
     seed=st.integers(0, 10**6),

@@ -56,6 +56,7 @@ def screened(world, fleet, rule, tol):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize(
     ("kernel", "sparse_rows", "C"),

@@ -62,6 +62,7 @@ def test_no_rule_removes_wrongly(spec):
     innocent(tally)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_rule_decides_rows_in_some_case(recipe, intercept):
@@ -112,6 +113,7 @@ def test_the_other_printed_rules_are_caught_too(rule, recipe):
     assert tally.outside[rule.name] > 0
 
 
+@pytest.mark.slow
 def test_the_gap_of_a_pair_around_the_wrong_w_is_caught():
     """r^2 = P(w) - D(alpha) around w(alpha), where w is another one."""
     tally = Tally()
@@ -327,6 +329,7 @@ def test_an_inexact_direction_widens_the_cut():
 
 
 # -- screening as a whole --------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_reduced_problem_has_the_same_optimum(recipe):
     decided = 0

@@ -29,6 +29,7 @@ def fleet():
         yield fleet
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -277,6 +278,7 @@ ODD = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning:reference")
 @pytest.mark.parametrize("rule", ["none", "gap", "joachims"])

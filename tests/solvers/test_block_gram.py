@@ -63,6 +63,7 @@ def test_entries_of_a_block_that_grows_and_shrinks(constant, csr, threads):
         assert gram.entries == entries and gram.rows.flags.c_contiguous
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["none", "gap"])
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 def test_one_block_of_all_rows_that_matter_takes_half_the_rounds_or_fewer(intercept, rule, fleet):

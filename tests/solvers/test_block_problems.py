@@ -38,6 +38,7 @@ def law(w, found, tol):
     assert proof.relative_gap <= tol
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "size"), [(70, 2048), (200, 16)])
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("name", RECIPES)

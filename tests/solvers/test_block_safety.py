@@ -78,6 +78,7 @@ class States:
 
 
 # -- safe ----------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize(
     ("kernel", "sparse_rows", "C"),

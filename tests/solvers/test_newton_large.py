@@ -105,6 +105,7 @@ def test_a_sampled_hessian_is_the_hessian_of_its_rows(intercept, kernel, sparse_
     np.testing.assert_array_equal(SampledHessian(algebra, again, **blocks).solve(v), found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
 def test_many_landmarks_end_at_the_optimum(intercept, many):
     """Their results are the same on any number of threads, and no moment is summed."""

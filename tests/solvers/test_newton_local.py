@@ -45,6 +45,7 @@ def solved(world, tol, gathered, rule="none"):
         return fit(run, tuned(tol, **SMALL), Limits(tol, 300), rule=make_rule(rule))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["none", "gap"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_problem_is_solved(name, rule):

@@ -117,6 +117,7 @@ class Stopped(Exception):
     """Stands for a process that ends."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [near.NEARBY.max_passes, 1])
 def test_a_resumed_run_has_the_same_bits(rounds, tmp_path, checkpoint_every, monkeypatch):
     checkpoint_every(-1.0)

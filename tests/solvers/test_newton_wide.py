@@ -79,6 +79,7 @@ def test_cg_steps_and_held_rows_end_at_the_optimum(intercept, hold):
     assert found[0].certificate.gap == found[1].certificate.gap
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held", [0.0, 1e9])
 def test_the_closing_pass_verifies_held_rows_of_a_wide_gap(held):
     """Where rows were held to the wrong side all are scored, and the run goes on."""
@@ -122,6 +123,7 @@ def test_d_of_held_rows_is_that_of_the_sides_they_were_held_to():
     assert read.dual < told.dual - 1e-4 * told.dual
 
 
+@pytest.mark.slow
 def test_a_fit_that_is_interrupted_where_rows_are_held_ends_in_the_same_bits(
     tmp_path, checkpoint_every
 ):

@@ -80,6 +80,7 @@ def run(K, p, alpha, q, tol=1e-11, most=10**6, **how):
     return x, steps, violation
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     seed=st.integers(0, 10**6),

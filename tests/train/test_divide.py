@@ -75,6 +75,7 @@ def plain(record):
 
 
 # -- what comes of the parts ----------------------------------------------------------------------
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -308,6 +309,7 @@ def test_exact_machines_end_at_the_same_optimum_sooner(kernel, intercept, fleet)
         assert warm.last["steps"] < cold.last["steps"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", ["none", "constant"])
 @pytest.mark.parametrize("sparse_rows", [False, True])
 def test_coordinate_descent_goes_on_from_a_start(intercept, sparse_rows, fleet):

@@ -28,6 +28,7 @@ def rows(labels=2, n=1500):
     return MemoryDataset(X, (score > 0).astype(int) + (labels - 2) * (score > 1.5), range(labels))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("features", "intercept"),
     [("stored", "penalized"), ("recomputed", "true"), ("recomputed", "none")],
@@ -58,12 +59,14 @@ def test_the_record_names_the_solver_that_ended():
     assert proofs(model)[0]["passes"]["full"] == passes[-1]
 
 
+@pytest.mark.slow
 def test_every_class_has_its_own_ladder():
     model = fitted(rows(3), HARD)
     assert len(proofs(model)) == 3
     assert max(proof["relative_gap"] for proof in proofs(model)) <= HARD.tol
 
 
+@pytest.mark.slow
 def test_each_fit_has_its_own_labels():
     """Also where it was begun with others."""
     data = rows()

@@ -78,6 +78,7 @@ def rows(n=400, labels=2, scales=SCALES):
     return MemoryDataset(X, (score > 0).astype(int) + (labels - 2) * (score > 1.5), range(labels))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
@@ -146,6 +147,7 @@ def test_the_record_names_the_solver_that_ended():
     assert "solver" not in proofs(easy)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array], ids=["dense", "CSR"])
 def test_the_block_solver_goes_on_with_an_interior_point(form):
     n = PLAN.few_rows + 400
@@ -223,6 +225,7 @@ def test_a_resumed_run_has_the_same_bits(tmp_path, checkpoint_every):
         assert len(again.provenance["history"]) == len(events)
 
 
+@pytest.mark.slow
 def test_no_d_is_told_that_is_above_p():
     """Entries in float32 are so coarse here that steps over them made up a D of 400 times P."""
     X, y = load_breast_cancer(return_X_y=True)

@@ -64,6 +64,7 @@ def test_separate_clusters_become_parts(kernel, sparse_rows, fleet):
     assert len(np.unique(np.stack([true, found.assign]), axis=1).T) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["rows", "rbf", "polynomial"])
 @pytest.mark.parametrize("largest", [None, 170])
 def test_is_the_same_for_any_number_of_workers(kernel, largest):
@@ -139,6 +140,7 @@ def test_parts_separate_the_rows_of_the_pool(fleet):
 
 
 # -- no part is too large -------------------------------------------------------------------------
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 999),

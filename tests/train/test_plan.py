@@ -160,6 +160,7 @@ def test_pairs_of_labels_are_so_many_classifiers():
         assert plan(data, TrainOptions(strategy="one", **made)).classifiers == 10
 
 
+@pytest.mark.slow
 def test_workers_read_features_from_disk(tmp_path):
     """Features kept in memory would be out of reach of other processes."""
     options = TrainOptions(landmarks=20, tuning=Tuning(features="stored"), work=tmp_path / "work")
@@ -174,6 +175,7 @@ def test_workers_read_features_from_disk(tmp_path):
     assert list((tmp_path / "work").glob("features*"))
 
 
+@pytest.mark.slow
 def test_a_folder_is_made_where_features_are_written_and_nowhere_else(tmp_path):
     options = TrainOptions(landmarks=20, tuning=Tuning(features="stored"))
     made = []

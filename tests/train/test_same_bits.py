@@ -66,6 +66,7 @@ def test_threads_and_workers(fleet, problem, n, way, tmp_path):
     assert bits(train(data, chosen, fleet)) == bits(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_more_rows_than_one_process_solves_alone(fleet, way, tmp_path):
     data, options = rows(4500, "c-svc"), WAYS[way]

@@ -21,6 +21,7 @@ def fitted(machine, X, y):
     return machine, [str(each.message) for each in told if each.category is ConvergenceWarning]
 
 
+@pytest.mark.slow
 def test_every_pair_has_a_share():
     """Pairs that none of the time would be enough for: once the first took it all."""
     X, y = hard()

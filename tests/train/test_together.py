@@ -96,6 +96,7 @@ def test_every_class_ends_where_it_ends_alone(made, how, features, fleet):
     assert all(part["relative_gap"] <= at_once.provenance["parameters"]["tol"] for part in proofs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thin", [False, True])
 def test_linear_classes_end_where_they_end_alone(thin, fleet):
     how = {"kernel": "linear", "solver": "newton"}

@@ -137,6 +137,7 @@ def test_a_pairs_classifier_depends_on_its_rows_alone(options, fleet):
     np.testing.assert_array_equal(model.predict(X), np.array(list("abc"))[found])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", ["none", "constant", "true"])
 @pytest.mark.parametrize("start", ["divide", "nystrom"])
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ def test_the_last_model_is_that_of_a_fit_with_these_parameters():
     assert means[0] == means[1]
 
 
+@pytest.mark.slow
 def test_halving_keeps_good_candidates_and_says_what_it_dropped():
     X, y = rows(4000)
     gammas, values = np.geomspace(0.01, 10, 6), np.geomspace(0.01, 10, 6)
@@ -170,6 +171,7 @@ def small_room(rows, bytes_left):
     return {"memory": process_bytes(1, False) + rows * PATH.row_bytes + bytes_left}
 
 
+@pytest.mark.slow
 def test_features_that_do_not_fit_in_memory(tmp_path):
     X, y = rows(1500)
     how = {"landmarks": [20], "intercept": "penalized", "tol": 1e-5, "values": [0.1, 1.0]}

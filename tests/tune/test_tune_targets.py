@@ -59,6 +59,7 @@ def test_scores_are_scikit_learns():
     np.testing.assert_allclose(model.predict(X), peer.predict(X), atol=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("intercept", ["true", "penalized"])
 def test_halving_judges_parts_of_the_rows_alike(intercept):
     X, y = rows(1600)
@@ -74,6 +75,7 @@ def test_halving_judges_parts_of_the_rows_alike(intercept):
     assert scores(again) == scores(halved) and np.array_equal(again.coef, halved.coef)
 
 
+@pytest.mark.slow
 def test_features_that_do_not_fit_in_memory():
     X, y = rows(1500)
     how = {"landmarks": [20], "intercept": "penalized", "tol": 1e-5}
