@@ -478,7 +478,7 @@ class Published:
         found |= _apart("P", stated["primal"], P, bounds["primal"])
         size = abs(float(stated["primal"]))
         tol = self.spec.tol * size
-        # 0 / 0 counts as 0, if P is 0 as far as it can be told.
+        # 0 / 0 counts as 0, if P is 0 up to the rounding of its sum.
         is_none_left = size == 0 and gap <= 0 and abs(P.value) <= P.error
         if done and gap + room > tol * (1 + 1e-6) and not is_none_left:
             found["rounding beyond tol"] = f"gap {gap:.4g} +- {room:.3g}, asked {tol:.4g}"
