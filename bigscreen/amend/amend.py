@@ -74,7 +74,10 @@ def bounds(model: Model, data: Rows, edits: Edits) -> tuple[list[Bound], Changes
 def _bounds(
     model: Model, data: Rows, edits: Edits, own: list[Binary]
 ) -> tuple[list[Bound], Changes]:
-    """Bound how far edits can change each score; ``own``: the model's problems."""
+    """Bound how far edits can change each score; ``own``: the model's problems, one for each score.
+
+    Returns the bounds, and the edited rows before and after the edits.
+    """
     edited = find_changes(data, edits)
     return [bound(model, k, binary, data, edited) for k, binary in enumerate(own)], edited
 
@@ -99,8 +102,12 @@ def amend(  # noqa: PLR0913
 
     Parameters
     ----------
+    model : Model
+        Not changed.
     data : Rows
         The rows that the model was fitted on; they are not changed.
+    edits : Edits
+    fleet : Fleet
     path : path or None
         The new store of the edited rows, which appears once the machine is fitted. None: rows in
         memory stay in memory.
@@ -202,7 +209,10 @@ def _remaining_certificate(model: Model, k: int, edited: Changes) -> dict[str, A
 
 
 def _remaining_ledger(book: Ledger, data: Rows, edited: Changes) -> Ledger:
-    """The ledger of the rows that remain, by their new numbers."""
+    """Cut a ledger (``book``) down to the rows that remain, by their new numbers.
+
+    Rows of a store keep their numbers; rows in memory are numbered from 0 again.
+    """
     numbers = book.numbers()
     gone = np.sort(edited.numbers[edited.removed])
     left = book.among(~np.isin(numbers, gone))
@@ -216,9 +226,10 @@ def _remaining_ledger(book: Ledger, data: Rows, edited: Changes) -> Ledger:
 def _restore_untouched(
     model: Model, made: Model, data: Rows, edited: Changes, found: list[Bound]
 ) -> None:
-    """Restore the coefficients and ledgers of scores that the edits cannot have changed.
+    """Restore the scores of the refitted model ``made`` that the edits cannot have changed.
 
-    The refit of a model of several scores has fitted these scores, too.
+    The refit has fitted all scores; these get the old model's coefficients, ledgers and
+    certificates again. ``found``: one bound for each score.
     """
     for k, each in enumerate(found):
         known = model.provenance.get("fingerprint") is not None
@@ -260,7 +271,7 @@ def _notes(model: Model, data: Rows, edited: Changes, strict: bool) -> list[str]
 
 
 def _row_bytes(X: Any) -> list[bytes]:
-    """Each row of X as bytes, for comparison of rows."""
+    """Each row of X as the bytes of its float64 entries, so that equal rows have equal bytes."""
     if sparse.issparse(X):
         X = X.toarray()
     return [row.astype(np.float64).tobytes() for row in X]

@@ -27,10 +27,10 @@ from bigscreen.problems.recipes import Problem
 from bigscreen.train.problems import Binary
 
 SUM_ERROR = 2.0**-44
-"""Relative rounding error of float64 sums over the edited rows."""
+"""Bound on the rounding error of a float64 sum over edited rows, relative to its terms' sizes."""
 
 FEATURE_LENGTH_FACTOR = 1.0 + 1e-6
-"""Bound on the length of a computed feature, relative to the root of its kernel entry."""
+"""Upper bound on ``||phi(x)||`` of a computed feature vector, in units of ``sqrt(k(x, x))``."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Machine:
     proof : dict
         The certificate as JSON.
     ledger : Ledger
+        What the certificate proves of each row.
     exact : bool
         Whether w is w(alpha), with coefficients ``s alpha`` (an exact kernel machine).
     """
@@ -69,7 +70,7 @@ class Machine:
 
     @classmethod
     def of(cls, model: Model, k: int, binary: Binary) -> Machine:
-        """The k-th score of a model."""
+        """Take the k-th score of a model that has a ledger; ``binary``: the problem it solves."""
         assert model.ledger is not None
         book, exact = model.ledger[k], model.support is not None
         own, offset = model.coef[k], float(model.intercept[k])
@@ -92,7 +93,7 @@ class Machine:
         return float(self.proof["rounding_bound"]), own, other
 
     def scores(self, X: Features) -> tuple[FloatArray, float]:
-        """The scores of rows under w and w(alpha), (rows, 2), and a bound on their errors."""
+        """Scores of rows X under w and w(alpha), (rows, 2), and a bound on any error of them."""
         if not X.shape[0]:
             return np.zeros((0, 2)), 0.0
         size = float(np.max(np.abs(self.coef).sum(axis=0)))
@@ -116,7 +117,10 @@ class Machine:
         return FLOAT64_ERROR_FACTOR * error + 2.0**-50 * float(self.kernel.bound(longest, longest))
 
     def quadratic(self, rows: Operand, coef: FloatArray) -> tuple[float, float]:
-        """An upper bound on ``||sum_i coef_i phi_i||^2``, and a bound on its rounding error."""
+        """An upper bound on ``||sum_i coef_i phi_i||^2``, and a bound on its rounding error.
+
+        ``coef`` (rows,): a coefficient for each of the rows.
+        """
         used = np.flatnonzero(coef)
         if not len(used):
             return 0.0, 0.0
@@ -129,7 +133,7 @@ class Machine:
         return max(found, 0.0) + (self.constant * float(own.sum())) ** 2, slack
 
     def norms(self, X: Features) -> FloatArray:
-        """Upper bounds of ``||phi||`` of rows (rows,), the constant's part included."""
+        """Upper bounds of ``||phi||`` of rows X (rows,), the appended constant included."""
         return np.asarray(
             np.sqrt(
                 (FEATURE_LENGTH_FACTOR * phi_norms(self.kernel, Operand(X))) ** 2 + self.constant**2
@@ -144,6 +148,7 @@ class Bound:
     Parameters
     ----------
     machine : Machine
+        The old machine.
     primal, dual : float
         In the edited problem: P' of the old w, and a lower bound on D' of the changed alpha.
     rounding : float
@@ -185,6 +190,7 @@ class Bound:
 
     @property
     def relative_gap(self) -> float:
+        """``gap`` divided by P' (see `problems.point.relative_gap`)."""
         return relative_gap(self.gap, self.primal)
 
     def intervals(self, X: Features) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -234,8 +240,9 @@ class Bound:
 def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> Bound:
     """Bound how far edits can change the k-th score of a model, from the edited rows alone.
 
-    With a coupling, some support rows change to keep the coupling's total; the offset has no bound
-    then.
+    ``binary``: the problem of that score; ``data``: the rows before the edits; ``edited``: the rows
+    that change. With a coupling (an equality constraint on alpha), some support rows change to keep
+    the coupling's total; the offset has no bound then.
     """
     machine, problem = Machine.of(model, k, binary), binary.problem
     duals = [problem.dual(edited.codes[e], edited.weights[e]) for e in (0, 1)]
@@ -314,9 +321,10 @@ def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> 
 def count_unaffected(found: Bound, data: Rows, edited: Changes) -> int:
     """Count rows that are not edited and whose prediction provably cannot change: a lower bound.
 
-    It follows from the ledger, without reading the rows: a ledger's margin is the distance, in
-    radii, that w can move before the row's margin falls below 1; it falls below 0 only after a
-    further distance of ``1 / ||phi||``.
+    ``found``: the bound of one score; ``data``: the rows before the edits. The count follows
+    from the ledger, without reading the rows: a ledger's margin is the distance, in radii, that w
+    can move before the row's margin falls below 1; it falls below 0 only after a further distance
+    of ``1 / ||phi||``.
     """
     book = found.machine.ledger
     if not np.isfinite(found.spread):
@@ -333,7 +341,10 @@ def count_unaffected(found: Bound, data: Rows, edited: Changes) -> int:
 def _old_alpha(
     machine: Machine, model: Model, k: int, edited: Changes, hi: FloatArray
 ) -> FloatArray:
-    """The old alpha of the edited rows (rows,); 0 for rows that are not part of the problem."""
+    """The old alpha of the edited rows (rows,); 0 for rows that are not part of the problem.
+
+    ``machine``: the k-th score of the model; ``hi``: the upper ends of the rows' old boxes.
+    """
     alpha = np.zeros(len(edited))
     there = np.flatnonzero((edited.places >= 0) & (hi > 0))
     if machine.exact:
@@ -361,7 +372,8 @@ def _have_no_influence(
     """Whether the edits only remove or reweight rows that are proved to have no influence.
 
     The losses of these rows are 0 at w and at w*, and their alpha* is 0: P(w), w* and P* do not
-    change.
+    change. ``duals``: the edited rows' duals before and after the edits; ``alpha``: their old
+    alpha.
     """
     counts = (duals[0].hi > 0) | (duals[1].hi > 0)
     same = np.array_equal(duals[0].sign[counts], duals[1].sign[counts])
@@ -384,10 +396,11 @@ def _ascend(
     sweeps: int = 3,
     max_rows: int = 1000,
 ) -> FloatArray:
-    """Raise D' by coordinate ascent over the alpha of added and changed rows (rows,).
+    """Raise D' by coordinate ascent over the alpha of edited rows; returns the new alpha (rows,).
 
-    ``scores``: the rows' scores under the old w(alpha); ``before``: coefficients that subtract the
-    rows' old alpha. More than ``max_rows`` rows are left as they are.
+    ``dual``: the rows' dual after the edits; ``alpha``: a feasible start. ``scores``: the rows'
+    scores under the old w(alpha); ``before``: the coefficients that subtract their old alpha from
+    it. If more than ``max_rows`` rows can move, alpha is returned as it is.
     """
     live = np.flatnonzero(dual.hi > 0)
     if not 0 < len(live) <= max_rows:
@@ -422,6 +435,7 @@ def _keep_coupling(
 ) -> tuple[NDArray[np.int64], FloatArray, FloatArray] | None:
     """Choose support rows whose coefficients change by ``-missing`` in sum, to keep the coupling.
 
+    ``missing``: by how much the edits change the sum of all coefficients, which the coupling fixes.
     At least ``min_rows`` rows share the change, if there are as many support rows. Free rows are at
     their hinge point and cost least: rows with room on both sides come first. Returns the rows'
     places, their signs and the changes of their coefficients, or None if all support rows together
@@ -451,7 +465,7 @@ def _keep_coupling(
 
 
 def _stack(X: Features, others: Features) -> Features:
-    """The rows of both, dense or sparse, in one matrix."""
+    """Stack the rows of X above those of ``others``: a CSR array if X is sparse, else an array."""
     if sparse.issparse(X):
         return sparse.csr_array(sparse.vstack([X, others]))
     return np.concatenate([X, others])

@@ -33,12 +33,14 @@ WHY_SAME_OPTIMUM = (
     "loss of their weighted mean there; nowhere is either more than what it stands for, so that "
     "both problems have the same minimum, at the same w"
 )
+"""The argument in words that a compressed store's manifest keeps next to the certificate."""
 
 
 @dataclass(frozen=True)
 class _KeptRows:
-    """Fleet program: a chunk's rows that stay, and sums over its rows at their bound.
+    """Function that workers call for each chunk: its rows that stay, and sums over rows at a bound.
 
+    ``data``, ``model``: the rows, and the machine fitted on them whose ledger gave ``status``.
     ``status``: for each place 0 (out), 1 (at its bound) or 2 (open). ``factor``: maps columns of
     landmarks to features; None: the rows are written as they are. ``merge``: whether rows at their
     bound are replaced by a mean. ``block_rows``: how many rows' columns are in memory at once.
@@ -54,7 +56,8 @@ class _KeptRows:
     def __call__(self, k: int) -> tuple[Block, FloatArray, FloatArray]:
         """The rows of chunk k that stay; ``sum c phi`` (labels, r) and ``sum c`` (labels,).
 
-        The sums are over rows at their bound.
+        The sums are over the chunk's rows at their bound, by label, with c a row's weight. They are
+        0 if rows at their bound are not merged.
         """
         data = self.data
         start, stop = data.chunk(k)
@@ -74,7 +77,7 @@ class _KeptRows:
         return (features, y[keep], weights[keep], data.row_ids(start, stop)[keep]), sums, sizes
 
     def _columns_sum(self, X: Any, weights: FloatArray) -> FloatArray:
-        """The weighted sum of the rows' columns, in blocks of rows."""
+        """Sum the rows' columns times ``weights``: kernel columns (m,), or features (d,)."""
         if self.factor is None:
             return np.asarray(X.T.astype(np.float64) @ weights)
         total = np.zeros(len(self.factor))
@@ -83,6 +86,7 @@ class _KeptRows:
         return total
 
     def _features(self, X: Any) -> FloatArray:
+        """Nystrom features of rows X (rows, r), computed in blocks of rows."""
         assert self.factor is not None
         out = np.empty((X.shape[0], self.factor.shape[1]))
         for a, b in row_ranges(X.shape[0], self.block_rows):
@@ -90,6 +94,7 @@ class _KeptRows:
         return out
 
     def _columns(self, X: Any) -> FloatArray:
+        """Kernel entries of rows X with the model's landmarks, float64 (rows, m)."""
         side = Operand(self.model.landmarks)
         found: FloatArray = self.model.kernel.block(X, side, dtype=np.float64)
         return found
@@ -180,7 +185,10 @@ def compress(
 
 
 def _blocks(part: _KeptRows, fleet: Fleet) -> Iterator[Block]:
-    """The rows that stay, chunk by chunk, then the means of rows at their bound."""
+    """Iterate over the blocks of the compressed store: kept rows by chunk, then one mean a class.
+
+    A mean stands for all rows of its class at their bound, with their total weight.
+    """
     data = part.data
     sums: Any = 0.0
     sizes: Any = 0.0

@@ -20,6 +20,7 @@ from bigscreen.fleet.memory import usable_memory
 from bigscreen.numerics.rows import FloatArray
 
 NO_ROWS = np.empty(0, np.int64)
+"""Row numbers of an empty set of rows."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Edits:
     Parameters
     ----------
     remove : int64 (k,)
+        Rows to remove.
     relabel : (int64 (k,), labels)
         Rows and their new labels.
     reweight : (int64 (k,), float64 (k,))
@@ -83,7 +85,7 @@ class Changes:
 
 
 def find_changes(data: Rows, edits: Edits) -> Changes:
-    """Look up the rows that are edited.
+    """Look up the rows that are edited, and check the edits.
 
     Raises
     ------
@@ -132,7 +134,10 @@ def find_changes(data: Rows, edits: Edits) -> Changes:
 def labels_and_weights(
     data: Rows, places: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], FloatArray]:
-    """Label codes and weights of the rows at these places, in any order; chunks are read once."""
+    """Label codes (k,) and weights (k,) of the rows at these positions, in the order of ``places``.
+
+    Each chunk of the data is read once.
+    """
     codes, weights = np.empty(len(places), np.int32), np.empty(len(places))
     order = np.argsort(places, kind="stable")
     chunks, firsts = np.unique(places[order] // data.chunk_rows, return_index=True)
@@ -144,7 +149,7 @@ def labels_and_weights(
 
 
 def check_fit(data: Rows, more: Rows) -> None:
-    """Refuse rows to add that were prepared differently from the data, or lack a label."""
+    """Refuse to add rows (``more``) that were prepared unlike the data, or lack a label."""
     if more.n_features != data.n_features:
         raise InputError(
             f"the rows to add have {more.n_features} features and the data has {data.n_features}; "
@@ -190,6 +195,10 @@ def places_of(data: Rows, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64]
 def _parse_labels(
     data: Rows, relabel: tuple[NDArray[np.int64], Sequence[Any]]
 ) -> NDArray[np.int32]:
+    """Codes of the new labels of relabelled rows (k,); ``relabel``: (row numbers, labels).
+
+    Raises InputError if the data has no such label.
+    """
     known = {str(label): code for code, label in enumerate(data.labels)}
     given = [str(label) for label in relabel[1]]
     # (A number may be written as 1, 1.0 or +1.)
@@ -208,6 +217,7 @@ def _parse_labels(
 
 
 def _is_number(text: Any) -> bool:
+    """Whether ``float(text)`` is defined."""
     try:
         float(text)
     except (TypeError, ValueError):
@@ -216,6 +226,10 @@ def _is_number(text: Any) -> bool:
 
 
 def _parse_weights(reweight: tuple[NDArray[np.int64], FloatArray]) -> FloatArray:
+    """The new weights of reweighted rows, float64 (k,); ``reweight``: (row numbers, weights).
+
+    Raises InputError for a weight that is negative or not finite.
+    """
     weights = np.asarray(reweight[1], dtype=np.float64)
     wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
     if len(wrong):
@@ -251,7 +265,10 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[NDArray[np.int64], Float
 
 
 def _table(path: str | os.PathLike[str], width: int) -> list[list[str]]:
-    """The first columns of a text file, or the columns that its header names."""
+    """The first ``width`` columns of a CSV or TSV file, as lists of text cells.
+
+    If the file has a header, the column ``row`` comes first, whatever its place in the file.
+    """
     name, text = os.fspath(path), _text(path)
     delimiter = "\t" if Path(path).suffix.lower() == ".tsv" else ","
     reader = csv.reader(text.splitlines(), delimiter=delimiter)
@@ -274,7 +291,7 @@ def _table(path: str | os.PathLike[str], width: int) -> list[list[str]]:
 
 
 def _named_columns(path: str, header: list[str], width: int) -> list[int]:
-    """Positions of the column ``row`` and of the first others, by a file's header."""
+    """Positions of ``width`` columns by a file's header: column ``row``, then the first others."""
     names = [name.strip().lower() for name in header]
     if "row" not in names:
         raise InputError(
@@ -301,6 +318,10 @@ def _text(path: str | os.PathLike[str]) -> str:
 
 
 def _parse_row_numbers(path: str | os.PathLike[str], texts: list[str]) -> NDArray[np.int64]:
+    """Parse the row numbers in a file's cells, int64 (k,); ``path`` is named in errors.
+
+    Raises InputError for a cell that is no whole number from 0.
+    """
     for text in texts:
         # (str.isdigit alone accepts digits of other scripts, and numbers of any length. int64
         # holds every number of 18 digits.)

@@ -11,7 +11,11 @@ from bigscreen.model.model import Model
 
 
 def count_unchanged(model: Model, found: list[Bound], data: Rows) -> int:
-    """Count rows of a data set whose prediction no machine within the bounds can change."""
+    """Count rows of a data set whose prediction no machine within the bounds can change.
+
+    ``found``: one bound for each of the model's scores. Reads all rows, unless the edits provably
+    leave every score as it is.
+    """
     if all(each.unchanged for each in found):
         return data.n_rows  # the machine is the same
     total = 0

@@ -39,6 +39,7 @@ class EditStart:
     Parameters
     ----------
     found : Bound
+        The bound on what the edits change.
     alpha : float64 (n,)
         A dual point of the edited problem.
     ends : float64 (n,)
@@ -61,7 +62,7 @@ class EditStart:
 
 
 class _Amended(Job):
-    """A job whose problems start from an old model: from its dual points, or from its w.
+    """A training run (`Job`) whose problems start from an old model: from its dual points or its w.
 
     Parameters
     ----------
@@ -74,10 +75,12 @@ class _Amended(Job):
     """
 
     def __init__(self, old: Model, begun: dict[str, EditStart], *given: Any) -> None:
+        """Keep the old model and the starts; ``given`` goes to `Job`."""
         super().__init__(*given)
         self.old, self.begun = old, begun
 
     def _start(self, design: Design, binary: Binary) -> Start:
+        """Start a problem at the edited dual point, made feasible for the edited rows."""
         alpha = self.begun[binary.folder].alpha
         dual = binary.problem.dual(design.data.y(0, len(alpha)), design.data.weights(0, len(alpha)))
         return Start(dual.feasible(alpha), {"label": binary.name, "start": "amended"})
@@ -95,10 +98,12 @@ class _AmendedFeatures(_Amended, FeaturesJob):
     """
 
     nearby: Nearby | None = None
+    """The solver over rows that the edits can affect; None: steps go over all rows at once."""
     start_over_all: Near | None = None
     """The start of steps over all rows; None: the old machine."""
 
     def _store(self) -> None:
+        """Prepare the solve over nearby rows if it pays; else store the features of all rows."""
         if self._is_single_newton():
             self.nearby = self._make_nearby()
         if self.nearby is None:
@@ -124,7 +129,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         super().solve(some)
 
     def _is_single_newton(self) -> bool:
-        """Whether the job is a single C-SVC for the Newton solver."""
+        """Whether the run has one problem, a C-SVC, and the plan solves it by Newton steps."""
         one = len(self.problems) == 1 and type(self.problems[0].problem) is CSvc
         return one and self.plan.solver == "newton"
 
@@ -172,12 +177,13 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         return Nearby(standing, near, source, room, incremental)
 
     def _start(self, design: Design, binary: Binary) -> Start:
+        """Start at w of the old machine, or at the w that the solve over nearby rows reached."""
         start = starting_point(self, design, binary)
         old = Near(self._old(binary), self.begun[binary.folder].dual)
         return start._replace(near=self.start_over_all or old)
 
     def _old(self, binary: Binary) -> FloatArray:
-        """w of the old machine, with the constant's coefficient."""
+        """w of the old machine for a problem: (r,), or (r + 1,) with the constant's coefficient."""
         k = [one.folder for one in self.problems].index(binary.folder)
         w: FloatArray = self.old.coef[k]
         source = self.source
@@ -188,6 +194,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         return w
 
     def _landmarks(self, bare: Design) -> Operand:
+        """The old model's landmarks, moved like the rows if ``bare`` moves its rows."""
         rows: Any = self.old.landmarks
         known = self.old.provenance.get("nystrom") or {}
         self.sampling = known.get("sampling", self.options.sampling)
@@ -196,6 +203,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         return Operand(rows)
 
     def _factored(self, bare: Design, side: Operand) -> Factor:
+        """The old factor of the landmarks' kernel matrix if it still applies, else a new one."""
         known = self.old.factor
         alike = self.old.provenance.get("features") == self.plan.features
         if known is None or not alike or isinstance(bare.data, Moved):
@@ -203,6 +211,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         return Factor(*known)
 
     def model_landmarks(self) -> Any:
+        """The old model's landmarks, which the new model keeps."""
         return self.old.landmarks
 
 
@@ -218,10 +227,17 @@ def refit(
 
     Parameters
     ----------
+    model : Model
+        The model before the edits.
     data : Rows
         The edited rows.
+    options : TrainOptions
+        The options of the fit that made the model.
+    fleet : Fleet
     begun : dict
         The start of each problem, by the name of the problem's folder.
+    report : callable or None
+        Receives events of the run, as for `train`.
     """
     kind = _AmendedExact if options.exact else _AmendedFeatures
     # (The start is given in the old machine's features, so the plan keeps their kind.)
@@ -237,7 +253,10 @@ def refit(
 def start_after_edits(
     model: Model, k: int, binary: Binary, data: Rows, edited: Changes, found: Bound
 ) -> EditStart:
-    """The start of the k-th problem of the edited rows: the dual point of its bound."""
+    """Make the start of the k-th problem after edits: the dual point of its bound ``found``.
+
+    ``data``: the rows before the edits; ``edited``: the rows that change.
+    """
     n = data.n_rows
     dual = binary.problem.dual(data.y(0, n), data.weights(0, n))
     numbers, alpha, far = data.row_ids(0, n), np.zeros(n), np.zeros(n)

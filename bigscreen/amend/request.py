@@ -12,7 +12,10 @@ from bigscreen.train.problems import Binary, problems
 
 
 def options_of(model: Model, **more: Any) -> TrainOptions:
-    """The options of the fit that made a model, with the numbers that gamma and others came to."""
+    """The options of the fit that made a model; ``more`` overrides some of them.
+
+    Kernel parameters given in words (gamma="scale") are replaced by the numbers that the fit used.
+    """
     asked = model.provenance.get("parameters") or {}
     kernel = model.kernel.to_dict()
     names = OPTIONS.keys() - {"work", "resume", "time_budget"}

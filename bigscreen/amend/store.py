@@ -36,9 +36,10 @@ def make_edited_rows(
     path: str | os.PathLike[str] | None,
     extra: dict[str, Any] | None = None,
 ) -> Rows:
-    """Make the edited rows: the old rows in their order, then the added rows.
+    """Make the edited data set: the old rows that stay, in their order, then the added rows.
 
-    No number is rounded: added float64 rows make the edited rows float64.
+    ``data``: the rows before the edits; ``edited``: the rows that change. No number is rounded:
+    added float64 rows make the edited rows float64.
 
     Parameters
     ----------
@@ -94,6 +95,7 @@ class StorePlace:
     """
 
     def __init__(self, path: str | os.PathLike[str], overwrite: bool, before: str | None) -> None:
+        """Check that a store may be written at the path; see the class for arguments and errors."""
         self.path, self.overwrite = store_path(path), overwrite
         if not self.path.exists():
             return
@@ -106,7 +108,7 @@ class StorePlace:
 
     @contextmanager
     def temporary(self) -> Iterator[Path]:
-        """The path in a temporary folder at which the store is written."""
+        """Yield a path at which to write the store; its folder is removed when the context ends."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with scratch("amend", self.path.parent) as folder:
             yield folder / self.path.name
@@ -126,6 +128,7 @@ class StorePlace:
         return Dataset(self.path)
 
     def _exists(self) -> InputError:
+        """The error for a store at the path that must not be replaced."""
         return InputError(f"{self.path} exists already; choose another path or overwrite it")
 
 
@@ -150,7 +153,7 @@ def source_entries(data: Rows, more: Rows | None) -> dict[str, Any]:
 
 
 def write_store(writer: DatasetWriter, blocks: Iterator[Block]) -> Dataset:
-    """Write blocks of rows as the chunks of a store; after an error remove the unfinished store."""
+    """Write blocks of rows of any size as a store; after an error remove the unfinished store."""
     try:
         _write(writer, blocks)
         return writer.finish()
@@ -160,6 +163,7 @@ def write_store(writer: DatasetWriter, blocks: Iterator[Block]) -> Dataset:
 
 
 def _write(writer: DatasetWriter, blocks: Iterator[Block]) -> None:
+    """Write all chunks of a store, cutting and joining blocks of rows to the chunks' sizes."""
     held: Block | None = None
     for k in range(writer.n_chunks):
         start, stop = writer.chunk(k)
@@ -174,7 +178,10 @@ def _write(writer: DatasetWriter, blocks: Iterator[Block]) -> None:
 
 
 def _blocks(data: Rows, edited: Changes, gone: NDArray[np.bool_]) -> Iterator[Block]:
-    """The edited rows as blocks, chunk by chunk, then the added rows."""
+    """Iterate over blocks of the edited rows: old rows that stay, by chunk, then the added rows.
+
+    ``gone`` (n,): whether a row of ``data`` is removed.
+    """
     stored = edited.places >= 0
     changed = edited.places[stored]
     codes, weights = edited.codes[1][stored], edited.weights[1][stored]
