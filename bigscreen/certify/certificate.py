@@ -50,12 +50,12 @@ UNIT_ROUNDOFF = 2.0**-53
 
 
 def can_explain_gap(rounding: float, gap: float, share: float) -> bool:
-    """Whether rounding can account for more than a fraction ``share`` of a gap."""
+    """Whether errors up to ``rounding`` can make up more than the fraction ``share`` of ``gap``."""
     return rounding > share * max(gap, 0.0)
 
 
 class Rounding(NamedTuple):
-    """Bounds on the rounding errors of the gap, P and D.
+    """Upper bounds on the absolute rounding errors of the gap, P and D.
 
     ``sums``: the part of the gap's bound that comes from float64 summation alone.
     """
@@ -69,7 +69,7 @@ class Rounding(NamedTuple):
 def make_certificate(
     primal: float, dual: float, gap: float, rounding: Rounding, **how: Any
 ) -> Certificate:
-    """Make a certificate of these numbers; ``how`` holds its fields other than the numbers."""
+    """Make a certificate of P, D, their gap and its rounding; ``how``: its remaining fields."""
     return Certificate(
         primal=primal,
         dual=dual,
@@ -132,8 +132,8 @@ def prove(
     alpha, scores : float64 (rows,)
     bands : float64 (rows,), or one number for all
         How far each score may be from the exact one.
-    norm : Norm or None
-        None: ``||w||^2`` follows from the scores.
+    norm : SquaredNorm or None
+        ``||w||^2`` if it is known from w itself. None: it follows from the scores.
     parts : Arrays or None
         ``arrays(dual)``, if the caller has it already.
     """
@@ -176,7 +176,10 @@ def prove(
 
 @dataclass(frozen=True)
 class SeparatePair:
-    """P(w, mu) and D(alpha) of a separate point; ``apart`` is the distance ``||w - w(alpha)||``."""
+    """P(w, mu) and D(alpha) of a w that is not w(alpha); ``apart``: ``||w - w(alpha)||``.
+
+    ``rounding``: bounds on the rounding errors of P, D and their gap.
+    """
 
     primal: float
     dual: float
@@ -197,7 +200,11 @@ class SeparatePair:
     def dual_point(
         self, coef: FloatArray, offset: float, listed: list[tuple[NDArray[np.int64], FloatArray]]
     ) -> DualPoint:
-        """Make the dual point that a ledger keeps; ``listed``: (places, alpha) of rows by shard."""
+        """Make the dual point that a ledger keeps.
+
+        ``coef``, ``offset``: w(alpha) as coefficients of columns and an offset. ``listed``: for
+        each shard the positions and alpha of rows whose alpha is not the one of their side.
+        """
         places, alpha = (np.concatenate(part) for part in zip(*listed, strict=True))
         return DualPoint(coef, offset, self.apart, places, alpha)
 
@@ -207,8 +214,9 @@ def kkt_violation(
 ) -> tuple[float, float]:
     """The violation of the KKT conditions, and a bound on its rounding error.
 
-    It replaces the gap for a kernel that is not positive semidefinite, whose dual is not concave:
-    the gap bounds nothing then.
+    ``scores``, ``bands`` (rows,): scores of w(alpha), and how far each may be from the exact score.
+    The violation replaces the gap for a kernel that is not positive semidefinite, whose dual is not
+    concave: the gap bounds nothing then.
     """
     band = float(np.max(bands[dual.reach > 0], initial=0.0))
     return violation(dual, alpha, scores), 2.0 * libsvm_scale(dual) * band
@@ -227,8 +235,9 @@ def _sum_rows(
 ) -> None:
     """Sum every row's contributions, with compensated addition.
 
-    Adds to ``sums``: the gap, ``p alpha - e |alpha|``, ``s alpha u`` and, by group, ``t alpha``.
-    Adds to ``bounds``: how far bands can move the gap, P and D, and the sizes of all terms.
+    Adds to ``sums`` (3 + groups,): the gap, ``p alpha - e |alpha|``, ``s alpha u`` and, by group,
+    ``t alpha``. Adds to ``bounds`` (4,): how far bands can move the gap, P and D, and the sizes of
+    all terms. Sets ``doubts`` (rows,): how far each row's band can move the gap.
     """
     sign, lin, lo, hi, t, tube, group, _ = parts
     lost = np.zeros(len(sums))

@@ -74,13 +74,14 @@ class FieldwiseSum:
 class Sums(FieldwiseSum):
     """Sums over rows of a closing pass; sums of shards are added in shard order.
 
-    ``loss``: the sum of losses; an error e of every score moves it by ``steep e + bend e^2 / 2``.
-    ``rows``, ``support``: the number of rows, and of rows whose alpha is not 0. ``left``: how far
-    the gap moves per unit of error in the scores of rows without float64 columns.
-    For each part of a mixture: ``sizes``, its ``sum |alpha|``; ``values``, the sums of its `Terms`;
-    ``vectors`` (parts, terms, m + extras), its ``sum s alpha [c, border]``.
-    By shard: ``breakpoints`` of P near the multiplier of each group; ``scores`` of all rows, in
-    float32 at the end; ``alpha``, at the end (places, values) of rows that a ledger lists.
+    ``loss``: the sum of losses; an error e of every score moves it by at most ``steep e + bend e^2
+    / 2``. ``sample``: rows compared in float32 and float64. ``rows``, ``support``: the number of
+    rows, and of rows whose alpha is not 0. ``left``: how far the gap moves per unit of error in the
+    scores of rows without float64 columns. For each part of a mixture: ``sizes``, its ``sum
+    |alpha|``; ``values``, the sums of its `Terms`; ``vectors`` (parts, terms, m + extras), its
+    ``sum s alpha [c, border]``. By shard: ``breakpoints`` of P near the multiplier of each group;
+    ``scores`` of all rows, in float32 at the end; ``alpha``, at the end (places, values) of rows
+    that a ledger lists.
     """
 
     sizes: FloatArray
@@ -99,9 +100,11 @@ class Sums(FieldwiseSum):
 
 
 class Tile(NamedTuple):
-    """A tile of a shard's rows: their places, their columns, and the columns that give alpha.
+    """A tile of a shard's rows: a few rows whose columns are in memory at once.
 
-    ``exact`` computes float64 columns of chosen rows; None: the columns are exact already.
+    ``rows``: the rows' positions in the shard; ``columns``: the columns that are summed; ``read``:
+    the columns from whose scores alpha follows. ``exact`` computes float64 columns of chosen rows
+    of the tile; None: no comparison with float64 columns is needed.
     """
 
     rows: slice
@@ -112,11 +115,12 @@ class Tile(NamedTuple):
 
 @dataclass(frozen=True)
 class ColumnPass:
-    """Fleet program: the sums of one shard for the certificate of a point.
+    """Function that workers call for each shard: its sums for the certificate of a point.
 
     ``solved`` has the columns that give alpha, ``summed`` the columns that are summed, with entries
     of ``dtype``; ``source`` is the kernel design behind stored features. ``coef`` and
     ``exact_coef`` are the point's coefficients for the summed columns and for the kernel design's.
+    ``frame``: the layout of the sums; ``mu``: the multiplier at which P is summed.
     Rows within ``margin`` of their hinge point get float64 columns (0: none); with
     ``support_in_float64`` all rows with a nonzero alpha get them, too. ``keep``: keep the scores
     that a ledger is made of.
@@ -174,7 +178,7 @@ class ColumnPass:
 
     @property
     def weights(self) -> list[float]:
-        """The weights of alpha's parts."""
+        """The weights of the readings whose mixture is alpha; [1] if there is none."""
         return [reading.weight for reading in self.point.readings] or [1.0]
 
     @property
@@ -262,14 +266,21 @@ class ColumnPass:
     def _parts(
         self, dual: Dual, given: NDArray[Any] | None, read: Any, known: FloatArray | None
     ) -> list[FloatArray]:
-        """The alpha of each part of the mixture; ``known``: the scores of w from ``read``."""
+        """The alpha (rows,) of each part of the mixture that is the point's dual point.
+
+        ``given``: alpha (float64, the only part), decisions that override what is read off (int8),
+        or None. ``read``: columns that give alpha; ``known``: the scores of w from them, or None.
+        """
         if given is not None and given.dtype == np.float64:
             return [given]
         parts = list(self._readings(dual, read, known))
         return parts if given is None else [dual.with_decisions(given, each) for each in parts]
 
     def _readings(self, dual: Dual, columns: Any, known: FloatArray | None) -> Iterator[FloatArray]:
-        """The alpha of each reading of the point, from these columns; ``known``: scores of w."""
+        """The alpha (rows,) of each reading of the point, from the scores of these columns.
+
+        ``known``: scores of the point's own w, which a reading at this w uses again; or None.
+        """
         for reading in self.point.readings:
             scores = known
             here = reading.intercept == self.constant and np.array_equal(reading.coef, self.coef)
@@ -281,6 +292,10 @@ class ColumnPass:
     def _add_losses(
         self, sums: Sums, dual: Dual, scores: FloatArray, near: NDArray[np.int64]
     ) -> None:
+        """Add the rows' losses to ``sums.loss``, and how errors of scores move them.
+
+        ``scores`` (rows,); ``near``: indices of the rows with float64 columns.
+        """
         losses = dual.losses(scores, self.mu)
         sums.loss += losses.sum()
         if dual.curve is None:
@@ -355,7 +370,7 @@ class SeveralPasses:
         return [each.finish(found, dual, start) for each, found, dual in ended]
 
     def _duals(self, start: int, stop: int) -> list[Dual]:
-        """The dual of these rows in each pass; labels and weights are read once."""
+        """The dual of rows ``start`` to ``stop`` in each pass; each data set is read once."""
         stores = {id(data): data for data in (each.summed.data for each in self.passes)}
         read = {key: (own.y(start, stop), own.weights(start, stop)) for key, own in stores.items()}
         return [each.problem.dual(*read[id(each.summed.data)]) for each in self.passes]
@@ -363,7 +378,11 @@ class SeveralPasses:
     def _tiles(
         self, X: Any, start: int, a: int, b: int, picked: _SampledRows | None
     ) -> Iterator[Tile]:
-        """The tiles of a chunk X: rows a to b of the shard whose first row is ``start``."""
+        """The tiles of a chunk X: rows a to b of the shard whose first row is ``start``.
+
+        ``picked``: the chunk's rows that are compared in both precisions, which remember their
+        summed columns here; None: no rows are compared.
+        """
         first = self.passes[0]
         solved, summed, true = first.solved, first.summed, first.exact_design
         # Alpha is read off the columns that the solver used. Any alpha in the box gives a valid
@@ -382,7 +401,8 @@ class SeveralPasses:
     def _pick_sample(self, X: Any, start: int, a: int, b: int) -> _SampledRows | None:
         """Pick the rows of a chunk whose columns are compared with float64 columns.
 
-        None without a kernel: float32 features are then the user's own numbers, without error.
+        X: the chunk, rows a to b of the shard whose first row is ``start``. Returns None without a
+        kernel: float32 features are then the user's own numbers, without error.
 
         A float32 product can round an entry differently at another place among the rows, so the
         comparison needs the columns that were summed themselves.
@@ -408,7 +428,11 @@ class SeveralPasses:
         read: tuple[FloatArray, NDArray[np.bool_]],
         sums: list[Sums],
     ) -> None:
-        """Compare picked rows in both precisions and add them to every point's sample."""
+        """Compare picked rows in both precisions and add them to every point's sample.
+
+        ``read``: alpha of each pass, float64 (passes, n), and whether float64 columns of the row
+        were summed, bool (passes, n).
+        """
         true, (alpha, exact) = self.passes[0].exact_design, read
         assert true is not None
         own = stack_rows(true.data.is_sparse, [part.own for part in rows])
@@ -444,12 +468,18 @@ class _SampledRows(NamedTuple):
 
 
 def _columns(design: Design, X: Any, dtype: type, passing: str) -> Any:
-    """The columns of rows for compiled loops, valid until the next call."""
+    """The columns of rows X for compiled loops: kernel columns, or X itself without a kernel.
+
+    They are valid until the next call with the same buffer name ``passing``.
+    """
     return as_rows(X if design.kernel is None else design.columns(X, dtype, passing))
 
 
 def _float64(true: Design, used: Design, rows: Any, some: NDArray[np.int64]) -> FloatArray:
-    """Float64 columns of chosen rows, computed by the kernel design ``true`` in ``used``'s form."""
+    """Float64 columns of the chosen ``rows[some]``, computed by the kernel design ``true``.
+
+    They are kernel columns, or features if the design ``used`` has stored features.
+    """
     if not len(some):
         return np.empty((0, used.width))
     columns = true.columns(rows[some], np.float64)
@@ -458,6 +488,6 @@ def _float64(true: Design, used: Design, rows: Any, some: NDArray[np.int64]) -> 
 
 @njit(cache=True, nogil=True)
 def column_scores(columns: Any, coef: FloatArray, intercept: float, out: FloatArray) -> None:
-    """Compute scores of rows from their columns into ``out``."""
+    """Compute the scores ``columns . coef + intercept`` of rows into ``out`` (rows,)."""
     for i in range(len(out)):
         out[i] = row_dot(columns, i, coef) + intercept

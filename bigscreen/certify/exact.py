@@ -173,10 +173,12 @@ def feasible_alpha(design: Design, dual: Dual, alpha: FloatArray) -> FloatArray:
 
 @dataclass
 class ScoredRows:
-    """The scores of all rows at a feasible alpha, with bounds on their errors.
+    """The scores of all rows at a feasible alpha of an exact kernel machine, with error bounds.
 
     ``scores``: without an offset; ``bands``: how far each may be from the exact score; ``exact``:
-    whether a score comes from float64 entries.
+    whether a score comes from float64 entries; all (n,), and 0 or False until scores are set.
+    ``definite``: whether the kernel is positive semidefinite. ``certified_in``: "float32" or
+    "float64", the precision of the entries that most scores come from.
     """
 
     problem: Problem
@@ -206,7 +208,7 @@ class ScoredRows:
 
     @property
     def proof(self) -> Proof:
-        """P, D and the gap from the present scores."""
+        """P, D and the gap from the present scores; computed again after scores have changed."""
         if self._proof is None:
             given = self.dual, self.alpha, self.scores, self.bands
             self._proof = prove(*given, parts=self._parts)
@@ -214,11 +216,15 @@ class ScoredRows:
 
     @cached_property
     def _parts(self) -> Arrays:
+        """The arrays of the dual for compiled loops, made once."""
         return arrays(self.dual)
 
     @property
     def proved(self) -> ProvedScores:
-        """The scores as a starting point for another w near this one; all rows must be scored."""
+        """The scores of w(alpha), from which those of a nearby w can be updated.
+
+        All rows must have been scored.
+        """
         return ProvedScores(self.dual.sign * self.alpha, self.scores, self.bands, self.exact)
 
     def doubtful_rows(self) -> NDArray[np.int64]:

@@ -96,7 +96,10 @@ def close_explicit(
 
 
 def score_doubt(design: Design, coef: FloatArray) -> float:
-    """Bound on a score's error from float32 columns, if errors are independent (maths.md 4)."""
+    """Bound on a score's error from float32 columns, if errors are independent (maths.md 4).
+
+    ``coef``: the score's coefficients of the design's columns.
+    """
     size, root = float(np.sum(np.abs(coef))), float(np.linalg.norm(coef))
     return design.score_error(coef) * root / size if size > 0 else 0.0
 
@@ -213,6 +216,7 @@ class BestOffsets:
 
 
 def _multiplier(point: Point, frame: SumLayout) -> tuple[float, ...]:
+    """The point's multipliers, one a group; its intercept stands for all if it has none."""
     return point.multiplier or (point.intercept,) * frame.groups
 
 
@@ -225,7 +229,10 @@ def _program(
     keep: bool,
     tuning: ColumnTuning,
 ) -> ColumnPass:
-    """The pass over the rows, in the precision that the point's gap needs."""
+    """Make the pass over the rows, in the precision that the point's gap needs.
+
+    Arguments as for `close_explicit`.
+    """
     wide = certify == "float64"
     summed = source if wide and source is not None else design
     true, frame = source or design, SumLayout.of(problem, summed.data)

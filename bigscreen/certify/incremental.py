@@ -39,12 +39,14 @@ class KnownDualPoint:
     Parameters
     ----------
     alpha : float64 (n,)
+        The known dual point.
     w_alpha : float64 (r,) or, with a constant, (r + 1,)
+        w(alpha), and the constant's coefficient.
     largest : float
         Largest absolute entry of ``sum s_i alpha_i c_i``, the sum over columns that w_alpha comes
         from.
     error : float
-        How far rounding can have moved w_alpha.
+        How far rounding can have moved w_alpha, as a distance.
     certified_in : str
         Precision of the columns that w_alpha was summed from.
     """
@@ -81,7 +83,11 @@ class _Sums(FieldwiseSum):
 
 @dataclass(frozen=True)
 class _ShardSums:
-    """Fleet program: the sums of one shard; an item is (shard, alpha, known alpha)."""
+    """Function that workers call for each shard: its sums; an item is (shard, alpha, known alpha).
+
+    ``coef``, ``offset``: the point's coefficients of columns, and its offset. ``margin``: rows
+    whose gradient is at most this far from 0 get float64 columns.
+    """
 
     design: Design
     problem: Problem
@@ -114,7 +120,10 @@ class _ShardSums:
         return sums
 
     def _max_score_error(self, X: NDArray[np.float32], scores: FloatArray, start: int) -> float:
-        """The largest error of a float32 score among a chunk's sampled rows and its longest row."""
+        """The largest error of a float32 score among a chunk's sampled rows and its longest row.
+
+        X: the chunk; ``scores``: its float32 scores; ``start``: the number of its first row.
+        """
         design, step = self.design, stride(self.design.data.n_rows, TUNING.sample_rows)
         longest = int(np.argmax(design.data.sqnorms(start, start + len(scores))))
         drawn = np.append(np.arange(-start % step, len(scores), step), longest)
@@ -130,7 +139,10 @@ class _ShardSums:
         now: FloatArray,
         before: FloatArray,
     ) -> None:
-        """Add rows by their float64 columns: rows whose alpha changed or may be off its side."""
+        """Add rows by their float64 columns: rows whose alpha changed or may be off its side.
+
+        ``now``, ``before``: the rows' alpha at the new point and at the known dual point.
+        """
         losses, signed = dual.losses(scores), dual.sign * (now - before)
         sums.primal += float(np.sum(losses - before * dual.gradient(scores)))
         sums.dual += float(np.sum(now - before))
@@ -150,12 +162,13 @@ class IncrementalCertifier:
         The kernel design, which has landmarks.
     problem : CSvc
     fleet : Fleet
-    known : Known
+    known : KnownDualPoint
     """
 
     def __init__(
         self, design: Design, problem: Problem, fleet: Fleet, known: KnownDualPoint
     ) -> None:
+        """Keep the arguments; no pass has been run yet."""
         self.design, self.problem, self.fleet, self.known = design, problem, fleet, known
         self._last: _PassResult | None = None
 

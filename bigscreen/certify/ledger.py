@@ -98,7 +98,11 @@ def _compute_margins(
     radius: float,
     mu: tuple[Mu, Mu] | None = None,
 ) -> NDArray[np.float16]:
-    """The ledger's margins of rows (rows,); ``most``: the largest norm and slack of all rows."""
+    """The ledger's margins of rows (rows,): how far w can move, in radii, before a row crosses.
+
+    Negative on the side where alpha is not 0. ``norms``, ``slack``: the rows' ``||phi||`` and
+    errors of scores; ``most``: the largest of both over all rows; ``mu``: see `Evidence`.
+    """
     length, doubt = norms, slack
     middle: Mu = 0.0
     if dual.coupling is not None:
@@ -114,7 +118,7 @@ def _compute_margins(
 
 
 def round_to_float32(scores: FloatArray) -> NDArray[np.float32]:
-    """Scores rounded to float32; too large ones become infinite, and their rows open."""
+    """Round scores to float32; scores beyond its range become infinite: their rows stay open."""
     with np.errstate(over="ignore"):
         return scores.astype(np.float32)
 

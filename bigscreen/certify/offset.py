@@ -57,6 +57,11 @@ class Breakpoints:
     def _of(
         cls, values: FloatArray, weights: FloatArray, at: float, most: float, max_side: int
     ) -> Breakpoints:
+        """The breakpoints nearest to the multiplier ``at``, of one group.
+
+        ``values``, ``weights``: all breakpoints of the group. At most ``max_side`` are kept on
+        either side of ``at``; only the total weight of the others is kept. ``most``: see the class.
+        """
         below, above = np.flatnonzero(values <= at), np.flatnonzero(values > at)
         near, left, right = [below, above], below[:0], above[:0]
         low, high = -np.inf, np.inf
@@ -87,10 +92,12 @@ class Breakpoints:
         return cls(values[keep], weights[keep], low, high, left, right, most)
 
     def best(self, at: float, total: float, far: float) -> tuple[float, float, float]:
-        """The middle of the best interval, the change of P from ``at`` to it, and a weight.
+        """The middle of the interval of best multipliers, how P changes there, and a weight.
 
-        The weight is the total weight of breakpoints between the two, or within ``far`` of either.
-        If the best interval lies outside the known breakpoints, the result is the last known one.
+        ``at``: a multiplier, from which the change of P is counted. ``total``: the coupling's
+        right-hand side. The weight is the total weight of breakpoints between the two, or within
+        ``far`` of either. If the best interval lies outside the known breakpoints, the result is
+        the last known one.
         """
         values, weights = self._all()
         threshold = self.most - total
@@ -106,7 +113,7 @@ class Breakpoints:
     def ends(self, total: float) -> tuple[float, float]:
         """An interval that holds all best multipliers, even if weights are rounded.
 
-        An end outside the known breakpoints is infinite.
+        ``total``: the coupling's right-hand side. An end outside the known breakpoints is infinite.
         """
         values, weights = self._all()
         threshold, doubt = self.most - total, 1e-9 * float(np.sum(weights))
@@ -115,6 +122,6 @@ class Breakpoints:
         return (low if low > self.low else -np.inf, high if high < self.high else np.inf)
 
     def _all(self) -> tuple[FloatArray, FloatArray]:
-        """Values and weights, with one breakpoint at either end for all those farther out."""
+        """Values and weights, with one breakpoint at either end for all breakpoints beyond it."""
         values = np.concatenate([[self.low], self.values, [self.high]])
         return values, np.concatenate([[self.left], self.weights, [self.right]])

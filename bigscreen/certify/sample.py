@@ -72,6 +72,7 @@ class Sample:
 
     @classmethod
     def empty(cls) -> Sample:
+        """The sample without rows, to which samples are added."""
         return cls(0.0, np.zeros(2), np.zeros(2), 0.0)
 
     def __add__(self, other: Sample) -> Sample:
@@ -86,8 +87,8 @@ class Sample:
     def bounds(self, n: int, w_alpha: FloatArray, scaled: float) -> tuple[float, float]:
         """Bounds on the errors of P and D over n rows.
 
-        If ``Delta`` is the error of w(alpha), the error of D is
-        ``-<w(alpha), Delta> - 1/2 ||Delta||^2``. ``scaled``: the largest relative difference
+        If ``Delta`` is the error of w(alpha), the error of D is ``-<w(alpha), Delta> - 1/2
+        ||Delta||^2``. ``w_alpha``: w(alpha), (r,). ``scaled``: the largest relative difference
         between the certified alpha and the alpha of the sampled rows.
         """
         if not self.rows:
@@ -100,7 +101,7 @@ class Sample:
 
         An error d of its feature moves a row's part of P by ``-alpha s <w, d>``, and of D by
         ``-alpha s <w(alpha), d>``, if the row is on its side. Their difference depends only on
-        ``apart = w - w(alpha)`` (r,).
+        ``apart = w - w(alpha)`` (r,). ``scaled``: as for ``bounds``.
         """
         if not self.rows:
             return 0.0
@@ -221,4 +222,5 @@ def compare_rows(
 
 
 def _sums(values: FloatArray) -> FloatArray:
+    """The sum and the sum of squares of values, float64 (2,)."""
     return np.array([values.sum(), values @ values])

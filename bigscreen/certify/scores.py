@@ -50,7 +50,8 @@ class ScoreSource(Protocol):
 class KernelTiles:
     """Scores from tiles of the kernel matrix between rows and support rows, computed anew.
 
-    ``constant``: whether a 1 is appended to every phi.
+    ``program``: computes the scores of a shard's rows. ``constant``: whether a 1 is appended to
+    every phi.
     """
 
     program: ScoreProgram
@@ -76,7 +77,10 @@ class KernelTiles:
 
 @dataclass(frozen=True)
 class SharedEntries:
-    """Scores from kernel entries in memory that solver and closing pass share (few rows)."""
+    """Scores from kernel entries in memory that solver and closing pass share (few rows).
+
+    ``square``: the kernel matrix of all rows. ``constant``: whether a 1 is appended to every phi.
+    """
 
     program: ScoreProgram
     square: Square
@@ -109,7 +113,8 @@ class ProvedScores(NamedTuple):
 class CarriedScores:
     """Scores of a w near a proved w: a multiple of the proved scores plus those of the change.
 
-    The change is summed from float64 entries, so that bands do not grow from one w to the next.
+    ``near``: the proved w; ``factor``: the multiple; ``change``: scores of the difference, summed
+    from float64 entries, so that bands do not grow from one w to the next.
     """
 
     near: ProvedScores
@@ -130,7 +135,8 @@ class CarriedScores:
     ) -> CarriedScores:
         """The scores of a w, ``coef`` (n,), that differs from the multiple in the rows ``moved``.
 
-        Rounding differences in the other coefficients count as if more rows had changed.
+        ``whole``: the source of the scores of w computed anew. Rounding differences in the other
+        coefficients count as if more rows had changed.
         """
         program = ScoreProgram.of(design, coef - factor * near.coef, np.float64, moved)
         off = (
@@ -180,7 +186,11 @@ class Noise(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoreProgram:
-    """Fleet program: scores of rows of one shard, and bounds on their rounding errors."""
+    """Function that workers call for each shard: scores of its rows, and bounds on their errors.
+
+    ``support``, ``coef``: the rows with a coefficient, and their coefficients ``s alpha``;
+    ``dtype``: the type of kernel entries.
+    """
 
     data: Rows
     kernel: Kernel
@@ -219,7 +229,7 @@ class ScoreProgram:
     def with_constant(
         self, scores: FloatArray, bands: FloatArray, constant: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Scores and bands with the constant's part added, if there is a constant."""
+        """Add what the 1 appended to phi makes, if ``constant``, to scores and bands (rows,)."""
         if not constant:
             return scores, bands
         # If large coefficients cancel, their sum has fewer correct digits.
@@ -227,7 +237,7 @@ class ScoreProgram:
         return scores + self.coef.sum(), bands + rough
 
     def __call__(self, ids: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
-        """(score, band) of these rows, ascending, of one shard."""
+        """Scores and their error bounds, (rows,) each, of these rows of one shard, ascending."""
         scores, band = np.empty(len(ids)), np.empty(len(ids))
         chunk = ids // self.data.chunk_rows
         for k in np.unique(chunk):
@@ -239,7 +249,7 @@ class ScoreProgram:
         return scores, band
 
     def score(self, rows: Operand) -> tuple[FloatArray, FloatArray]:
-        """(score, band) of these rows."""
+        """Scores of these rows, and bounds on their rounding errors, (rows,) each."""
         # (If no entry is negative, the sum that bounds the errors is computed with the scores.)
         columns = [self.coef, self.noise.spread] if self._has_summed_weights(rows) else [self.coef]
         values = self.kernel.dots(rows, self.support, np.stack(columns, axis=1), self.dtype)
@@ -279,6 +289,9 @@ class ScoreProgram:
         return band + rough
 
     def _relative_error(self, sqnorms: FloatArray) -> FloatArray | None:
-        """Bounds on the relative errors of rows' kernel entries; None if the kernel has none."""
+        """Bounds (rows,) on the relative errors of entries between rows and support rows.
+
+        ``sqnorms``: the rows' ``||x||^2``. None if the kernel has no relative bound.
+        """
         longest = float(np.max(self.support.sqnorms))
         return self.kernel.relative_error(sqnorms, longest, self.data.n_features)
