@@ -50,7 +50,7 @@ class Dual:
     Parameters
     ----------
     sign, lin, lo, hi : float64 arrays
-        ``s`` (+-1), ``p`` and the box; may be zero-stride views where they are constant.
+        ``s`` (+-1), ``p`` and the box; may be views with stride 0 if they are constant.
     coupling : float64 array or None
         ``t`` (+-1) of the equality constraint ``sum t_i alpha_i = total``; None: there is none.
     total : float, or float64 (groups,)
@@ -91,7 +91,11 @@ class Dual:
 
     @property
     def reach(self) -> FloatArray:
-        """The largest ``|alpha|`` in the box (rows,); with a curve, ``|alpha|`` per unit of G."""
+        """The largest ``|alpha|`` in the box (rows,): how fast a row's loss can grow with G.
+
+        With a curve, whose box is infinite: the growth of ``|alpha|`` per unit of G. 0 for rows
+        whose box is a single point.
+        """
         if self.curve is None:
             return np.maximum(np.abs(self.lo), np.abs(self.hi))
         # (A curve too large for float64 does not make this 0: its row has a weight.)
@@ -100,7 +104,7 @@ class Dual:
         return np.where(self.hi > self.lo, steep, 0.0)
 
     def best(self, gradient: FloatArray) -> FloatArray:
-        """The alpha that attains each row's squared loss at this gradient (rows,)."""
+        """The alpha (rows,) that attains each row's squared loss at these gradients G (rows,)."""
         assert self.curve is not None
         over: Any = np.abs(gradient) if self.tube is None else np.abs(gradient) - self.tube
         size = np.maximum(over, 0.0) / self.curve
@@ -108,18 +112,18 @@ class Dual:
         return found
 
     def spread_mu(self, mu: Mu) -> Mu:
-        """The multiplier of every row: a float, or with groups (rows,)."""
+        """The multiplier of each row's group (rows,); without groups ``mu`` itself, a float."""
         return mu if self.group is None else np.asarray(mu, dtype=np.float64)[self.group]
 
     def gradient(self, scores: FloatArray, mu: Mu = 0.0) -> FloatArray:
-        """Reduced gradient ``G = p - s u - t mu`` (rows,)."""
+        """Reduced gradient ``G = p - s u - t mu`` (rows,) at the scores u (rows,)."""
         gradient = self.lin - self.sign * scores
         if self.coupling is not None and np.any(mu):
             gradient -= self.coupling * self.spread_mu(mu)
         return gradient
 
     def losses(self, scores: FloatArray, mu: Mu = 0.0) -> FloatArray:
-        """The primal's loss of every row (the weighted hinge for a C-SVC)."""
+        """The primal's loss of every row (rows,): for a C-SVC the hinge loss times the weight."""
         G = self.gradient(scores, mu)
         if self.curve is not None:
             # (At the best alpha the quadratic part is half of the linear part.)
@@ -149,7 +153,10 @@ class Dual:
         return 0.5 * self.curve * alpha**2
 
     def slacks(self, alpha: FloatArray, scores: FloatArray, mu: Mu = 0.0) -> FloatArray:
-        """Every row's part of the Frank-Wolfe gap (rows,), at least 0."""
+        """Every row's part of the Frank-Wolfe gap (rows,), at least 0.
+
+        ``scores``: the scores of w(alpha).
+        """
         G = self.gradient(scores, mu)
         if self.curve is not None:
             # G a - e |a| - q a^2 / 2 at the best a less its value at alpha, written with the
@@ -232,9 +239,11 @@ class Dual:
         """
 
         def least(values: FloatArray, weights: FloatArray, threshold: float) -> float:
+            """Lower bound of a weighted order statistic whose weights may be rounded."""
             return order_statistic(values, weights, threshold - 1e-9 * float(np.sum(weights)))
 
         def most(values: FloatArray, weights: FloatArray, threshold: float) -> float:
+            """Upper bound of a weighted order statistic whose weights may be rounded."""
             return order_statistic(values, weights, threshold + 1e-9 * float(np.sum(weights)))
 
         return self._between(lower, upper, least, most)
@@ -250,7 +259,10 @@ class Dual:
     def _between(
         self, lower: FloatArray, upper: FloatArray, least: Statistic, most: Statistic
     ) -> tuple[Mu, Mu]:
-        """Bounds on the multiplier: ``least`` of the low breakpoints, ``most`` of the high ones."""
+        """Bounds on the multiplier if each optimal score lies in ``[lower, upper]`` (rows,).
+
+        They are the statistic ``least`` of each row's lower breakpoint, and ``most`` of the upper.
+        """
         one, weights, group = self.breakpoints(lower)
         other, _, _ = self.breakpoints(upper)
         low = self._each_group(least, np.minimum(one, other), weights, group)
@@ -282,6 +294,13 @@ class Dual:
     ) -> NDArray[np.int8]:
         """Find the dual variables that intervals of the optimal scores fix at an end or at 0.
 
+        Parameters
+        ----------
+        lower, upper : float64 (rows,)
+            Bounds on each row's optimal score.
+        mu : (low, high)
+            Bounds on the optimal multiplier.
+
         Returns
         -------
         int8 array (rows,): ``AT_HI`` if G* > e for certain, ``AT_LO`` if G* < -e for certain,
@@ -303,12 +322,15 @@ class Dual:
         return np.where(under, AT_LO, decided)
 
     def with_decisions(self, decided: NDArray[np.int8], alpha: FloatArray) -> FloatArray:
-        """alpha with every decided variable set to its value (which may break the coupling)."""
+        """alpha with every decided variable set to its value (which may break the coupling).
+
+        ``decided`` (rows,): decisions as `decide` returns them.
+        """
         rest = np.where(decided == AT_ZERO, 0.0, alpha)
         return np.where(decided == AT_HI, self.hi, np.where(decided == AT_LO, self.lo, rest))
 
     def decisions_in_place(self, decided: NDArray[np.int8], alpha: FloatArray) -> NDArray[np.int8]:
-        """The decisions for variables that have their decided value already; FREE for the rest."""
+        """The decisions about variables whose alpha has the decided value already; else FREE."""
         return np.where(self.with_decisions(decided, alpha) == alpha, decided, FREE)
 
     def feasible(self, alpha: FloatArray, fixed: NDArray[np.bool_] | None = None) -> FloatArray:
@@ -375,7 +397,10 @@ class Dual:
 
 
 def _lower_sum(x: FloatArray, low: FloatArray, excess: float) -> tuple[FloatArray, float]:
-    """Lower x by ``excess`` in sum, no row below ``low``; return x and the excess that is left."""
+    """Lower x (rows,) by ``excess`` in sum, no entry below ``low`` (rows,).
+
+    Entries above 0 are lowered first. Returns the new x, and the part of the excess that is left.
+    """
     for end in (np.minimum(np.maximum(low, 0.0), x), low):
         room = float(np.sum(x - end))
         # (Infinite room cannot be shared in proportion; a total of 0 does not need it.)
@@ -403,7 +428,8 @@ def sensitivity(
 
     A row whose alpha is certainly the best one for its gradient moves P and D equally. Any other
     row counts with the distance from its alpha to the farthest alpha that can be the best for a
-    gradient within ``slack``.
+    gradient within ``slack``. ``gradient`` (rows,): G at the computed scores; ``slack``: bound on
+    its error.
     """
     tube: Any = 0.0 if dual.tube is None else dual.tube
     above, below = gradient > slack + tube, gradient < -slack - tube

@@ -23,7 +23,10 @@ GRADIENT_ERROR = 2.0**-51
 
 
 class Arrays(NamedTuple):
-    """The arrays of a `Dual` for compiled loops: contiguous, zeros if the `Dual` has None."""
+    """The arrays of a `Dual` for compiled loops: contiguous, zeros if the `Dual` has None.
+
+    ``t`` is its coupling.
+    """
 
     sign: FloatArray
     lin: FloatArray
@@ -69,8 +72,10 @@ def dual_and_gap(
 ) -> tuple[float, FloatArray, float, float]:
     """Compute D(alpha), the best multiplier of every group, the gap and the gap's error bound.
 
-    The array of multipliers is empty without a coupling. The error bound says how far errors of
-    the scores can have moved the gap; see `scores_and_dual` and `gap_and_doubt`.
+    ``F``, ``r`` (rows,): ``r F = p - s u`` gives the scores u, which ``scores`` (rows,) receives.
+    ``errors``: the last three arguments of `gap_and_doubt`. The array of multipliers is empty
+    without a coupling. The error bound says how far errors of the scores can have moved the gap;
+    see `scores_and_dual` and `gap_and_doubt`.
     """
     value = scores_and_dual(parts, alpha, F, r, scores)
     if len(scores) <= MAX_COMPILED_ROWS:
@@ -82,7 +87,7 @@ def dual_and_gap(
 
 @njit(cache=True, nogil=True)
 def multipliers(parts: Arrays, scores: FloatArray) -> FloatArray:
-    """The best multiplier of every group: see ``Dual.multiplier``."""
+    """The multiplier of every group that minimises P (groups,): see ``Dual.multiplier``."""
     sign, lin, lo, hi, t, tube, group, total = parts
     n, out = len(scores), np.empty(len(total))
     values, weights = np.empty(2 * n), np.empty(2 * n)
@@ -106,7 +111,10 @@ def multipliers(parts: Arrays, scores: FloatArray) -> FloatArray:
 
 @njit(cache=True, nogil=True)
 def _middle(values: FloatArray, weights: FloatArray, threshold: float) -> float:
-    """The middle of the minimising multipliers: `order_statistic.middle`, compiled."""
+    """The middle of the minimising multipliers, from breakpoints (values) and their weights.
+
+    It is `middle_order_statistic` in a compiled form, also for few values.
+    """
     total = 0.0
     for weight in weights:
         total += weight
@@ -203,9 +211,10 @@ def gap_and_doubt(
     errors: FloatArray,
     spread: float,
 ) -> tuple[float, float]:
-    """The Frank-Wolfe gap, and how far errors ``relative |u| + errors spread`` of scores move it.
+    """The Frank-Wolfe gap, and how far errors of the scores u can move it.
 
-    The error bound of the gap is the sum of `dual.sensitivity` times the errors over all rows.
+    A score may be off by ``relative |u| + errors spread`` (relative, errors: (rows,)). The error
+    bound of the gap is the sum of `dual.sensitivity` times the errors over all rows.
     """
     sign, lin, lo, hi, t, tube, group, _ = parts
     gap, doubt = 0.0, 0.0
@@ -235,7 +244,7 @@ def gap_and_doubt(
 
 @njit(nogil=True, cache=True)
 def row_gap(G: float, lo: float, hi: float, tube: float, alpha: float) -> float:
-    """One row's part of the Frank-Wolfe gap, as in ``Dual.slacks``."""
+    """One row's part of the Frank-Wolfe gap at its gradient G and alpha, as in ``Dual.slacks``."""
     if tube == 0.0:
         return G * (hi - alpha) if G > 0 else -G * (alpha - lo)
     up, down = max(alpha, 0.0), max(-alpha, 0.0)

@@ -27,7 +27,7 @@ def relative_gap(gap: float, primal: float) -> float:
 
 
 def gap_or_violation(record: Mapping[str, Any]) -> float:
-    """The number of a certificate's JSON record that is compared with ``tol``.
+    """The number of a certificate's JSON record that is compared with the tolerance ``tol``.
 
     It is the relative gap, or the violation of the KKT conditions if a gap bounds nothing, or nan
     if the record has neither: ``gap_or_violation(record) <= tol`` is False then. ``record`` may
@@ -60,7 +60,7 @@ def is_solved(record: Mapping[str, Any], tol: float) -> bool:
 
 
 def _rounding(record: Mapping[str, Any]) -> float:
-    """The rounding bound of a record; a path's point has it under the name "rounding"."""
+    """The bound on the gap's rounding error in a record of a certificate, or of a path's point."""
     return float(record["rounding_bound" if "rounding_bound" in record else "rounding"])
 
 
@@ -91,7 +91,7 @@ def sufficient_gap(rounding: float, primal: float, tol: float) -> float:
 
 
 def read_off(dual: Dual, gradient: FloatArray, h: float) -> FloatArray:
-    """The alpha that the smoothed loss implies (rows,): its slope at these gradients.
+    """The alpha that the smoothed loss implies (rows,): its slope at the gradients G (rows,).
 
     ``h`` is the half-width of the smoothing. A squared loss is smooth already: h is not used.
     """
@@ -211,7 +211,7 @@ class Point:
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Point:
         """The point that ``to_dict`` wrote."""
-        alpha, sides = saved["alpha"], saved.get("sides")  # checkpoints of before have no sides
+        alpha, sides = saved["alpha"], saved.get("sides")  # (older checkpoints have none)
         made = {
             "coef": np.array(saved["coef"]),
             "w": np.array(saved["w"]),
@@ -220,12 +220,13 @@ class Point:
             "alpha": None if alpha is None else np.frombuffer(base64.b64decode(alpha)),
             "sides": None if sides is None else np.frombuffer(base64.b64decode(sides), np.int8),
         }
-        # (Checkpoints of before have scores.)
+        # (Older checkpoints have scores, which are not used.)
         known = {name: part for name, part in saved.items() if name != "scores"}
         return cls(**{**known, **made})
 
 
 def _to_base64(rows: NDArray[Any] | None) -> str | None:
+    """The bytes of an array over the rows as base64 text; None for None."""
     return None if rows is None else base64.b64encode(rows.tobytes()).decode()
 
 
@@ -316,12 +317,13 @@ class Certificate:
         return cls(**{**saved, **numbers, "multiplier": tuple(saved["multiplier"])})
 
     def checked(self) -> Certificate:
-        """The certificate, with ``proved=False`` if a required number is not finite."""
+        """The certificate, with ``proved=False`` if any of `REQUIRED_FIELDS` is not finite."""
         numbers = [getattr(self, name) for name in REQUIRED_FIELDS]
         return self if np.isfinite(numbers).all() else replace(self, proved=False)
 
 
 def _or_none(number: float) -> float | None:
+    """The number, or None if it is not finite, which JSON cannot hold."""
     return number if np.isfinite(number) else None
 
 
@@ -350,7 +352,7 @@ class SumLayout:
 
     @classmethod
     def of(cls, problem: Problem, data: Any) -> SumLayout:
-        """The layout of a problem over these rows."""
+        """Make the layout of a problem's sums over these rows."""
         dual = problem.dual(data.y(0, 0), data.weights(0, 0))
         total = np.empty(0) if dual.coupling is None else np.atleast_1d(dual.total)
         curved = dual.curve is not None
@@ -359,6 +361,7 @@ class SumLayout:
 
     @property
     def groups(self) -> int:
+        """How many groups the coupling has; 0 without a coupling."""
         return len(self.total)
 
     @property
@@ -377,17 +380,20 @@ class SumLayout:
         return int(self.constant != 0)
 
     def largest(self, bound: float) -> float:
-        """An upper bound on the entries of ``[c, border]``, from one on the entries of c."""
+        """An upper bound on all entries of ``[c, border]``; ``bound``: on the entries of c."""
         return max(bound, self.constant, 1.0)
 
     @property
     def buckets(self) -> int:
-        """How many terms can be scaled down: two a group (``t alpha > 0``, the rest), or one."""
+        """How many terms alpha is summed in, each of which can be scaled down.
+
+        Two a group (rows with ``t alpha >= 0``, and the rest); one without a coupling.
+        """
         return 2 * self.groups or 1
 
     @property
     def lifts(self) -> int:
-        """How many terms can be scaled up from 0: one a group if any total is not 0.
+        """How many terms can be scaled up from 0 to raise alpha: one a group if any total is not 0.
 
         A sum can only be too small for a total that is not 0.
         """
@@ -395,10 +401,14 @@ class SumLayout:
 
     @property
     def terms(self) -> int:
+        """How many terms there are: first those that can be scaled down, then those scaled up."""
         return self.buckets + self.lifts
 
     def value(self, scales: FloatArray, sums: FloatArray) -> float:
-        """``D + 1/2 ||w||^2`` from `Terms.sums`, every term multiplied by its scale."""
+        """``D + 1/2 ||w||^2`` if every term is multiplied by its scale.
+
+        ``scales`` (terms,): see `scales`; ``sums``: `Terms.sums`, added up over rows.
+        """
         linear = float(scales @ sums[: self.terms])
         return linear - float(scales**2 @ sums[self.terms :]) if self.curved else linear
 
@@ -478,9 +488,16 @@ class Terms:
     dual : Dual
         Of these rows.
     alpha : float64 (rows,)
+
+    Attributes
+    ----------
+    parts : list of (float64 (rows,), int (rows,))
+        ``s alpha`` of each row and the index of its term; then, if terms can be raised,
+        ``s times the rise`` of rows in the smoothing band (0 for others) and the index of its term.
     """
 
     def __init__(self, frame: SumLayout, dual: Dual, alpha: FloatArray) -> None:
+        """Split alpha into terms, and sum what D has of it."""
         self.frame = frame
         bucket = frame.bucket(dual, alpha)
         self.parts = [(dual.sign * alpha, bucket)]
@@ -497,13 +514,13 @@ class Terms:
         """D's linear part by term (terms,), then its quadratic part if losses are squared."""
 
     def add(self, rows: slice, columns: Any, border: FloatArray, v: FloatArray) -> None:
-        """Add ``sum s alpha [c, border]`` of these rows to the terms v."""
+        """Add ``sum s alpha [c, border]`` of these rows to the terms v (terms, m + extras)."""
         for coef, term in self.parts:
             add_rows(columns, border, coef[rows], term[rows], v)
 
 
 def by_term(term: NDArray[Any], values: FloatArray, terms: int) -> FloatArray:
-    """Sums of the rows' values by term (terms,)."""
+    """Sum values (rows,) by the index of each row's term: float64 (terms,)."""
     # (For an empty input np.bincount returns integers.)
     return np.bincount(term, values, terms).astype(np.float64)
 
@@ -540,6 +557,7 @@ def add_in_blocks(
 
 @njit(cache=True, nogil=True)
 def _add_row(columns: Any, border: FloatArray, coef: FloatArray, i: int, total: FloatArray) -> None:
+    """Add ``coef_i [c_i, border_i]`` of row i to ``total`` (m + extras,)."""
     m = len(total) - border.shape[1]
     row_axpy(columns, i, coef[i], total)
     for j in range(border.shape[1]):

@@ -69,7 +69,7 @@ class Problem(Protocol):
         """The problem with another value of its parameter (C, or nu): a point of a path."""
 
     def factor(self, other: Self) -> float | None:
-        """``C / C of other`` if the boxes of both differ by exactly this factor, else None."""
+        """The ratio ``C / other.C`` if the boxes of both problems differ by it alone, else None."""
 
 
 class _Offset:
@@ -79,6 +79,7 @@ class _Offset:
     intercept_scaling = 1.0
 
     def offset(self, mu: Mu) -> float:
+        """The multiplier if the offset is unpenalised, else 0; see `Problem`."""
         return float(np.sum(mu)) if self.intercept == "true" else 0.0
 
 
@@ -100,9 +101,11 @@ class _Penalised(_Offset):
             )
 
     def at(self, value: float) -> Self:
+        """The problem with another C."""
         return replace(self, C=value)
 
     def factor(self, other: Self) -> float | None:
+        """``C / other.C`` if the problems differ in nothing but C, else None."""
         return self.C / other.C if replace(other, C=self.C) == self else None
 
 
@@ -278,7 +281,7 @@ class Sublinear(_Penalised):
         return Dual(np.where(a > 0, -1.0, 1.0), lin, self.lower * box, self.upper * box)
 
     def factor(self, other: Self) -> float | None:
-        """``C / C of other`` if both problems are made of the same arrays, else None."""
+        """``C / other.C`` if both problems have the same array objects and bounds, else None."""
         same = all(getattr(self, k) is getattr(other, k) for k in ("a", "b"))
         bounds = (self.lower, self.upper, self.intercept)
         same = same and bounds == (other.lower, other.upper, other.intercept)
@@ -306,7 +309,7 @@ def refuse_uncommon(problem: Problem) -> None:
 
 
 def class_signs(codes: NDArray[Any], positive: int) -> FloatArray:
-    """+1 for the positive class, -1 for every other."""
+    """The sign of each row's class (rows,): +1 for the label code ``positive``, -1 for others."""
     sign: FloatArray = (codes == positive).astype(np.float64)
     sign *= 2.0
     sign -= 1.0
@@ -316,19 +319,19 @@ def class_signs(codes: NDArray[Any], positive: int) -> FloatArray:
 def rows_weights(
     codes: NDArray[Any], weights: FloatArray, code_weight: tuple[float, ...]
 ) -> FloatArray:
-    """``c``: sample weight times class weight."""
+    """The weight ``c`` of each row (rows,): sample weight times the weight of its label code."""
     return weights * np.asarray(code_weight)[codes] if code_weight else weights
 
 
 def _residual(y: NDArray[Any], lo: FloatArray, hi: FloatArray, intercept: str) -> Dual:
-    """The dual of a regression: its loss is a function of ``y - u``."""
+    """The dual of a regression, whose loss is a function of ``y - u``; its box is [lo, hi]."""
     one = constant_array(1.0, len(y))
     coupling = one if intercept == "true" else None
     return Dual(one, np.asarray(y, dtype=np.float64), lo, hi, coupling)
 
 
 def _squared(dual: Dual) -> Dual:
-    """The dual with squared losses in place of linear ones.
+    """Replace the linear losses of a dual by squared ones: a curve, and infinite boxes.
 
     Twice the old end of a row's box is the growth of alpha per unit of the gradient.
     """
@@ -342,7 +345,7 @@ def _squared(dual: Dual) -> Dual:
 
 @lru_cache(maxsize=64)
 def constant_array(value: float, n: int) -> FloatArray:
-    """A read-only array of one value that takes no memory."""
+    """A read-only float64 array (n,) whose entries are all ``value``; it takes no memory."""
     return np.broadcast_to(np.float64(value), (n,))
 
 
@@ -398,6 +401,7 @@ class NuSvc:
         return -float(np.mean(mu))
 
     def at(self, value: float) -> Self:
+        """The problem with another nu."""
         return replace(self, nu=value)
 
     def factor(self, other: Self) -> float | None:
@@ -454,10 +458,11 @@ class NuSvr:
         return _difference(mu) if self.intercept == "true" else 0.0
 
     def at(self, value: float) -> Self:
+        """The problem with another C."""
         return replace(self, C=value)
 
     def factor(self, other: Self) -> float | None:
-        """``C / C of other``: the totals scale with the box."""
+        """``C / other.C`` if the problems differ in C alone, else None; totals scale with C."""
         return self.C / other.C if replace(other, C=self.C) == self else None
 
 
@@ -495,6 +500,7 @@ class OneClass:
         return float(np.sum(mu))
 
     def at(self, value: float) -> Self:
+        """The problem with another nu."""
         return replace(self, nu=value)
 
     def factor(self, other: Self) -> float | None:
@@ -503,7 +509,7 @@ class OneClass:
 
 
 def largest_nu(positive: float, negative: float, intercept: str) -> float:
-    """The largest feasible nu of a nu-SVC, from the weights of both classes."""
+    """The largest feasible nu of a nu-SVC, from the total weights of both classes."""
     if intercept != "true":
         return 1.0
     return 2.0 * min(positive, negative) / (positive + negative)
@@ -554,12 +560,13 @@ def with_mass_of(problem: Problem, y: NDArray[Any], weights: FloatArray) -> Prob
 
 
 def _difference(mu: Mu) -> float:
-    """Half the difference of two multipliers: the offset of a problem with two groups."""
+    """Half the difference of the multipliers (minus, plus) of two groups: the offset."""
     minus, plus = np.asarray(mu, dtype=np.float64)
     return 0.5 * float(plus - minus)
 
 
 def _check_nu(nu: float, mass: float) -> None:
+    """Raise InputError unless nu lies in (0, 1] and the weight of all rows is positive."""
     if not (is_number(nu) and 0 < nu <= 1):
         raise InputError(f"nu must lie in (0, 1], got {nu!r}")
     if not (is_number(mass) and mass > 0):

@@ -16,9 +16,10 @@ from bigscreen.problems.dual import Dual
 def one_sided_gradients(
     dual: Dual, alpha: FloatArray, v: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """The one-sided gradients v for raising and for lowering ``t alpha`` (rows,) each.
+    """The one-sided gradients of D for raising and for lowering ``t alpha`` (rows,) each.
 
-    They differ only for rows with alpha = 0 and a tube.
+    ``v`` (rows,): the gradient ``(p - s u) / t`` without the tube. They differ only for rows with
+    alpha = 0 and a tube.
     """
     if dual.tube is None:
         return v, v
@@ -31,9 +32,10 @@ def one_sided_gradients(
 def extremes(
     dual: Dual, alpha: FloatArray, v: FloatArray, groups: int
 ) -> tuple[FloatArray, FloatArray]:
-    """The largest v of rows that can be raised and the smallest v of rows that can be lowered.
+    """The largest gradient of rows that can be raised, the smallest of rows that can be lowered.
 
-    One number for each group, float64 (groups,) each: LIBSVM's m(alpha) and M(alpha).
+    ``v`` (rows,): the gradient of D along ``t alpha``, without the tube. One number for each group,
+    float64 (groups,) each: LIBSVM's m(alpha) and M(alpha).
     """
     t = dual.step_signs
     more, less = alpha < dual.hi, alpha > dual.lo
@@ -59,7 +61,10 @@ def violation(dual: Dual, alpha: FloatArray, scores: FloatArray) -> float:
 
 
 def largest_violation(highest: FloatArray, lowest: FloatArray, coupled: bool) -> float:
-    """The violation, unscaled, from the ``extremes`` of every group."""
+    """The KKT violation, not in LIBSVM's scale, from the `extremes` of every group (groups,) each.
+
+    ``coupled``: whether rows move in pairs; else ``highest`` and ``-lowest`` count by themselves.
+    """
     found = highest - lowest if coupled else np.concatenate([highest, -lowest])
     # (Not Python's max: it would lose a nan.)
     return float(np.max(np.maximum(found, 0.0)))

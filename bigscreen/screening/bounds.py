@@ -19,35 +19,39 @@ rounding of single scores and intervals."""
 
 
 def safe_radius(square: float, size: float) -> float:
-    """The radius of a ball, rounded up; ``square``: r^2, ``size``: the sum of its terms' sizes."""
+    """The radius of a ball, rounded up; ``square``: r^2; ``size``: sum of its terms' magnitudes."""
     return float(np.sqrt(max(square, 0.0) + ROUNDING * size)) * (1 + 1e-14)
 
 
 def scale_scores(scores: Scores, factor: float) -> Scores:
-    """The scores of ``factor w``."""
+    """The scores of the weight vector ``factor w``, from the scores of w."""
     return Scores(factor * scores.values, abs(factor) * scores.slack)
 
 
 def total_slack(coef: FloatArray, slack: FloatArray | float) -> float:
-    """Bound on the error of ``sum_j coef_j u_j`` if each u_j may be off by its slack."""
+    """Bound on the error of ``sum_j coef_j u_j`` if each score u_j may be off by its slack."""
     size = np.abs(coef)
     return float(size @ slack) if np.ndim(slack) else float(np.sum(size)) * float(slack)
 
 
 def inner_product(coef: FloatArray, scores: Scores) -> tuple[float, float]:
-    """The inner product of two weight vectors, ``sum_j coef_j u_j``, and a bound on its error."""
+    """The inner product of two weight vectors, and a bound on its error.
+
+    One is ``sum_j coef_j phi_j``; of the other these are the scores u, so that the product is
+    ``sum_j coef_j u_j``.
+    """
     value = float(coef @ scores.values)
     rounding = ROUNDING * float(np.abs(coef) @ np.abs(scores.values))
     return value, total_slack(coef, scores.slack) + rounding
 
 
 def norm_sq_error(past: Past) -> float:
-    """Bound on the error of ``past.w_sq``."""
+    """Bound on the error of ``past.w_sq``, the ``||w||^2`` of a solved point of the path."""
     return total_slack(past.alpha, past.scores.slack) + ROUNDING * past.w_sq
 
 
 def nearest_point(value: float, past: Sequence[Past]) -> Past | None:
-    """The solved point whose C or nu is nearest to ``value``, by ratio."""
+    """The solved point whose C or nu is nearest to ``value``, by ratio; None if there is none."""
     return min(past, key=lambda one: abs(np.log(value / one.value)), default=None)
 
 
@@ -69,7 +73,10 @@ def box_factor(dual: Dual, past: Past) -> float | None:
 
 
 def total_factor(dual: Dual, past: Past) -> float | None:
-    """The k for which the coupling's totals are k times the totals at ``past``, else None."""
+    """The k for which the coupling's totals are k times those at ``past``.
+
+    None if there is no such k, no coupling, or an old total of 0.
+    """
     new, old = np.atleast_1d(dual.total), np.atleast_1d(past.dual.total)
     if dual.coupling is None or not np.all(old):
         return None
@@ -106,8 +113,8 @@ def gap_bound(dual: Dual, alpha: FloatArray, scores: Scores) -> float:
 def dual_lower_bound(dual: Dual, scores: Scores) -> float:
     """Lower bound on ``<a, w(alpha)> - p . alpha + e . |alpha|`` over all feasible alpha.
 
-    ``scores`` are the scores of a. By duality the bound is minus the primal's losses at a, for any
-    multiplier.
+    ``scores`` are the scores of the weight vector a. By duality the bound is minus the primal's
+    losses at a, for any multiplier.
     """
     values = scores.values
     mu = dual.multiplier(values) if dual.coupling is not None else 0.0
@@ -139,12 +146,18 @@ def _largest(values: FloatArray) -> float:
 
 
 def _gradient_error(dual: Dual, values: FloatArray, mu: Mu) -> float:
-    """Bound on the rounding error of a gradient: its terms are p, a score and a multiplier."""
+    """Bound on the rounding error of any row's gradient, at scores ``values`` and multiplier mu.
+
+    A gradient's terms are p, a score and a multiplier.
+    """
     return 1e-15 * (_largest(values) + _largest(dual.lin) + _largest(np.atleast_1d(mu)))
 
 
 def _coupling_error(dual: Dual, alpha: FloatArray, values: FloatArray, mu: Mu) -> float:
-    """Bound on the error of the gap if alpha keeps the coupling's total only up to rounding."""
+    """Bound on the error of the gap if alpha keeps the coupling's total only up to rounding.
+
+    ``values``: the scores of w(alpha).
+    """
     if dual.coupling is None:
         return 0.0
     x = dual.coupling * alpha
@@ -161,13 +174,14 @@ ScoredAlpha = tuple[FloatArray, Scores, float]
 def scale_to_box(dual: Dual, past: Past) -> tuple[float, ScoredAlpha] | None:
     """Scale a solved point's alpha with the box; the coupling's total need not be kept.
 
-    Returns None if the new box is not a multiple of the old one.
+    ``dual``: the new problem. Returns None if its box is not a multiple of the old one.
 
     Returns
     -------
     k : float
         The new box is k times the old one.
-    carried : Carried
+    start : ScoredAlpha
+        The scaled alpha, with the scores of its w.
     """
     k = box_factor(dual, past)
     if k is None:
@@ -201,7 +215,11 @@ def carry_alpha(dual: Dual, past: Past, products: Products | None) -> ScoredAlph
 def add_scores(
     dual: Dual, start: ScoredAlpha, alpha: FloatArray, products: Products
 ) -> ScoredAlpha:
-    """The dual point for another alpha: the scores of the difference are added to ``start``'s."""
+    """Make the dual point of another alpha near ``start``, at the cost of one product.
+
+    The scores of the difference are added to the scores of ``start``. The returned ``||w||^2`` is
+    an upper bound.
+    """
     before, scores, w_sq = start
     coef = dual.sign * (alpha - before)
     more = products(coef)
@@ -213,8 +231,8 @@ def add_scores(
 def fill_total(dual: Dual, alpha: FloatArray, scores: FloatArray) -> FloatArray:
     """Change alpha to have the coupling's total, in as few rows as possible.
 
-    The rows with the largest gain, or least loss, by their gradient change first: it is the step
-    that a linear program would make from an optimal alpha.
+    ``scores`` (n,): the scores of w(alpha). The rows with the largest gain, or least loss, by their
+    gradient change first: it is the step that a linear program would make from an optimal alpha.
     """
     t = dual.coupling
     if t is None:

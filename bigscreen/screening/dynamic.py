@@ -13,7 +13,11 @@ from bigscreen.screening.regions import Ball
 
 
 class Rule(Protocol):
-    """A screening rule: a region for w* around the current w."""
+    """A screening rule that is applied during a solve: a region for w* around the current w.
+
+    ``name``: the rule's name in options and records. ``safe``: whether the region certainly holds
+    w*, so that rows that it decides about are never removed wrongly.
+    """
 
     @property
     def name(self) -> str: ...
@@ -32,7 +36,7 @@ class Rule(Protocol):
 
 
 class _FixedRule:
-    """Rules that do not change when rows come back."""
+    """Base of rules that stay the same when screened rows are taken back."""
 
     def after_restart(self, removed: int, false: int) -> Rule:
         """The rule as it is."""
@@ -72,7 +76,7 @@ class FSafe(_FixedRule):
             raise InputError(f"f of f-safe screening must lie strictly between 0 and 1: {self.f}")
 
     def region(self, point: Point, rounding: float) -> Ball | None:
-        """The gap ball's, its radius times f."""
+        """The gap ball around w of the point, its radius multiplied by f."""
         return _ball(self.f, point, rounding)
 
 
@@ -90,11 +94,11 @@ class Adaptive:
 
     @property
     def safe(self) -> bool:
-        """Whether it has become the gap ball."""
+        """Whether f has grown to 1: the rule is then the gap ball, which is safe."""
         return self.f >= 1.0
 
     def region(self, point: Point, rounding: float) -> Ball | None:
-        """The gap ball's, its radius times f."""
+        """The gap ball around the point's w, its radius multiplied by f."""
         return _ball(self.f, point, rounding)
 
     def after_restart(self, removed: int, false: int) -> Rule:
@@ -140,6 +144,9 @@ def _ball(f: float, point: Point, rounding: float) -> Ball | None:
 
 def max_distance(gap: float, apart: float | None, rounding: float) -> float:
     """An upper bound on ``||w - w*||`` if w is at the distance ``apart`` from w(alpha).
+
+    ``gap``: P(w) - D(alpha), including ``rounding``, the bound on its error. ``apart``: None if the
+    distance is not known.
 
     ``1/2 ||w - w*||^2 + 1/2 ||w(alpha) - w*||^2 <= gap``: with ``d = ||w - w(alpha)||``, the ball
     around the middle of both has ``r^2 = gap - d^2/4``, and w is ``d/2`` from its centre. The bound

@@ -50,7 +50,7 @@ class Cut:
     Parameters
     ----------
     scores : Scores
-        ``<a, phi_i>``.
+        The scores ``<a, phi_i>`` of the normal vector a.
     size, doubt : float
         ``||a|| > 0``, and a bound on its relative error.
     distance : float
@@ -106,7 +106,7 @@ class Region:
         return lower, upper
 
     def _segment(self, cut: Cut, norms: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Least and largest ``<x, phi_i>`` over ``||x|| <= r``, ``<a, x> >= d ||a||``.
+        """Least and largest ``<x, phi_i>`` (rows,) over ``||x|| <= r`` and ``<a, x> >= d ||a||``.
 
         -inf and inf for rows whose extremum the cut does not touch. In the plane of a and phi_i,
         phi_i = (q, s). If the ball's own minimiser ``-r phi / ||phi||`` violates the cut, the least

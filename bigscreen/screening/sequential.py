@@ -49,7 +49,11 @@ __all__ = [
 
 
 class PathRule(Protocol):
-    """A screening rule for the points of a path."""
+    """A screening rule that fixes rows before a point of a path (a sequence of C or nu) is solved.
+
+    ``name``: the rule's name in options and records. ``safe``: whether the region certainly holds
+    the optimal w.
+    """
 
     @property
     def name(self) -> str: ...
@@ -224,14 +228,17 @@ def screen(
 
 
 def _decide(dual: Dual, lower: FloatArray, upper: FloatArray) -> NDArray[np.int8]:
-    """Decide about rows from intervals of their scores, after bounding the multiplier."""
+    """Decide about rows from intervals of their optimal scores: int8 (n,), see `Dual.decide`."""
     if dual.coupling is None:
         return dual.decide(lower, upper)
     return dual.decide(lower, upper, dual.multiplier_interval(lower, upper))
 
 
 def _count_decided(dual: Dual, decided: NDArray[np.int8]) -> dict[str, int]:
-    """Count the decided rows at each place, without rows whose box is a single point."""
+    """Count the rows decided to be at "lo", "hi" and "zero".
+
+    Rows whose box is a single point do not count.
+    """
     live = dual.hi > dual.lo
     places = {"lo": AT_LO, "hi": AT_HI, "zero": AT_ZERO}
     return {name: int(np.count_nonzero(live & (decided == at))) for name, at in places.items()}
@@ -241,6 +248,7 @@ class _LastProducts:
     """Products that keep the last result, since several rules need the scores of the same alpha."""
 
     def __init__(self, products: Products) -> None:
+        """Wrap a function that computes scores; no result is kept yet."""
         self.products = products
         self.last: tuple[FloatArray, Scores] | None = None
 
@@ -333,7 +341,10 @@ class Essnsv:
 def _neighbours(
     dual: Dual, value: float, past: Sequence[Past]
 ) -> tuple[tuple[float, Past], tuple[float, Past]] | None:
-    """The nearest solved points below and above ``value``, each with its ratio ``C / C_point``."""
+    """The nearest solved points below and above ``value``, each with its ratio ``C / C_point``.
+
+    None if there is no such pair, or a coupling has a total other than 0.
+    """
     if np.any(dual.total):
         return None
     usable = [one for one in past if np.isfinite(one.gap) and not np.any(one.dual.total)]
@@ -348,7 +359,10 @@ def _neighbours(
 
 
 def _make_cut(a: Past, product: float, error: float) -> Cut | None:
-    """The cut ``<w_a, w> >= beta`` from a centre c; ``product``: ``<w_a, c>`` up to ``error``."""
+    """SSNSV's cut ``<w_a, w> >= beta``, relative to the centre c of a ball.
+
+    ``a``: the solved point with w_a, at a smaller C. ``product``: ``<w_a, c>``, up to ``error``.
+    """
     off, gap = norm_sq_error(a), max(a.gap, 0.0)
     least_sq = max(a.w_sq - off, 0.0)
     low = max(np.sqrt(least_sq) - np.sqrt(gap), 0.0)

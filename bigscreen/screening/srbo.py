@@ -47,7 +47,13 @@ DELTAS = ("greedy", "small", "full")
 
 @dataclass(frozen=True)
 class _ChosenDelta:
-    """The old point in the new scale, and the change of its w by the chosen delta."""
+    """The nearest solved point scaled to the new box (w0), and the change of its w by a delta.
+
+    ``total``: the new total of the coupling divided by the scaled point's. ``scores``, ``w_sq``,
+    ``off``: scores of w0, ``||w0||^2`` and the bound on its error. ``gap``: the scaled Frank-Wolfe
+    gap. ``with_delta``: ``<w0, w(delta)>``; ``delta_sq``: ``||w(delta)||^2``, each with a bound on
+    its error. ``more``: the scores of w(delta).
+    """
 
     total: float
     scores: Scores
@@ -161,7 +167,7 @@ def choose_alpha(
     ----------
     dual : Dual
         The problem at the new nu.
-    start : Carried
+    start : ScoredAlpha
         alpha0 scaled to the new box; the coupling's total need not be kept.
     before : float64 (n,) or None
         The alpha of the point before alpha0, in the same scale: the small QP starts by repeating
@@ -190,7 +196,10 @@ def choose_alpha(
 
 
 def _steps_to_total(dual: Dual, alpha: FloatArray, step: FloatArray) -> float:
-    """The multiple of the last step that reaches the new total."""
+    """The multiple of the last change of alpha, ``step`` (n,), that reaches the new total.
+
+    1 if the step does not change the sum in the right direction.
+    """
     assert dual.coupling is not None
     made = float(dual.coupling @ step)
     missing = float(np.sum(dual.total) - dual.coupling @ alpha)
@@ -204,9 +213,11 @@ def _minimise_norm(
     free: np.ndarray | None,
     solve: Solve,
 ) -> FloatArray:
-    """QP (18): the alpha' that minimises ``||w(alpha0 + delta / 2)||``, over ``free`` rows.
+    """QP (18): the alpha' = alpha0 + delta (n,) that minimises ``||w(alpha0 + delta / 2)||``.
 
-    In ``gamma = (alpha0 + alpha') / 2`` it is the dual with another box and another total.
+    ``alpha``: alpha0; ``start``: a feasible alpha' to begin with; ``free`` (n,): the rows that may
+    differ from ``start``, None for all. In ``gamma = (alpha0 + alpha') / 2`` it is the dual with
+    another box and another total.
     """
     assert dual.coupling is not None
     half = 0.5 * (alpha + start)
@@ -267,6 +278,7 @@ def _is_homogeneous(dual: Dual) -> bool:
 
 
 def _check_delta(delta: str, solve: Solve | None) -> None:
+    """Refuse an unknown choice of delta, or one that needs a QP without a solver for it."""
     if delta not in DELTAS:
         raise InputError(f"delta must be greedy, small or full, got {delta!r}")
     if delta != "greedy" and solve is None:
