@@ -76,9 +76,14 @@ class CoordinateDescent:
 
 
 class _Descent:
-    """The state of one descent: alpha, w and the free rows."""
+    """The state of one descent over all shards: alpha, w, and which rows are screened.
+
+    ``fixed`` (n,): rows that are screened, or whose box is a single point; ``active`` (n,): rows
+    that the next epoch visits. ``restored``: whether the state has just come from a checkpoint.
+    """
 
     def __init__(self, run: Run) -> None:
+        """Make the state at alpha = 0; raises InputError for a coupling."""
         problem, data = run.problem, run.design.data
         self.design, self.box = run.design, run.reach.total
         self.constant = problem.intercept_scaling if problem.intercept == "constant" else 0.0
@@ -200,13 +205,16 @@ class _Descent:
         }
 
     def _count(self, rows: NDArray[np.bool_]) -> None:
-        """Count a pass over the rows of a mask (n,)."""
+        """Count a pass over the rows of a mask (n,) in ``passes``; empty passes do not count."""
         visited = np.count_nonzero(rows)
         if visited and not self.restored:  # (a resumed run repeats its last check)
             self.passes[int(visited < np.count_nonzero(~self.still))] += 1
 
     def screen(self, region: Ball) -> None:
-        """Fix rows whose alpha is where the region proves the optimum's alpha to be."""
+        """Fix rows whose alpha is where the region proves the optimal alpha to be.
+
+        ``region``: a ball around w that contains w*.
+        """
         slack = self.design.score_error(self.w[: self.design.data.n_features])
         high = low = 0
         for s, (a, b) in enumerate(self.shards):
@@ -223,7 +231,7 @@ class _Descent:
         self.counts = (high, low)
 
     def take_back(self) -> None:
-        """Free every screened row."""
+        """Free every screened row, as some may have been screened wrongly."""
         self.fixed[:] = self.still
         self.active[:] = ~self.still
         self.streak[:] = 0
@@ -254,9 +262,11 @@ class _Descent:
 
     @property
     def _offset(self) -> float:
+        """What the appended constant adds to every score; 0 without one."""
         return self.constant * float(self.w[-1]) if self.constant else 0.0
 
     def _rows(self, s: int) -> Any:
+        """The rows of shard s, from memory or read from the data."""
         return self.X[s] if self.X is not None else self.design.data.X(*self.shards[s])
 
 
@@ -371,7 +381,10 @@ def epoch(
 def add_curve(
     square: float, gradient: float, curve: FloatArray | None, i: int, alpha: float
 ) -> tuple[float, float]:
-    """Add a squared loss to the second derivative and the gradient of row i."""
+    """Add row i's squared loss to its second derivative ``square`` and its ``gradient`` at alpha.
+
+    Returns both; they are unchanged if ``curve`` is None.
+    """
     if curve is None:
         return square, gradient
     return square + curve[i], gradient - curve[i] * alpha
@@ -381,7 +394,7 @@ def add_curve(
 def row_scores(
     X: Any, w: FloatArray, rows: NDArray[np.int64], constant: float, out: FloatArray
 ) -> None:
-    """Compute the scores ``<w, phi_i>`` of some rows in float64."""
+    """Compute the scores ``<w, phi_i>`` of the listed rows of X, in float64, into ``out``."""
     for k in range(len(rows)):
         out[k] = row_dot(X, rows[k], w)
         if constant:
@@ -392,7 +405,7 @@ def row_scores(
 def row_add(
     X: Any, rows: NDArray[np.int64], coef: FloatArray, constant: float, w: FloatArray
 ) -> None:
-    """Add ``sum coef_i phi_i`` over some rows to w."""
+    """Add ``sum coef_i phi_i`` over the listed rows of X to w; ``coef`` (n,) covers all rows."""
     for i in rows:
         row_axpy(X, i, coef[i], w)
         if constant:

@@ -43,10 +43,11 @@ class InteriorTuning:
     patience : int
         Give up after this many steps that reduce neither the gap nor the mean product by a tenth.
     max_face_steps : int
-        Once the gap is met, take at most this many steps more to bring rows to their bounds.
+        Once the gap is met, take at most this many steps more to bring rows to their bounds: a
+        "face" of the box is the set of points at which certain variables are at a bound.
     face_gap_factor, face_gap : float
-        Try the nearest face once the gap is within this factor of the requested one, or below
-        this relative gap.
+        Try the face nearest to the iterate once the gap is within this factor of the requested one,
+        or below this relative gap.
     face_curvature : float
         Curvature added to rows off their bounds, as a fraction of the largest squared norm.
     """
@@ -115,7 +116,7 @@ def factor_terms(n: int) -> float:
 
 
 def pair_terms(steps: int, n: int) -> float:
-    """Return the cost of pair steps over n rows, in terms (see `InteriorCosts`)."""
+    """Return the cost of this many pair steps (SMO) over n rows, in terms (see `InteriorCosts`)."""
     return steps * (n + COSTS.terms_per_pair)
 
 
@@ -146,6 +147,7 @@ class KernelFeatures:
     """
 
     def __init__(self, make: Callable[[], Any], least: float) -> None:
+        """Keep the function; no features are computed yet."""
         self._make, self._least = make, least
         self._making, self._made = threading.Lock(), None
 
@@ -158,7 +160,10 @@ class KernelFeatures:
             return self._made
 
     def should_use(self, spent: float, rows: int) -> bool:
-        """Whether other steps have spent more terms than an interior point over rows would take."""
+        """Whether an interior point over ``rows`` rows would have cost less than what was spent.
+
+        ``spent``: terms that other steps have taken so far (see `InteriorCosts`).
+        """
         if spent < self._least:
             return False
         rank = self.made.shape[1]
@@ -242,11 +247,15 @@ class _Halves(NamedTuple):
 class _CentralPath:
     """The state of one solve: variables x strictly within their box, and multipliers of both ends.
 
-    ``x`` has the variables that can move; ``low`` and ``high`` are the multipliers of their ends.
-    Each step reduces the complementarity products ``low (x - lo)`` and ``high (hi - x)``.
+    ``x`` has the variables that can move; ``low`` and ``high`` are the multipliers of the lower and
+    upper ends of their boxes, ``mu`` the multipliers of the coupling. ``of``: their `_Halves`.
+    ``borders`` (groups, variables): their coefficients in the coupling. ``product``: the mean
+    complementarity product; ``idle``: consecutive steps without progress. Each step reduces the
+    complementarity products ``low (x - lo)`` and ``high (hi - x)``.
     """
 
     def __init__(self, run: Run, tuning: InteriorTuning) -> None:
+        """Read all rows of the run, and start near its alpha if it has one."""
         self.tuning = tuning
         data, problem = run.design.data, run.problem
         if run.design.kernel is not None:
@@ -304,19 +313,19 @@ class _CentralPath:
         self.low, self.high = (np.maximum(part, 0.0) + least for part in (slope, -slope))
 
     def _sum(self, x: FloatArray) -> FloatArray:
-        """Sum ``sign_i x_i phi_i`` over the variables that can move: (m,)."""
+        """Sum ``sign_i x_i phi_i`` over the variables x that can move: w, (m,)."""
         n = len(self.rows)
         coef = np.bincount(self.row, self.of.sign * x, n) if len(x) else np.zeros(n)
         found: FloatArray = coef @ self.rows
         return found
 
     def _along(self, w: FloatArray) -> FloatArray:
-        """Compute ``sign_i <w, phi_i>`` of every variable."""
+        """Compute ``sign_i <w, phi_i>`` of every variable that can move, from w (m,)."""
         found: FloatArray = self.of.sign * (self.rows @ w)[self.row]
         return found
 
     def _slope(self, w: FloatArray) -> FloatArray:
-        """Compute the gradient of the Lagrangian, -D plus the coupling's part."""
+        """Compute the gradient of the Lagrangian, -D plus the coupling's part, given w(alpha)."""
         slope: FloatArray = self._along(w) - self.of.lin + self.mu @ self.borders
         return slope
 
@@ -353,12 +362,14 @@ class _CentralPath:
         solve = self._system(1.0 / (self.low / below + self.high / above))
 
         def find_direction(to_low: FloatArray, to_high: FloatArray) -> tuple[FloatArray, ...]:
+            """Solve for the direction that aims at these changes of the products of either end."""
             rest = -(slope - self.low + self.high) + to_low / below - to_high / above
             dx, dmu = solve(rest, lacks)
             dlow, dhigh = (to_low - self.low * dx) / below, (to_high + self.high * dx) / above
             return dx, dlow, dhigh, dmu
 
         def products_after(step: tuple[FloatArray, ...], part: float) -> tuple[float, FloatArray]:
+            """The length that is ``part`` of the longest step, and all products after it."""
             dx, dlow, dhigh, _ = step
             t = part * _longest_step(
                 ((below, dx), (above, -dx), (self.low, dlow), (self.high, dhigh))
@@ -413,6 +424,7 @@ class _CentralPath:
         )
 
         def solve_refined(r: FloatArray) -> FloatArray:
+            """Solve without the coupling, with a few steps of iterative refinement."""
             dx = inner(r)
             for _ in range(self.tuning.refinements):
                 dx = dx + inner(r - self._along(self._sum(dx)) - theta * dx)
@@ -423,6 +435,7 @@ class _CentralPath:
         schur = self.borders @ of_borders.T
 
         def solve(r: FloatArray, lacks: FloatArray) -> tuple[FloatArray, FloatArray]:
+            """Solve with the coupling, by its Schur complement; returns dx and dmu."""
             dx = solve_refined(r)
             if not len(schur):
                 return dx, np.empty(0)
@@ -432,7 +445,11 @@ class _CentralPath:
         return solve
 
     def _over_features(self, weight: FloatArray, of_rows: FloatArray) -> Solve:
-        """Factor ``Q + 1 / weight`` as a system with as many unknowns as features."""
+        """Factor ``Q + 1 / weight`` as a system with as many unknowns as features.
+
+        ``of_rows`` (n,): the sum of the weights of each row's variables. Returns the function that
+        solves the system.
+        """
         matrix = dsyrk(1.0, (self.rows * np.sqrt(of_rows)[:, None]).T, lower=1)
         matrix[np.diag_indices(len(matrix))] += 1.0
         factor = cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
@@ -445,7 +462,11 @@ class _CentralPath:
         return solve
 
     def _over_rows(self, weight: FloatArray, of_rows: FloatArray, used: NDArray[np.int64]) -> Solve:
-        """Factor ``Q + 1 / weight`` as a system with an unknown for each row of positive weight."""
+        """Factor ``Q + 1 / weight`` as a system with an unknown for each row of positive weight.
+
+        ``used``: these rows; ``of_rows``: the sums of the weights of their variables. Returns the
+        function that solves the system.
+        """
         if len(used) < len(self.rows):
             gram = self.rows[used] @ self.rows[used].T
         else:  # (equal in every step)
@@ -476,7 +497,11 @@ class _CentralPath:
 
     # -- points -----------------------------------------------------------------------------------
     def point(self, target: float) -> Point:
-        """Compute the point of alpha, or of the nearest face of the box if its gap is smaller."""
+        """Compute the point of alpha, or of the nearest face of the box if its gap is no larger.
+
+        ``target``: the requested relative gap. A face is a set of points at which certain variables
+        are at a bound; it is tried once the gap is not far from the target.
+        """
         found = self._point(self._alpha(self.x))
         least = min(float(self.least[0]), found.gap)
         self.on_face = False
@@ -506,7 +531,10 @@ class _CentralPath:
         return point
 
     def _on_face(self) -> FloatArray:
-        """Move variables near a bound to it, and the others to where their gradient vanishes."""
+        """Move variables near a bound to it, and the others to where their gradient vanishes.
+
+        Returns all variables that can move, in the order of ``x``.
+        """
         of, size = self.of, self.of.hi - self.of.lo
         unit = float(np.median(np.abs(of.lin))) if len(self.x) else 1.0
         to_low = (self.x - of.lo) * unit < self.low * size

@@ -28,12 +28,12 @@ class KeptRows:
     stride: int = 1
 
     def keeps(self, shard: int) -> bool:
-        """Whether the rows of a shard stay in memory."""
+        """Whether the rows of the shard with this number stay in memory between rounds."""
         part = min(1.0, self.resident * self.stride)
         return int((shard + 1) * part) > int(shard * part)
 
     def kept_bytes(self, shard: int) -> int:
-        """See ``fleet.shards.Yielding``."""
+        """Return the bytes of rows that the shard's state keeps between rounds."""
         data = self.design.data
         if not self.keeps(shard) or data.path is None:
             return 0
@@ -41,13 +41,13 @@ class KeptRows:
         return int((stop - start) * data.row_bytes / self.stride)
 
     def lean(self) -> Self:
-        """See ``fleet.shards.Yielding``."""
+        """Return the same program with states that keep no rows in memory."""
         program: Any = self
         lean: Self = replace(program, resident=0.0)
         return lean
 
     def give_up(self, state: Any) -> int:
-        """See ``fleet.shards.Yielding``."""
+        """Drop the rows of a state, which are then read again; returns the bytes freed."""
         if state.X is None or self.design.data.path is None:
             return 0
         rows = len(state.X.indptr) - 1 if hasattr(state.X, "indptr") else len(state.X)

@@ -19,9 +19,10 @@ from bigscreen.screening.regions import Ball
 
 
 class Reach(NamedTuple):
-    """How far alpha can be from 0: the sum of the rows' reach, the smallest and the largest bound.
+    """How far alpha can be from 0, over all rows (`Dual.reach`: the largest ``|alpha|`` of a row).
 
-    A variable's bound is the row's reach or, for squared losses, half of it.
+    ``total``: the sum of the rows' reach. ``least``, ``most``: the smallest and the largest bound
+    of any variable, which is the row's reach or, for squared losses, half of it.
     """
 
     total: float
@@ -30,7 +31,10 @@ class Reach(NamedTuple):
 
 
 class Near(NamedTuple):
-    """A w near the optimum (r,) or, with the constant's coefficient, (r + 1,); and a bound D."""
+    """A primal point x near the optimum, and ``dual``, the D of a dual point (a bound on P* below).
+
+    ``x``: w (r,) or, with an appended constant, w and its coefficient (r + 1,).
+    """
 
     x: FloatArray
     dual: float
@@ -99,7 +103,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer of ``check`` to a solver that has to continue.
+    """The answer of `Check` to a solver that has to continue.
 
     Parameters
     ----------

@@ -27,10 +27,11 @@ class Draws:
     batch : int
         Rows of a batch, approximately.
     min_lanes : int
-        Shards of a group, at least (if there are as many).
+        Draw from at least this many shards ("lanes") at a time, if there are as many.
     """
 
     def __init__(self, data: Rows, seed: int, batch: int, min_lanes: int = 8) -> None:
+        """Start before the first batch of the first pass."""
         self.data, self.seed, self.batch = data, seed, batch
         whole = min(MAX_CHUNK_BYTES, 4 * data.chunk_rows * data.n_features)
         self.lanes = max(min_lanes, CHUNK_BUFFER_BYTES // max(whole, 1))
@@ -39,7 +40,7 @@ class Draws:
         self._grouped: tuple[tuple[int, int], Any, int] | None = None
 
     def next(self) -> dict[str, Any]:
-        """Draw the next batch, as the fields of a message."""
+        """Draw the next batch; returns the fields of a message that name it (see `ahead`)."""
         found = self.ahead(1)
         self.position[2] += 1
         return found
@@ -47,7 +48,9 @@ class Draws:
     def ahead(self, rows: int) -> dict[str, Any]:
         """Look ahead at about this many of the next rows, without drawing them.
 
-        At the end of a group these are the group's last rows.
+        At the end of a group these are the group's last rows. Returns message fields: ``epoch``
+        (number of the pass), ``lanes`` (shards to draw from), and the batches ``first`` to ``last``
+        (excluded) of the group's ``parts`` batches.
         """
         lanes, parts = self._group()
         if self.position[2] >= parts:

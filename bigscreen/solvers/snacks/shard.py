@@ -85,7 +85,7 @@ class DrawProgram(KeptRows):
 
     @cached_property
     def frame(self) -> SumLayout:
-        """The extras of the problem, and each row's entries for them."""
+        """The problem's extras (constant and multipliers), and each row's entries for them."""
         return SumLayout.of(self.problem, self.design.data)
 
     @property
@@ -171,7 +171,10 @@ class DrawProgram(KeptRows):
         return out
 
     def _picks(self, state: DrawnShard, message: dict[str, Any]) -> NDArray[np.int64]:
-        """Return indices of the shard's rows in batches ``first`` to ``last`` of a group."""
+        """Return the indices in the shard of its rows in the message's batches (see `Draws.ahead`).
+
+        Empty if the shard is not in the current group of shards.
+        """
         lane = np.flatnonzero(message["lanes"] == state.shard)
         if not len(lane):
             return np.empty(0, np.int64)
@@ -212,7 +215,10 @@ class DrawProgram(KeptRows):
     def _tiles(
         self, X: Any, at: NDArray[np.int64], ids: NDArray[np.int64]
     ) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.int64]]]:
-        """Iterate over tiles of columns: columns, row indices in them and in the shard."""
+        """Iterate over tiles of columns of the rows ``X[at]``, whose indices in the shard are ``ids``.
+
+        Yields the columns, the rows' indices in them, and the rows' indices in the shard.
+        """
         if self.design.kernel is None:
             yield as_rows(X), at, ids
             return
@@ -285,5 +291,6 @@ def _add_subgradient(
 
 @njit(cache=True, nogil=True)
 def _scores(columns: Any, coef: FloatArray, offset: float, out: FloatArray) -> None:
+    """Compute the scores ``columns . coef + offset`` of all rows into ``out``."""
     for i in range(len(out)):
         out[i] = row_dot(columns, i, coef) + offset

@@ -239,15 +239,27 @@ class _Steps:
     """Base of both solvers: it draws rows, measures P, and repeats stages until they gain no more.
 
     A machine is ``x = (w, offset)``: the offset, if there is one, is the coefficient of a constant
-    feature, penalised or not.
+    feature, penalised or not; ``size`` is the length of x.
 
     Parameters
     ----------
     run : Run
     options : Snacks or Pegasos
+
+    Attributes
+    ----------
+    penalty : float64 (size,)
+        1 for entries of x that P penalises, 0 for an unpenalised offset.
+    scale : float
+        The sum of the rows' reach: P divided by it is a mean over rows.
+    unit : float
+        Typical size of ``|p|``, the unit of scores and smoothings.
+    holds_zero : bool
+        Whether alpha = 0 is in every row's box.
     """
 
     def __init__(self, run: Run, options: Any) -> None:
+        """Prepare a run; raises InputError for problems and designs that have no such steps."""
         self.run_, self.options, self.design = run, options, run.design
         self.tuning: SnacksTuning = options.tuning
         if run.design.exact:
@@ -396,7 +408,7 @@ class _Steps:
         return chosen * (self.rows / rows), rows
 
     def estimates(self, x: FloatArray, rows: int = 0) -> tuple[FloatArray, int]:
-        """Estimate P at each of x (k, size) from the next rows, about ``rows`` of them.
+        """Estimate P at each machine x (k, size) from the next rows, about ``rows`` of them.
 
         Returns the estimates (k,) and the number of rows: at least the tuning's ``sample_rows``, as
         far as the current group of shards has as many.
@@ -455,7 +467,10 @@ class _Steps:
         return self._make_point(coef, w, offset, primal, dual, readings, error)
 
     def _dual(self, v: FloatArray, sums: FloatArray) -> tuple[float, FloatArray]:
-        """Scale alpha with these terms to meet the coupling; returns its D and w(alpha) (size,)."""
+        """Scale alpha to meet the coupling; returns its D and w(alpha) (size,).
+
+        ``v`` (terms, m + extras), ``sums`` (terms,): the sums of `Terms` over all rows.
+        """
         scales = self.frame.scales(v)
         assert scales is not None  # without a total, alpha can always be scaled
         total = scales @ v
@@ -492,6 +507,11 @@ class _Steps:
         readings: tuple[Reading, ...],
         error: float,
     ) -> Point:
+        """Make a point of coefficients, w, offset, P and D.
+
+        ``readings``: how alpha is read off scores. ``error``: bound on the errors of scores in P
+        and D, which times the sum of the rows' reach bounds the rounding of the gap.
+        """
         return Point(
             coef,
             w,
@@ -512,7 +532,7 @@ class _Steps:
 
 
 def _saver(run: Run, saved: dict[str, Any]) -> Callable[[Any, dict[str, Any]], None]:
-    """Return a function that writes a checkpoint of the pace at a stage's end."""
+    """Return a `Save` function that writes a checkpoint of ``saved``, the pace at a stage's end."""
     return lambda folder, meta: run.fleet.save(folder, {**meta, **saved})
 
 
@@ -583,6 +603,7 @@ class _Ball:
     weights : float64 (size,)
         Weights of the squared length of a direction; directions of weight 0 are not bounded.
     machines : int
+        Number of machines that are projected together.
 
     Attributes
     ----------
@@ -591,6 +612,7 @@ class _Ball:
     """
 
     def __init__(self, pace: Pace, weights: FloatArray, machines: int) -> None:
+        """Make the ball; no machine has left its centre yet."""
         self.centre, self.radius, self.weights = pace.at, pace.radius, weights
         self.farthest = np.zeros(machines)
 
@@ -610,13 +632,14 @@ class _PegasosSteps(_Steps):
     """Stages of `Pegasos`: steps of 1 / t in a ball that contains w*, from the last end."""
 
     def begin(self, x: FloatArray) -> Pace:
-        """See `_Steps.begin`."""
+        """Make the pace of the first stage, which starts at x."""
         return Pace(x, x, radius=self.ball, length=self.first_steps())
 
     def stage(self, pace: Pace) -> Pace:
         """See `_Steps.stage`."""
 
         def project(x: FloatArray) -> FloatArray:
+            """Scale the machine x (1, size) down to the ball of radius ``pace.radius`` around 0."""
             length = float(np.linalg.norm(x))
             return x if length <= pace.radius else (pace.radius / length) * x
 
