@@ -74,14 +74,14 @@ class FieldwiseSum:
 class Sums(FieldwiseSum):
     """Sums over rows of a closing pass; sums of shards are added in shard order.
 
-    ``loss``: the sum of losses; an error e of every score moves it by at most ``steep e + bend e^2
-    / 2``. ``sample``: rows compared in float32 and float64. ``rows``, ``support``: the number of
-    rows, and of rows whose alpha is not 0. ``left``: how far the gap moves per unit of error in the
-    scores of rows without float64 columns. For each part of a mixture: ``sizes``, its ``sum
-    |alpha|``; ``values``, the sums of its `Terms`; ``vectors`` (parts, terms, m + extras), its
-    ``sum s alpha [c, border]``. By shard: ``breakpoints`` of P near the multiplier of each group;
-    ``scores`` of all rows, in float32 at the end; ``alpha``, at the end (places, values) of rows
-    that a ledger lists.
+    ``loss``: the sum of losses; an error e of every score moves it by at most
+    ``steep e + bend e^2 / 2``. ``sample``: rows compared in float32 and float64. ``rows``,
+    ``support``: the number of rows, and of rows whose alpha is not 0. ``left``: how far the gap
+    moves per unit of error in the scores of rows without float64 columns. For each part of a
+    mixture: ``sizes``, its ``sum |alpha|``; ``values``, the sums of its `Terms`; ``vectors``
+    (parts, terms, m + extras), its ``sum s alpha [c, border]``. By shard: ``breakpoints`` of P near
+    the multiplier of each group; ``scores`` of all rows, in float32 at the end; ``alpha``, at the
+    end (places, values) of rows that a ledger lists.
     """
 
     sizes: FloatArray

@@ -87,9 +87,9 @@ class Sample:
     def bounds(self, n: int, w_alpha: FloatArray, scaled: float) -> tuple[float, float]:
         """Bounds on the errors of P and D over n rows.
 
-        If ``Delta`` is the error of w(alpha), the error of D is ``-<w(alpha), Delta> - 1/2
-        ||Delta||^2``. ``w_alpha``: w(alpha), (r,). ``scaled``: the largest relative difference
-        between the certified alpha and the alpha of the sampled rows.
+        If ``Delta`` is the error of w(alpha), the error of D is
+        ``-<w(alpha), Delta> - 1/2 ||Delta||^2``. ``w_alpha``: w(alpha), (r,). ``scaled``: the
+        largest relative difference between the certified alpha and the alpha of the sampled rows.
         """
         if not self.rows:
             return 0.0, 0.0

@@ -455,6 +455,7 @@ class _CentralPath:
         factor = cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
 
         def solve(r: FloatArray) -> FloatArray:
+            """Solve for a right-hand side r, with an entry for each variable."""
             own = weight * r
             w = cho_solve((factor, True), self._sum(own), check_finite=False)
             return own - weight * self._along(w)
@@ -481,6 +482,7 @@ class _CentralPath:
         single = len(positive) == len(used)
 
         def solve(r: FloatArray) -> FloatArray:
+            """Solve for a right-hand side r, with an entry for each variable."""
             found = np.zeros(len(r))
             # (If every row has one variable, this avoids the difference of two large numbers.)
             part = sign * r[positive] * (1.0 if single else weight[positive])

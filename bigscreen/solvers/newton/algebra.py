@@ -23,6 +23,7 @@ RIDGES = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 """Fractions of a Hessian's largest entry to add to its diagonal, until it can be factored."""
 
 TOO_LARGE = "C is so large that the Newton step cannot be computed; use a smaller C"
+"""Message of the error raised if no entry of `RIDGES` makes the Hessian positive definite."""
 
 
 class Algebra:
@@ -48,6 +49,7 @@ class Algebra:
     """
 
     def __init__(self, design: Design, frame: SumLayout, tuning: NewtonTuning = NEWTON) -> None:
+        """Set up the metric and the linear part of P; ``unit`` is 1 until rows are measured."""
         self.design, self.frame, self.tuning = design, frame, tuning
         self.metric = np.ones(design.rank + frame.extras)
         self.linear = np.zeros(design.rank + frame.extras)
@@ -64,7 +66,7 @@ class Algebra:
         return self.design.coef(x[:rank]), x[rank:]
 
     def features(self, v: FloatArray) -> FloatArray:
-        """Map a sum over columns to features, ``T' v``; entries of extras stay as they are."""
+        """Map v (m + extras,), a sum over columns, to features ``T' v``; extras do not change."""
         width = self.design.width
         return np.concatenate([self.design.features(v[:width]), v[width:]])
 
@@ -89,9 +91,10 @@ class Algebra:
     ) -> dict[str, FloatArray]:
         """Bound how far each score has moved since it was computed at one of the ``past`` x.
 
-        For each past x, ``w_moves`` is the largest distance of w to any of ``ends``;
-        ``score_moves`` is what extras and rounding (``errors``) add to a score. A score moves by at
-        most ``w_moves ||phi|| + score_moves``. The last entry is for rows that no pass has scored
+        Returns two arrays (past + 1,). For each past x, ``w_moves`` is the largest distance of its
+        w from w of any of ``ends``, the x to which it may move; ``score_moves`` is what extras and
+        rounding (``errors``) add to a score. A score moves by at most
+        ``w_moves ||phi|| + score_moves``. The last entry is for rows that no pass has scored
         (``ref = -1``).
         """
         w_moves, score_moves = np.zeros(len(past) + 1), np.zeros(len(past) + 1)
@@ -104,7 +107,7 @@ class Algebra:
         return {"w_moves": w_moves, "score_moves": score_moves}
 
     def damping(self, gradient: FloatArray) -> FloatArray:
-        """Return what the Hessian's diagonal has in addition to the rows' second moment.
+        """Return what the Hessian's diagonal has in addition to the rows' second moment (size,).
 
         It is 1 for penalised entries. While the band is empty, P is linear in an unpenalised
         offset: damping limits its step to 100 units. It goes to zero with the gradient.
@@ -156,11 +159,17 @@ class Algebra:
         return step, gained / first
 
     def factor(self, inner: FloatArray, gradient: FloatArray) -> Factor:
-        """Factor the Hessian with this second moment of rows, with a ridge if needed."""
+        """Factor the Hessian: the rows' second moment ``inner`` (size, size) plus `damping`.
+
+        A ridge is added if rounding has left it indefinite.
+        """
         return _cholesky(inner, self.damping(gradient))
 
     def newton_step(self, inner: FloatArray, gradient: FloatArray) -> tuple[FloatArray, float]:
-        """Return the Newton step and the decrease that it promises."""
+        """Return the Newton step (size,) and the decrease of P that it promises.
+
+        ``inner`` (size, size): the second moment of the band's rows.
+        """
         step = -self.factor(inner, gradient).solve(gradient)
         return step, -0.5 * float(gradient @ step)
 
@@ -182,7 +191,7 @@ def _cholesky(inner: FloatArray, diagonal: FloatArray) -> Factor:
 
 
 def entry_type(rows: int, of: int) -> type:
-    """Choose the type of kernel entries: float64 for few rows ``of`` all, float32 for many."""
+    """Choose the type of kernel entries of ``rows`` out of ``of`` rows: float64 only for few."""
     return np.float64 if 64 * rows < of else np.float32
 
 
@@ -220,7 +229,10 @@ def second_moment(
 
 @dataclass(frozen=True)
 class Average:
-    """The mean of the second moments of some passes at one h, each over other rows of the band."""
+    """The mean of the second moments of some passes at one h, each over other rows of the band.
+
+    ``moment`` (size, size): the mean; ``passes``: how many passes are in it.
+    """
 
     moment: FloatArray
     passes: int
@@ -228,9 +240,10 @@ class Average:
 
 
 def averaged(before: Average | None, moment: FloatArray, h: float, stride: int) -> Average:
-    """Add a pass over one in ``stride`` rows of the band to the mean.
+    """Add the ``moment`` of a pass over one in ``stride`` rows of the band to the mean ``before``.
 
-    Earlier passes fade once ``stride`` passes are in: w moves, and they are of another band.
+    A new mean begins if ``before`` is None or of another h. Earlier passes fade once ``stride``
+    passes are in: w moves, and they are of another band.
     """
     if before is None or before.h != h:
         return Average(moment, 1, h)

@@ -25,7 +25,10 @@ class NewtonRun(Rounds):
     """One run of the smoothed Newton over the rows of a program (maths.md 5.4)."""
 
     def run(self, iterate: Iterate, check: Check) -> Point:
-        """Step until ``check`` returns None; the gradient of the first iterate must be known."""
+        """Step until ``check`` returns None; returns the last point.
+
+        The gradient of the first iterate must be known (see `enter`).
+        """
         while True:
             reach = self._prepare_point(iterate)
             assert iterate.point is not None
@@ -83,7 +86,10 @@ class NewtonRun(Rounds):
             self.enter(iterate)
 
     def _stats(self, iterate: Iterate, reach: float) -> dict[str, Any]:
-        """Report to the check: counts of rows, and whether steps still gain anything."""
+        """Make the report for `Check`: counts of rows, and whether steps still gain anything.
+
+        ``reach``: within which distance of their hinge point rows could be gathered; 0 for no rows.
+        """
         subsample_tol = max(self.options.tol, self.tuning.subsample_tol)
         return {
             "rows_visited": iterate.counts.visited,
@@ -238,6 +244,7 @@ class NewtonRun(Rounds):
         unit = int16_unit(self.design, curvature, tuning.max_rounding_curvature)
 
         def product(x: FloatArray) -> FloatArray:
+            """Multiply the band's second moment at the next h by x (size,): one round."""
             nonlocal products
             how = {"h": iterate.h, "stride": stride, "unit": unit, "first": products == 0}
             products += 1
@@ -246,6 +253,7 @@ class NewtonRun(Rounds):
             return ratio * self.algebra.features(stack.sum(axis=0))
 
         def solve(v: FloatArray) -> FloatArray:
+            """Apply the preconditioner to v (size,)."""
             return self.precondition(sample, v)
 
         iterate.step, kept = self.algebra.conjugate_step(product, solve, gradient)
@@ -258,8 +266,9 @@ class NewtonRun(Rounds):
     def _try_held_steps(self, iterate: Iterate) -> bool:
         """Take Newton steps that score only rows near their hinge point; hold all others.
 
-        A pass over all rows, or for a wide gap the closing pass, then shows P and which held rows
-        have left their side. Returns False, with the iterate unchanged, if that saves nothing.
+        A held row is not read: it counts on the side that it was last seen on. A pass over all
+        rows, or for a wide gap the closing pass, then shows P and which held rows have left their
+        side. Returns False, with the iterate unchanged, if that saves nothing.
         """
         assert iterate.point is not None
         tuning, tol = self.tuning, self.options.tol
@@ -331,7 +340,8 @@ class NewtonRun(Rounds):
     def _try_local_steps(self, iterate: Iterate) -> bool:
         """Minimise over gathered rows; after each pass, gather the rows that have crossed.
 
-        Returns False, with the iterate unchanged, if local steps save nothing.
+        Gathered rows are rows near their hinge point, whose features the coordinator holds. Returns
+        False, with the iterate unchanged, if local steps save nothing.
         """
         tuning = self.tuning
         reach = self.local_reach(iterate, iterate.h)
@@ -407,6 +417,7 @@ class NewtonRun(Rounds):
         ----------
         iterate : Iterate
         h : float
+            Half the width of the smoothing band, the unit of the distances.
         t : float or None
             Count rows at this step length of the last line search, not at the iterate.
         """
@@ -427,25 +438,36 @@ class NewtonRun(Rounds):
         return float(distances[fit[-1]]) if len(fit) else 0.0
 
     def _max_gathered(self, iterate: Iterate) -> int:
-        """Return how many rows may be gathered."""
+        """Return how many rows may be gathered, by their entries and as a part of rows alive."""
         return min(
             self.tuning.max_local_entries // self.algebra.size,
             int(self.tuning.max_local_fraction * iterate.counts.alive),
         )
 
     def _can_send(self, counts: NDArray[np.int64]) -> bool:
-        """Whether shards can send their picked rows: all send as much as the one with most."""
+        """Whether shards can send their picked rows; ``counts`` (shards,): how many each has.
+
+        Each shard's answer is as long as that of the shard with most rows.
+        """
         sent = int(counts.max()) * len(counts) * self.algebra.size
         return sent <= 2 * self.tuning.max_local_entries
 
     def _pick_rows(self, **what: Any) -> NDArray[np.int64]:
-        """Have every shard pick rows to gather; returns how many each has picked."""
+        """Have every shard pick rows to gather; returns how many each has picked (shards,).
+
+        ``what``: either ``reach`` (rows within this distance of their hinge point) or ``h`` (rows
+        that have crossed in the last trial), see `NewtonProgram`.
+        """
         return self._round("pick", **what)[:, 0].astype(np.int64)
 
     def _gather_rows(
         self, iterate: Iterate, counts: NDArray[np.int64], room: NDArray[np.float32]
     ) -> tuple[GatheredRows, FloatArray]:
-        """Fetch the picked rows, with their G and alpha at the iterate; features go to ``room``."""
+        """Fetch the picked rows, with their G and alpha at the iterate.
+
+        ``counts`` (shards,): rows of each shard. The features are written to ``room``. Returns the
+        rows, and their alpha (rows,): NaN for rows in the band.
+        """
         coef, extras = self.algebra.coef(iterate.x)
         most = int(counts.max())
         stack = self._round("gather", coef=coef, extras=extras, most=most, alone=True)
@@ -453,7 +475,7 @@ class NewtonRun(Rounds):
 
     # -- checkpoints ---------------------------------------------------------------------------
     def _meta(self, iterate: Iterate) -> dict[str, Any]:
-        """Return what a checkpoint holds of the coordinator."""
+        """Return what a checkpoint saves of the coordinator, for `restore`."""
         assert iterate.point is not None
         saved = {
             **iterate.to_dict(),

@@ -27,6 +27,7 @@ class Trial:
     best : int
         Index of the step length at which P, smoothed by h, is least.
     h : float
+        Half the width of the smoothing band.
     primal : float
         P (not smoothed) at the best step length.
     cost : float
@@ -245,6 +246,7 @@ def choose_h(
     tol : float
         Requested relative gap.
     promise : float
+        Lower h once a step promises at most this fraction of what smoothing costs.
     tuning : NewtonTuning
     """
     assert iterate.point is not None

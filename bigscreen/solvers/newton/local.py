@@ -33,11 +33,19 @@ class LocalProblem:
     gradient : float64 (size,)
         Gradient at x of P over all rows, smoothed by h.
     h : float
+        Half the width of the smoothing band at the start.
     most : int
         Rows that may be gathered.
     dtype : type
         Type of their features, and of the factors that directions come from.
     tuning : NewtonTuning
+
+    Attributes
+    ----------
+    x, h : float64 (size,), float
+        The current iterate and smoothing.
+    rows, G : GatheredRows, float64 (rows,)
+        The gathered rows, and their gradients at x.
     """
 
     def __init__(
@@ -50,6 +58,7 @@ class LocalProblem:
         dtype: type = np.float32,
         tuning: NewtonTuning = NEWTON,
     ) -> None:
+        """Start without rows; ``add`` adds them."""
         self.start, self.start_gradient, self.start_h = x, gradient, h
         self.algebra, self.metric, self.tuning = algebra, algebra.metric, tuning
         self.x, self.h = x, h
@@ -94,7 +103,8 @@ class LocalProblem:
     def solve(self, gap: float, lowest: float) -> int:
         """Take Newton steps until h suits the gap, or is ``lowest``, and x minimises P.
 
-        Returns the number of steps; -1 if none could be computed.
+        ``gap``: requested P - D over the gathered rows. Returns the number of steps; -1 if none
+        could be computed.
         """
         for taken in range(self.tuning.max_local_steps):
             dual, h = self.rows.dual, self.h
@@ -165,6 +175,7 @@ class LocalProblem:
             return None
 
         def solve(v: FloatArray) -> FloatArray:
+            """Apply the inverse of the factored Hessian, the preconditioner, to v (size,)."""
             return np.asarray(factor.solve(v), np.float64)
 
         self._solve_hessian = solve
@@ -192,7 +203,10 @@ class LocalProblem:
         return factorise(hessian, lower=True)
 
     def _update(self, band: NDArray[np.int64], curve: FloatArray) -> None:
-        """Update the second moment of the band: multiply only rows whose curvature has changed."""
+        """Update the second moment of the band: multiply only rows whose curvature has changed.
+
+        ``band``: indices of the band's rows; ``curve`` (band,): second derivatives of their losses.
+        """
         largest = float(np.max(curve, initial=0.0))
         self._scale = largest if largest > 0 else 1.0
         new = np.zeros(len(self.G))
@@ -208,7 +222,7 @@ class LocalProblem:
         self._curvature = new
 
     def _add_to_moment(self, used: NDArray[np.int64], change: FloatArray, tile: int = 1024) -> None:
-        """Add the second moment of these rows, weighted by changes that all have one sign.
+        """Add the second moment of rows ``used``, weighted by ``change`` (all of one sign).
 
         One thread multiplies ``tile`` rows at once.
         """
@@ -216,6 +230,7 @@ class LocalProblem:
         weight = np.sqrt(np.abs(change)).astype(dtype)[:, None]
 
         def part(start: int) -> NDArray[Any]:
+            """The weighted second moment of the rows of one tile."""
             rows = slice(start, start + tile)
             scaled = self.rows.feature[used[rows]] * weight[rows]
             return cast("NDArray[Any]", scaled.T @ scaled)
@@ -232,6 +247,7 @@ class LocalProblem:
         out, v = np.empty(len(used)), np.ascontiguousarray(v)
 
         def block(start: int) -> None:
+            """Write the products of one tile of rows to ``out``."""
             part = slice(start, start + tile)
             _products(self.rows.feature, used[part], v, out[part])
 
@@ -245,18 +261,23 @@ class LocalProblem:
         out = np.zeros(len(self.x))
 
         def block(start: int) -> None:
+            """Write the sums of one tile of columns to ``out``."""
             _add_weighted(self.rows.feature, used, weight, start, out[start : start + tile])
 
         self.algebra.map_parallel(block, range(0, len(out), tile))
         return out
 
     def _search_line(self, step: FloatArray, gradient: FloatArray) -> bool:
-        """Move along the step to about the minimum of P; False if P does not fall along it."""
+        """Move x along the step to about the minimum of P; False if P does not fall along it.
+
+        ``gradient`` (size,): of the smoothed P at x.
+        """
         change = -self._products(np.arange(len(self.G)), step)
         dual, now = self.rows.dual, self._alpha
         linear, square = float(gradient @ step), float(self.metric @ step**2)
 
         def slope(length: float) -> float:
+            """The derivative of the smoothed P at this step length."""
             alpha = read_off(dual, self.G + length * change, self.h)
             return linear + length * square + float(np.sum((alpha - now) * change))
 
@@ -290,6 +311,7 @@ def _find_root(slope: Callable[[float], float], at_low: float) -> float:
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
 def _products(rows: NDArray[Any], used: NDArray[np.int64], v: FloatArray, out: FloatArray) -> None:
+    """Compute the products of ``rows[used]`` with v in float64, into ``out``."""
     for k in range(len(used)):
         row, total = rows[used[k]], 0.0
         for j in range(len(v)):
@@ -305,6 +327,7 @@ def _add_weighted(
     start: int,
     out: FloatArray,
 ) -> None:
+    """Add ``weight @ rows[used]`` to ``out``, for the columns from ``start`` on."""
     for k in range(len(used)):
         row = rows[used[k], start : start + len(out)]
         for j in range(len(out)):

@@ -34,6 +34,7 @@ from bigscreen.solvers.newton.tuning import NEWTON
 from bigscreen.solvers.protocol import Check, Near, Run
 
 Single = NDArray[np.float32]
+"""A float32 array."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ ROW_BYTES = 40
 
 
 class Case(NamedTuple):
-    """One problem, and the rows with its labels and weights."""
+    """One of many problems that share features, and the rows with its own labels and weights."""
 
     problem: Problem
     rows: Rows
@@ -108,8 +109,10 @@ def can_solve_together(design: Design, cases: Sequence[Case]) -> bool:
 class _Shard:
     """A shard's rows, and arrays (rows, problems) for the problems that are not yet solved.
 
-    ``X`` (rows, m) is None if the rows are read again in every pass. ``problems`` are the numbers
-    of the problems, ascending.
+    ``start``: number of the first row in the data. ``X`` (rows, m) is None if the rows are read
+    again in every pass. ``problems`` are the numbers of the problems, ascending. ``sign``, ``lin``,
+    ``lo``, ``hi``: their duals. ``scores``: at the current w; ``trial``: what a step of length 1
+    adds to them; ``signed``: ``s alpha``; ``curvature``: second derivatives of the losses.
     """
 
     start: int
@@ -125,6 +128,7 @@ class _Shard:
     curvature: Single
 
     BY_PROBLEM = ("sign", "lin", "lo", "hi", "scores", "trial", "signed", "curvature")
+    """The attributes that are arrays (rows, problems)."""
 
     def narrow(self, left: NDArray[np.int64]) -> None:
         """Keep these problems (numbers, ascending) and drop all others."""
@@ -235,7 +239,7 @@ class ManyProgram(KeptRows):
         return out.ravel()
 
     def _tiles(self, state: _Shard) -> Iterator[tuple[slice, Single]]:
-        """Iterate over the rows in tiles: their slice, and the rows."""
+        """Iterate over a shard's rows in tiles: each tile's slice of the shard, and its rows."""
         for a, b in row_ranges(len(state.sign), self.tile):
             X: Any = state.X
             kept = X is not None
@@ -280,11 +284,16 @@ class ManyProgram(KeptRows):
 
 
 _SAVED = ("problems", "scores", "trial", "signed", "curvature")
+"""Attributes of `_Shard` that a checkpoint saves; the others follow from the data."""
 
 
 @dataclass
 class _Iterates:
-    """The iterates of the problems that are not solved yet: h (problems,), w (problems, size)."""
+    """The iterates of the problems that are not solved yet.
+
+    ``problems`` (k,): their numbers; ``w`` (k, size): with the constant's coefficient if there is
+    one; ``h`` (k,): half the width of each smoothing band; ``steps``: steps so far.
+    """
 
     problems: NDArray[np.int64]
     w: FloatArray
@@ -326,7 +335,11 @@ def solve_many(
 
 
 class _ManyRun:
-    """The coordinator of `solve_many`."""
+    """One run of `solve_many`: it sends messages to the shards and sums their answers.
+
+    ``points``: the points of solved problems, by number; ``reach`` (cases,): the sums of the rows'
+    reach; ``iterates``: the problems that are not solved yet.
+    """
 
     def __init__(
         self,
@@ -337,6 +350,7 @@ class _ManyRun:
         resident: float,
         tuning: ManyTuning,
     ) -> None:
+        """Start the program on all shards at w = 0; each h is the problem's mean ``|p|``."""
         self.design, self.fleet, self.tuning = design, fleet, tuning
         self.tol = max(tol, tuning.tol)
         self.frame = SumLayout.of(*cases[0])
@@ -388,7 +402,10 @@ class _ManyRun:
         return [self.points[j] for j in range(len(self.cases))]
 
     def _end(self, i: int, primal: float, dual: float, sums: FloatArray) -> None:
-        """Make the point of problem i of the remaining ones, whose gap is small enough."""
+        """Make the point of the i-th remaining problem, which ends here.
+
+        ``primal``, ``dual``: its P and D; ``sums`` (size,): its w(alpha).
+        """
         iterates, design = self.iterates, self.design
         problem = self.cases[iterates.problems[i]].problem
         w, b = iterates.w[i, : design.width].copy(), iterates.w[i, design.width :]
@@ -423,7 +440,12 @@ class _ManyRun:
     def _find_directions(
         self, gradient: FloatArray, residual: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Find each problem's Newton direction by CG, and the decrease that it promises."""
+        """Find each problem's Newton direction by CG, and the decrease that it promises.
+
+        ``gradient`` (problems, size); ``residual`` (problems,): the fraction of the gradient, in
+        the preconditioner's norm, that a direction may leave. Returns (problems, size),
+        (problems,).
+        """
         solve = self._make_preconditioner()
         step, left = np.zeros_like(gradient), -gradient
         near = solve(left)
@@ -475,7 +497,8 @@ def _next_h(
 ) -> FloatArray:
     """Choose each problem's smoothing h of the next step, by about the rule of `iterate.choose_h`.
 
-    h stays as it is once smoothing costs little: the rest of the gap is the gradient's.
+    h stays as it is once smoothing costs little: the rest of the gap is the gradient's. Arrays are
+    (problems,): ``weight`` of the bands, the ``decrement`` that steps promise, P as ``primal``.
     """
     cost = weight * h / 12
     ready = decrement <= np.maximum(np.minimum(cost, primal), 1e-15 * primal)
@@ -523,6 +546,10 @@ def _line(
     steps: FloatArray,
     losses: FloatArray,
 ) -> None:
+    """Add the smoothed losses at step lengths ``steps`` to ``losses`` (steps, problems).
+
+    The other arrays are those of `_Shard`, (rows, problems), and ``h`` (problems,).
+    """
     for s in range(len(steps)):
         for i in range(scores.shape[0]):
             for j in range(scores.shape[1]):
@@ -545,6 +572,11 @@ def _take(
     curvature: Single,
     sums: FloatArray,
 ) -> None:
+    """Move scores by step lengths t (problems,); set ``signed`` and ``curvature``.
+
+    Adds losses, ``p . alpha`` and the weights of the bands to ``sums`` (3, problems). The other
+    arrays are those of `_Shard`, (rows, problems), and ``h`` (problems,).
+    """
     for i in range(scores.shape[0]):
         for j in range(scores.shape[1]):
             scores[i, j] += np.float32(t[j]) * trial[i, j]

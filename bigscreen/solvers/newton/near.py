@@ -124,6 +124,7 @@ class Nearby:
         doubted: bool = False,
         tuning: NearbyTuning = NEARBY,
     ) -> None:
+        """Keep the arguments; ``reached`` is the w of the start."""
         self.start, self.first, self.source, self.room = start, near, source, room
         self.doubted, self.incremental, self.tuning = doubted, incremental, tuning
         self.reached = start.old
@@ -194,7 +195,10 @@ class Nearby:
 
 
 def smoothing_for_cost(dual: Dual, G: FloatArray, max_cost: float, most: int) -> float:
-    """Find the h that costs ``max_cost`` at gradients G (rows,), and ``most`` band rows."""
+    """Find the h at which smoothing costs ``max_cost``, if its band has at most ``most`` rows.
+
+    Otherwise it is the h whose band has about ``most`` rows. ``G`` (rows,): the gradients.
+    """
     far = np.abs(G)
     high = float(np.max(far, initial=1e-6))
     if len(far) > most:
@@ -210,7 +214,7 @@ def smoothing_for_cost(dual: Dual, G: FloatArray, max_cost: float, most: int) ->
 def _minimise(
     local: LocalProblem, gap: float, max_restarts: int
 ) -> tuple[FloatArray, FloatArray, float, int]:
-    """Take local steps until P - D over the gathered rows is at most ``gap``.
+    """Take local steps (over gathered rows alone) until P - D over these rows is at most ``gap``.
 
     Returns alpha of the rows, w(alpha), P - D and the number of steps.
     """
@@ -308,13 +312,17 @@ class _NearRows:
         local: LocalProblem,
         tile: int,
     ) -> None:
+        """Start without rows."""
         self.run, self.dual, self.source, self.constant = run, dual, source, constant
         self.local, self.tile = local, tile
         self.inside = np.zeros(len(dual), np.bool_)
         self.at = np.empty(0, np.int64)
 
     def add(self, more: NDArray[np.bool_], alpha: FloatArray) -> None:
-        """Add rows, which have this alpha (n,) in the gradient at the start."""
+        """Compute the features of more rows and add them to the local problem.
+
+        ``more`` (n,): which rows; ``alpha`` (n,): their alpha in the gradient at the start.
+        """
         new = np.flatnonzero(more & ~self.inside)
         if not len(new):
             return
@@ -337,7 +345,7 @@ class _NearRows:
 
 @dataclass(frozen=True)
 class _Features:
-    """Function that computes features of rows, from kernel entries of this type."""
+    """Function that computes features of rows X, (rows, r), from entries of type ``dtype``."""
 
     design: Design
     dtype: type
@@ -347,7 +355,10 @@ class _Features:
 
 
 def _pick_nearest(G: FloatArray, among: NDArray[np.bool_], wanted: int) -> NDArray[np.bool_]:
-    """Pick this many of the rows ``among`` all that are nearest to their hinge point (n,)."""
+    """Pick the ``wanted`` rows that are nearest to their hinge point: bool (n,).
+
+    ``G`` (n,): the rows' gradients; ``among`` (n,): the rows to choose from.
+    """
     found, places = np.zeros(len(G), np.bool_), np.flatnonzero(among)
     if wanted:
         found[places[np.argsort(np.abs(G[places]), kind="stable")[:wanted]]] = True

@@ -106,6 +106,7 @@ class BandRows:
 
 @njit(cache=True, nogil=True)
 def _round(columns: NDArray[Any], scale: np.float32, out: NDArray[np.int16]) -> None:
+    """Round ``columns * scale`` to the nearest integers, into ``out`` (rows, m)."""
     for i in range(len(out)):
         row, own = columns[i], out[i]
         for j in range(len(row)):

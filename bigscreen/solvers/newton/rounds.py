@@ -33,9 +33,17 @@ class Rounds:
     design : Design
     problem : Problem
     fleet : Fleet
+
+    Attributes
+    ----------
+    program : NewtonProgram
+        What the shards run: all rows, or a subsample.
+    wide : bool
+        Whether there are too many landmarks for second moments, see `is_wide`.
     """
 
     def __init__(self, options: Any, design: Design, problem: Problem, fleet: Fleet) -> None:
+        """Keep the arguments; ``open`` starts a program."""
         self.options, self.design, self.problem, self.fleet = options, design, problem, fleet
         self.tuning: NewtonTuning = options.tuning
         self.algebra = Algebra(design, SumLayout.of(problem, design.data), self.tuning)
@@ -157,7 +165,10 @@ class Rounds:
     def _gradient_message(
         self, iterate: Iterate, primal: float, moment: bool = True
     ) -> dict[str, Any]:
-        """Make the message of a gradient pass, with the band's second moment or without."""
+        """Make the message of a gradient pass.
+
+        ``primal``: P of the iterate; ``moment``: also sum the second moment of the band's rows.
+        """
         most = self.tuning.moment_rows_per_column * self.design.width
         iterate.band.expected = iterate.band.rows
         curved = self.algebra.frame.curved
@@ -171,7 +182,7 @@ class Rounds:
         }
 
     def _bound_alpha_sum(self, primal: float) -> float:
-        """Bound ``sum |alpha|`` of squared losses by their P."""
+        """Bound ``sum |alpha|`` for squared losses, by ``primal``, the P of the iterate."""
         reach = self.program.weight_bound
         # alpha^2 / (2 reach) is a row's loss: Cauchy and Schwarz bound the sum. The rest covers
         # what rounding of scores can have taken from P.
@@ -232,7 +243,11 @@ class Rounds:
         alpha_sum: float,
         bundled: bool,
     ) -> None:
-        """Set the iterate's point: its P, and the best dual point that is known."""
+        """Set the iterate's point: its P, and the best dual point that is known.
+
+        ``v``, ``sums``: the sums of `Terms` over all rows; ``alpha_sum``: bound on ``sum |alpha|``;
+        ``bundled``: whether the bundle has this iterate's dual point already.
+        """
         coef, extras = self.algebra.coef(iterate.x)
         constant, multiplier = self._offsets(extras)
         reading = Reading(coef, constant, iterate.h, multiplier=multiplier)
@@ -302,7 +317,10 @@ class Rounds:
         return self._hessian.solve(v)
 
     def _predict_move(self, iterate: Iterate, gradient: FloatArray) -> None:
-        """Set the root mean square by which the step, made of this gradient, moves scores."""
+        """Set the root mean square by which the step moves scores of the band's rows.
+
+        ``gradient`` (size,): the gradient from which the step was computed.
+        """
         assert iterate.step is not None
         h = min(iterate.h, iterate.next_h)
         # sum (width_i / 2h) (move of score i)^2 is twice the promised decrease.
@@ -325,8 +343,9 @@ class Rounds:
     ) -> float:
         """Bound what rounding can have added to the gap, given the columns as they are.
 
-        An error of a score moves P and D alike for rows at a side, so only band rows count. Sums
-        are off by six standard deviations of one rounding for each row of a shard.
+        ``w_alpha`` (size,): w(alpha); ``alpha_sum``: bound on ``sum |alpha|``; ``error``: bound on
+        a score's error. An error of a score moves P and D alike for rows at a side, so only band
+        rows count. Sums are off by six standard deviations of one rounding for each row of a shard.
         """
         design, frame = self.design, self.algebra.frame
         most = frame.largest(design.column_bound)
@@ -350,7 +369,7 @@ class Rounds:
     def _dual_point(self, v: FloatArray, sums: FloatArray) -> tuple[float, FloatArray] | None:
         """Scale alpha to be feasible: D without ``1/2 ||w||^2``, and w(alpha); None if impossible.
 
-        ``v`` and ``sums`` are the sums of `Terms` over all rows.
+        ``v`` (terms, m + extras) and ``sums`` (terms,) are the sums of `Terms` over all rows.
         """
         scales = self.algebra.frame.scales(v)
         if scales is None:
@@ -407,7 +426,8 @@ class Rounds:
     ) -> tuple[float, float]:
         """Find an interval that holds mu*: bisection on the weighted order statistics (maths.md 3).
 
-        Every round counts weight below 65 candidates; four rounds leave 1e-7 of the range
+        ``message``: the region and moves that bound scores; ``group``: whose multiplier. Every
+        round counts weight below 65 candidates; four rounds leave 1e-7 of the range
         ``[-widest, widest]``, and both ends are rounded outwards.
         """
         total = float(self.algebra.frame.total[group])

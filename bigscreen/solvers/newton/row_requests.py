@@ -33,9 +33,11 @@ class Columns:
 
     @property
     def key(self) -> Any:
+        """Equal for requests for the same rows and type."""
         return "columns", self.dtype, self.state.ids[self.local].tobytes()
 
     def answers(self, alike: list[Columns]) -> list[Any]:
+        """The same columns for each of the requests ``alike``, which have one key."""
         return [self.compute()] * len(alike)
 
     def compute(self, passing: str = "") -> NDArray[Any]:
@@ -46,7 +48,10 @@ class Columns:
 
 @dataclass(frozen=True)
 class Dots:
-    """Request for products of columns with ``coefs`` (m, k): float64 (rows, k)."""
+    """Request for products of columns with ``coefs`` (m, k): float64 (rows, k).
+
+    ``local`` (rows,) are ascending indices of rows in the state.
+    """
 
     design: Design
     state: NewtonShard
@@ -55,9 +60,11 @@ class Dots:
 
     @property
     def key(self) -> Any:
+        """Equal for requests for the same rows, whatever the coefficients."""
         return "dots", self.state.ids[self.local].tobytes()
 
     def answers(self, alike: list[Dots]) -> list[Any]:
+        """The products of each of the requests ``alike``, from one pass over their rows."""
         rows = self.state.rows(self.design.data, self.local)
         if len(alike) == 1:
             return [self.design.dots(rows, self.coefs)]
@@ -68,7 +75,10 @@ class Dots:
 
 @dataclass(frozen=True)
 class Rounding:
-    """Request for the largest change of any row's score by float32 columns, for each coef (k,)."""
+    """Request for the largest change of any row's score by float32 columns: float64 (k,).
+
+    ``X``: the rows; ``coefs`` (m, k): coefficients of k scores.
+    """
 
     design: Design
     X: Any
@@ -76,9 +86,11 @@ class Rounding:
 
     @property
     def key(self) -> Any:
+        """Equal for requests with the same array of rows."""
         return "rounding", id(self.X)
 
     def answers(self, alike: list[Rounding]) -> list[Any]:
+        """The largest changes for each of the requests ``alike``, from one pass over their rows."""
         coefs = np.concatenate([ask.coefs for ask in alike], axis=1)
         both = (self.design.dots(self.X, coefs, dtype) for dtype in (np.float32, np.float64))
         found = np.max(np.abs(np.subtract(*both)), axis=0, initial=0.0)
@@ -88,7 +100,11 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Moment:
-    """Request for the second moment of rows with these columns; it must not be written to."""
+    """Request for a second moment of rows (size, size), which must not be written to.
+
+    ``local`` (rows,): indices of the rows in the state; ``columns``, ``border``, ``weight``: see
+    `second_moment`.
+    """
 
     design: Design
     state: NewtonShard
@@ -100,9 +116,11 @@ class Moment:
 
     @property
     def key(self) -> Any:
+        """Equal for requests with the same rows, types, borders and weights."""
         own = self.border.tobytes(), self.weight.tobytes(), self.columns.dtype
         return "moment", self.state.ids[self.local].tobytes(), *own
 
     def answers(self, alike: list[Moment]) -> list[Any]:
+        """The same second moment for each of the requests ``alike``, which have one key."""
         found = second_moment(self.design, self.columns, self.border, self.weight, self.tuning)
         return [found] * len(alike)

@@ -52,7 +52,7 @@ class Sample:
 
     @classmethod
     def unpacked(cls, table: FloatArray, diagonal: FloatArray) -> Sample:
-        """Read a table of shards: each line is a row number (-1: empty), its weight and border."""
+        """Make the sample from a table: a line has a row number (-1: empty), weight and border."""
         table = table[table[:, 0] >= 0]
         return cls(table[:, 0].astype(np.int64), table[:, 1], table[:, 2:], diagonal)
 
@@ -90,6 +90,7 @@ class SampledHessian:
         block_columns: int = 1024,
         block_rows: int = 256,
     ) -> None:
+        """Sum the second moment of the sample's rows, and factor it."""
         self.algebra, self.sample = algebra, sample
         self._block_columns, self._block_rows = block_columns, block_rows
         tuning = algebra.tuning
@@ -131,7 +132,10 @@ class SampledHessian:
         return np.concatenate([v[self._joint], v[self.algebra.design.rank :]])
 
     def _compute_features(self, of: slice, which: slice, out: NDArray[Any]) -> None:
-        """Compute some features of rows of the sample, times the root of each row's weight."""
+        """Compute features of sampled rows, times the root of each row's weight, into ``out``.
+
+        ``of``: the rows of the sample; ``which``: the features.
+        """
         design, sample = self.algebra.design, self.sample
         X, root = design.data.rows(sample.rows[of]), np.sqrt(sample.weight[of])[:, None]
         width = which.stop - which.start
@@ -144,10 +148,12 @@ class SampledHessian:
         columns = np.empty((len(root), design.width), np.float32)
 
         def fill_entries(a: int) -> None:
+            """Compute kernel entries of a block of rows."""
             rows = slice(a, a + self._block_rows)
             kernel.block(X[rows], side, out=columns[rows])
 
         def fill_features(a: int) -> None:
+            """Compute a block of features of all rows, from their entries."""
             # (An upper triangular T is 0 farther down.)
             b = min(a + self._block_columns, which.stop)
             depth = b if design.ridge else design.width
@@ -160,9 +166,10 @@ class SampledHessian:
         in_parallel(fill_features, range(which.start, which.stop, self._block_columns))
 
     def _add_to_moment(self, rows: NDArray[Any]) -> None:
-        """Add ``rows' rows`` to the moment, on and below the diagonal."""
+        """Add ``rows' rows`` (rows: (k, size)) to the moment, on and below the diagonal."""
 
         def add_block(a: int) -> None:
+            """Add to a block of the moment's rows, on and below the diagonal."""
             own = slice(a, min(a + self._block_columns, rows.shape[1]))
             self._matrix[own, : own.stop] += rows[:, own].T @ rows[:, : own.stop]
 
@@ -203,7 +210,10 @@ class SampledHessian:
 
 
 def pack_sample(rows: NDArray[np.int64], weight: FloatArray, border: Any, most: int) -> FloatArray:
-    """Make a shard's part of the table that ``Sample.unpacked`` reads, filled up to ``most``."""
+    """Make a shard's part of the table that ``Sample.unpacked`` reads, as one vector.
+
+    It has ``most`` lines; those beyond the shard's rows are filled with -1.
+    """
     table = np.full((most, 2 + border.shape[1]), -1.0)
     table[: len(rows)] = np.column_stack([rows.astype(np.float64), weight, border])
     return table.ravel()

@@ -82,7 +82,7 @@ class GatheredRows(NamedTuple):
         return cls(np.empty((0, size), np.float32), *np.empty((4, 0)))
 
     def extend(self, rows: GatheredRows, room: NDArray[Any]) -> GatheredRows:
-        """Append rows; the features of both stand in ``room``, one after the other, already."""
+        """Append rows; ``room`` holds the features of these rows, then of the others, already."""
         pairs: Any = zip(self[1:], rows[1:], strict=True)
         heads = (np.concatenate(pair) for pair in pairs)
         return GatheredRows(room[: len(self.G) + len(rows.G)], *heads)
@@ -152,7 +152,7 @@ class NewtonProgram(KeptRows):
 
     @cached_property
     def frame(self) -> SumLayout:
-        """The extras of the problem, and each row's entries for them."""
+        """The problem's extras (constant and multipliers), and each row's entries for them."""
         return SumLayout.of(self.problem, self.design.data)
 
     @property
@@ -222,7 +222,7 @@ class NewtonProgram(KeptRows):
         return X[np.unique(np.concatenate([np.arange(0, len(sqnorms), step), longest]))]
 
     def bound_alpha_sum(self, message: dict[str, Any]) -> float:
-        """Bound ``sum |alpha|``; for squared losses the coordinator knows a bound from P."""
+        """Bound ``sum |alpha|`` over all rows; for squared losses the message has the bound."""
         return float(message["alpha_sum"]) if self.frame.curved else self.weight_bound
 
     def moment_bound(self, message: dict[str, Any]) -> float:
@@ -238,12 +238,12 @@ class NewtonProgram(KeptRows):
         return 2 * self.weight_bound * largest**2 * curvature
 
     def add_moment(self, totals: Totals, message: dict[str, Any], moment: NDArray[Any]) -> None:
-        """Add the second moment of some rows to the totals."""
+        """Add the second moment (size, size) of some rows to the exact sums of all shards."""
         reproducible.add(totals, "moment", moment, self.moment_bound(message))
 
     @property
     def max_near_rows(self) -> int:
-        """Rows near the band that one shard adds: all shards add about two for each column."""
+        """How many rows near the band a shard adds to its moment: all shards two a column."""
         return 1 + 2 * self.design.width // self.design.data.n_shards
 
     def step(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
@@ -276,7 +276,7 @@ class NewtonProgram(KeptRows):
         return answer(state, message, totals)
 
     def _sizes(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Answer with `NewtonShard.sizes`."""
+        """Answer with sums and maxima by which rows are measured: `NewtonShard.sizes`."""
         return state.sizes()
 
     def _rounding(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
@@ -545,7 +545,7 @@ class NewtonProgram(KeptRows):
         return np.array([np.count_nonzero(inside & ~state.fixed)], float)
 
     def _sides(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Answer with the sides of all rows, eight in a float64, for ``Rounds.sides``."""
+        """Answer with the sides of all rows, as int8 in the bytes of float64 (`Rounds.sides`)."""
         rows = np.full(-(-self.design.data.shard_rows // 8) * 8, FREE)
         rows[state.ids - state.start] = np.where(state.side == UNSET, FREE, state.side)
         return rows.view(np.float64)
@@ -597,14 +597,14 @@ class NewtonProgram(KeptRows):
 
     # -- screening -----------------------------------------------------------------------------
     def _screen(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Fix rows (see ``NewtonShard.fix``), and drop them once they are the most."""
+        """Fix rows (see ``NewtonShard.fix``); drop fixed rows once they are more than half."""
         counts = state.fix(message)
         if 2 * np.count_nonzero(state.fixed) > len(state.fixed):
             state.compact()
         return counts
 
     def _quantiles(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Answer with `NewtonShard.quantiles`."""
+        """Answer with the weights of breakpoints below candidates: `NewtonShard.quantiles`."""
         return state.quantiles(message)
 
     # -- checkpoints ---------------------------------------------------------------------------

@@ -127,6 +127,11 @@ class _SubsampleCheck:
     check : Check
         The check of the whole solve, for its clock and pauses.
     max_passes : int
+        End after this many checks.
+    passes, primal : int, float
+        Checks so far, and P at the last of them.
+    target : float
+        See `Check`; 0, as a subsample has no closing pass.
     """
 
     max_promise: float

@@ -140,12 +140,18 @@ class NewtonShard:
         return np.array([*sums, np.max(lin + tube_of(dual), initial=0.0), out, *self.most])
 
     def moved_since(self, message: dict[str, Any]) -> FloatArray:
-        """Bound how far every row's score has moved since it was computed; infinite if never."""
+        """Bound how far every row's score has moved since it was computed (rows,); inf if never.
+
+        ``message``: has ``w_moves`` and ``score_moves`` of `Algebra.bound_moves`.
+        """
         moved = message["w_moves"][self.ref] * self.norms + message["score_moves"][self.ref]
         return np.where(self.ref < 0, np.inf, moved)
 
     def intervals(self, message: dict[str, Any]) -> tuple[FloatArray, FloatArray]:
-        """Bound every row's optimal score by a region, widened by moves since it was scored."""
+        """Bound every row's optimal score by the message's region: low and high, (rows,) each.
+
+        The bounds are widened by how far w has moved since a row was scored.
+        """
         norms = np.sqrt(self.norms**2 + self.frame.constant**2)
         # The multipliers have an interval of their own.
         scores = self.scores - self.frame.border(self.dual) @ message["multipliers"]

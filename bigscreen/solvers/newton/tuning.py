@@ -81,9 +81,10 @@ class NewtonTuning:
         Rows that crossed their hinge point are few if they are at most this fraction of the
         gathered rows.
     max_local_steps, max_local_cg : int
-        Newton steps between two full passes, and products of each.
+        Local Newton steps between two full passes, and CG products of each, at most.
     max_local_passes, max_held_passes : int
-        Full passes before rows are gathered anew, and held steps before all rows are scored.
+        Full passes before rows are gathered anew, and held steps before all rows are scored, at
+        most.
     max_crossings : float
         Abandon local steps if more than this multiple of the room for rows could cross.
     hold_moves, hold_moves_wide : float

@@ -215,7 +215,7 @@ class DrawProgram(KeptRows):
     def _tiles(
         self, X: Any, at: NDArray[np.int64], ids: NDArray[np.int64]
     ) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.int64]]]:
-        """Iterate over tiles of columns of the rows ``X[at]``, whose indices in the shard are ``ids``.
+        """Iterate over tiles of columns of rows ``X[at]``, whose indices in the shard are ``ids``.
 
         Yields the columns, the rows' indices in them, and the rows' indices in the shard.
         """
