@@ -369,7 +369,7 @@ class Rounds:
     def _dual_point(self, v: FloatArray, sums: FloatArray) -> tuple[float, FloatArray] | None:
         """Scale alpha to be feasible: D without ``1/2 ||w||^2``, and w(alpha); None if impossible.
 
-        ``v`` (terms, m + extras) and ``sums`` (terms,) are the sums of `Terms` over all rows.
+        ``v`` (terms, m + extras) and ``sums`` (`Terms.sums`) are sums over all rows.
         """
         scales = self.algebra.frame.scales(v)
         if scales is None:
