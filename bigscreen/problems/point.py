@@ -48,7 +48,8 @@ def meets_tol(record: Mapping[str, Any], tol: float) -> bool:
         return gap_or_violation(record) <= tol
     if record["gap"] is None:
         return False
-    proved = proves(record["gap"], _rounding(record), record["primal"], tol)
+    found = record["gap"], _rounding(record), record["primal"]
+    proved = proves(*found, tol, record["support"])
     return bool(gap_or_violation(record) <= tol and proved)
 
 
@@ -73,12 +74,15 @@ def largest_gaps(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None
     return found
 
 
-def proves(gap: float, rounding: float, primal: float, tol: float) -> bool:
+def proves(gap: float, rounding: float, primal: float, tol: float, support: int) -> bool:
     """Whether the relative gap is at most tol even if rounding has hidden ``rounding`` of it.
 
-    If P is 0 to the last bit and the gap is none, nothing is left to prove: 0 / 0 counts as 0.
+    Without support vectors w is 0, and P = 0 is exact: 0 / 0 counts as 0. With some, the terms of
+    P may have cancelled out, and its sign and size are unknown.
     """
-    return gap + rounding <= tol * abs(primal) or (primal == 0 and gap <= 0)
+    if support == 0 and primal == 0 and gap <= 0:
+        return True
+    return gap + rounding <= tol * abs(primal)
 
 
 def sufficient_gap(rounding: float, primal: float, tol: float) -> float:
@@ -302,7 +306,7 @@ class Certificate:
         """
         if self.violation is not None:
             return self.violation <= tol
-        return self.proved and proves(self.gap, self.rounding_bound, self.primal, tol)
+        return self.proved and proves(self.gap, self.rounding_bound, self.primal, tol, self.support)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values; None stands for a number that is not finite."""

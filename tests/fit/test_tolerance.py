@@ -30,8 +30,10 @@ def monitor(rounding, tol=1e-3, **closed):
 
 
 def test_a_gap_within_tol_but_with_too_much_rounding_is_not_proved():
-    assert proves(5e-4, 4e-4, 1.0, 1e-3) and not proves(5e-4, 6e-4, 1.0, 1e-3)
-    assert proves(5e-4, 4e-4, -1.0, 1e-3) and not proves(np.nan, 0.0, 1.0, 1e-3)
+    assert proves(5e-4, 4e-4, 1.0, 1e-3, 1) and not proves(5e-4, 6e-4, 1.0, 1e-3, 1)
+    assert proves(5e-4, 4e-4, -1.0, 1e-3, 1) and not proves(np.nan, 0.0, 1.0, 1e-3, 1)
+    # P = 0: exact without support vectors, else its terms may have cancelled out.
+    assert proves(0.0, 1e-16, 0.0, 1e-3, 0) and not proves(0.0, 1e-16, 0.0, 1e-3, 2)
     assert sufficient_gap(4e-4, 1.0, 1e-3) == pytest.approx(6e-4)
     assert sufficient_gap(2e-3, 1.0, 1e-3) == 1e-3  # no gap would prove it
 
@@ -66,7 +68,9 @@ def test_a_warning_says_that_rounding_is_why():
     with pytest.warns(ConvergenceWarning, match="rounding"):
         machine = bigscreen.LinearSVC(loss="hinge", C=1e3, tol=1e-15, max_iter=200).fit(X, y)
     (proof,) = machine.certificate_
-    assert not proves(proof["gap"], proof["rounding_bound"], proof["primal"], 1e-15)
+    assert not proves(
+        proof["gap"], proof["rounding_bound"], proof["primal"], 1e-15, proof["support"]
+    )
 
 
 @pytest.mark.parametrize(("seed", "C", "noise"), [(1, 1.0, 0.5), (1, 30.0, 2.0), (7, 30.0, 2.0)])

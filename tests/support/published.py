@@ -478,9 +478,8 @@ class Published:
         found |= _apart("P", stated["primal"], P, bounds["primal"])
         size = abs(float(stated["primal"]))
         tol = self.spec.tol * size
-        # 0 / 0 counts as 0, if P is 0 up to the rounding of its sum.
-        is_none_left = size == 0 and gap <= 0 and abs(P.value) <= P.error
-        if done and gap + room > tol * (1 + 1e-6) and not is_none_left:
+        none_left = P.value == 0 and gap <= 0
+        if done and gap + room > tol * (1 + 1e-6) and not none_left:
             found["rounding beyond tol"] = f"gap {gap:.4g} +- {room:.3g}, asked {tol:.4g}"
         if self.exact:
             D, wrong = self.dual(m)
