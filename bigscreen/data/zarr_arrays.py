@@ -21,12 +21,10 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec
 from bigscreen.data.layout import Layout
 from bigscreen.errors import InputError, reason_of
 from bigscreen.files.remote import Place, RemotePath
+from bigscreen.files.sealed import CRC_BYTES
 
 P = TypeVar("P", Path, RemotePath, Path | RemotePath)
 """A local or remote path: the result has the type of the argument."""
-
-CRC_BYTES = 4
-"""Size of the checksum at the end of a chunk file."""
 
 CSR_CHUNK_NNZ = 2**23
 """Nonzeros per chunk file of a CSR group, 32 MiB of float32: part of the format of a store."""

@@ -18,9 +18,6 @@ from bigscreen.model.calibration import Evidence
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 
-FORMATS = ("onnx", "libsvm", "sklearn", "skops")
-"""Formats in which a model can be exported."""
-
 
 @dataclass(frozen=True)
 class Comparison:

@@ -25,7 +25,8 @@ from bigscreen.files.output import replacing
 CHECKSUM = "checksum"
 """Name of the checksum among the values of a sealed record."""
 _RECORD = "record.json"
-_CRC_BYTES = 4
+CRC_BYTES = 4
+"""Size of the 32-bit checksum at the end of a file, or of a chunk of a store."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -136,7 +137,7 @@ def write_sealed(
     data = pack_arrays(arrays, {"of": of, "record": record})
     with replacing(path, durable) as file:
         file.write(data)
-        file.write(zlib.crc32(data).to_bytes(_CRC_BYTES, "little"))
+        file.write(zlib.crc32(data).to_bytes(CRC_BYTES, "little"))
 
 
 def read_sealed(path: str | os.PathLike[str], of: str) -> tuple[Any, Arrays] | None:
@@ -152,8 +153,8 @@ def read_sealed(path: str | os.PathLike[str], of: str) -> tuple[Any, Arrays] | N
     except OSError as error:
         warnings.warn(f"{path} cannot be read ({reason_of(error)}): done again", stacklevel=2)
         return None
-    data, crc = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
-    if not data or zlib.crc32(data).to_bytes(_CRC_BYTES, "little") != crc:
+    data, crc = data[:-CRC_BYTES], data[-CRC_BYTES:]
+    if not data or zlib.crc32(data).to_bytes(CRC_BYTES, "little") != crc:
         warnings.warn(f"{path} is damaged: what it held is done again", stacklevel=2)
         return None
     known, arrays = unpack_arrays(data)

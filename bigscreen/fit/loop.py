@@ -29,6 +29,7 @@ from bigscreen.features.design import Design
 from bigscreen.files.checkpoint import check_owner
 from bigscreen.fit.ladder import LadderCheck, Rung
 from bigscreen.fit.monitor import COUNTER_FIELDS, Limits, Monitor, Report
+from bigscreen.kernels.base import U32
 from bigscreen.model.ledger import Ledger
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Certificate, Point
@@ -237,7 +238,7 @@ def min_half_norm_sq(design: Design, problem: Problem) -> float:
         start, stop = data.shard(s)
         if np.any(problem.dual(data.y(start, stop), data.weights(start, stop)).lin):
             return 0.0
-    return 0.5 * (2.0**-24 * total) ** 2 * (largest + float(problem.intercept == "constant"))
+    return 0.5 * (U32 * total) ** 2 * (largest + float(problem.intercept == "constant"))
 
 
 def _check_boxes(run: Run) -> None:

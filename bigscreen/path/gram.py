@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.certify.certificate import UNIT_ROUNDOFF
 from bigscreen.features.design import Design
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.numerics.multiples import SCALING_TOL, find_multiple
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.path.gram_matrix import ENTRY_UNIT, FullGram, Progress
+from bigscreen.path.gram_matrix import FullGram, Progress
 from bigscreen.path.interior import GramInterior
 from bigscreen.path.stage import PathPoint, PointTask
 from bigscreen.problems.dual import FREE, Dual
@@ -293,7 +294,7 @@ class GramStage:
         square, order = self._submatrix(dual, live)
         part = dual[order]
         x, G = alpha[order], part.lin - part.sign * self._kept.scores[order]
-        aim = max(aim, 2 * ENTRY_UNIT * float(np.max(np.abs(G))))
+        aim = max(aim, 4 * UNIT_ROUNDOFF * float(np.max(np.abs(G))))
         limits = Limits(aim, self.tuning.extra_pair_steps + len(order))
         steps, violation = smo(square, part, x, G, limits)
         found = alpha.copy()
@@ -351,7 +352,7 @@ def newton_steps(
         return alpha
     part, own, u = dual[rows], np.asarray(K[np.ix_(rows, rows)], np.float64), scores[rows]
     G = part.lin - part.sign * u
-    noise = 2 * ENTRY_UNIT * float(np.max(np.abs(part.lin) + np.abs(u)))
+    noise = 4 * UNIT_ROUNDOFF * float(np.max(np.abs(part.lin) + np.abs(u)))
     faces = Faces(own, part, alpha[rows], G, np.atleast_1d(point.mu), noise)
     with blas_threads(1):  # a second thread costs more than it saves
         faces.solve()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.certify.certificate import UNIT_ROUNDOFF
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design, row_ranges
 from bigscreen.kernels.entry_errors import EntryErrors
@@ -14,9 +15,6 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import error_spread, number_equal_rows
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray, njit
-
-ENTRY_UNIT = 2.0**-52
-"""Spacing of float64 numbers at 1: the relative error of a kernel entry's last rounding."""
 
 Progress = Callable[[int, int], None]
 """A function that is called with the number of rows done, and of all rows."""
@@ -105,7 +103,7 @@ class FullGram:
         errors = errors.in_float64() if computed is np.float64 else errors
         self._errors = errors if self.wide else errors.rounded_again()
         # Rounding can make an entry larger than both diagonal entries.
-        self.norms = errors.norms * (1 + 8 * ENTRY_UNIT)
+        self.norms = errors.norms * (1 + 16 * UNIT_ROUNDOFF)
         self._alike = number_equal_rows(side.X)
 
     def __len__(self) -> int:
@@ -118,7 +116,9 @@ class FullGram:
         the w that is added.
         """
         _add_rows(self.K, rows, coef, scores)
-        return ENTRY_UNIT * float(np.sqrt(len(rows))) * float(np.abs(coef) @ self.norms[rows])
+        return (
+            2 * UNIT_ROUNDOFF * float(np.sqrt(len(rows))) * float(np.abs(coef) @ self.norms[rows])
+        )
 
     def scores(self, coef: FloatArray, rows: NDArray[np.int64]) -> FloatArray:
         """Compute the scores of ``rows`` for ``sum coef_j phi_j``, from new float64 kernel entries.

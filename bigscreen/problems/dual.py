@@ -246,23 +246,6 @@ class Dual:
             """Upper bound of a weighted order statistic whose weights may be rounded."""
             return order_statistic(values, weights, threshold + 1e-9 * float(np.sum(weights)))
 
-        return self._between(lower, upper, least, most)
-
-    def middle_interval(self, lower: FloatArray, upper: FloatArray) -> tuple[Mu, Mu]:
-        """An interval that holds ``multiplier`` of the optimal scores, which is only one mu*.
-
-        Each optimal score must lie in ``[lower, upper]``. The middle of all best multipliers is
-        monotone in the breakpoints, as the two ends are.
-        """
-        return self._between(lower, upper, middle_order_statistic, middle_order_statistic)
-
-    def _between(
-        self, lower: FloatArray, upper: FloatArray, least: Statistic, most: Statistic
-    ) -> tuple[Mu, Mu]:
-        """Bounds on the multiplier if each optimal score lies in ``[lower, upper]`` (rows,).
-
-        They are the statistic ``least`` of each row's lower breakpoint, and ``most`` of the upper.
-        """
         one, weights, group = self.breakpoints(lower)
         other, _, _ = self.breakpoints(upper)
         low = self._each_group(least, np.minimum(one, other), weights, group)
