@@ -465,7 +465,7 @@ def _keep_coupling(
 
 
 def _stack(X: Features, others: Features) -> Features:
-    """Stack the rows of X above those of ``others``: a CSR array if X is sparse, else an array."""
+    """Stack X on top of ``others``, row-wise: a CSR array if X is sparse, else an array."""
     if sparse.issparse(X):
         return sparse.csr_array(sparse.vstack([X, others]))
     return np.concatenate([X, others])

@@ -155,8 +155,8 @@ def prove(
     doubt, primal_doubt, dual_doubt, terms = bounds.tolist()
     # The difference between ``sum t alpha`` and the coupling's total counts as rounding.
     missing = float(np.abs(mu) @ np.abs(parts.total - sums[3:]))
-    # Rounding, in units of a term's size: four roundings of a term, two of a compensated sum, and
-    # those of the boxes, which matter if all rows are at an end.
+    # Rounding, in units of a term's size: four roundings of a term, two of a compensated sum,
+    # and the roundings of the boxes, which matter if all rows are at an end of their box.
     summed = 16 * UNIT_ROUNDOFF * terms + missing
     if norm is not None:
         w_sq = norm.square

@@ -221,7 +221,7 @@ class ScoredRows:
 
     @property
     def proved(self) -> ProvedScores:
-        """The scores of w(alpha), from which those of a nearby w can be updated.
+        """The scores of w(alpha): the scores of a nearby w can be computed from them.
 
         All rows must have been scored.
         """

@@ -111,7 +111,7 @@ class ProvedScores(NamedTuple):
 
 @dataclass(frozen=True)
 class CarriedScores:
-    """Scores of a w near a proved w: a multiple of the proved scores plus those of the change.
+    """Scores of a w near a proved w: a multiple of the proved scores plus the change's scores.
 
     ``near``: the proved w; ``factor``: the multiple; ``change``: scores of the difference, summed
     from float64 entries, so that bands do not grow from one w to the next.

@@ -282,7 +282,7 @@ def _bound_record(
     dataset, edited
         The store, and the edits of its rows.
     watched : Dataset or None
-        A store of whose predictions to count those that provably stay.
+        A store: count how many predictions for its rows provably stay the same.
     """
     from bigscreen.amend.bound import count_unaffected
     from bigscreen.amend.predictions import count_unchanged

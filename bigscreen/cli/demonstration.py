@@ -188,7 +188,7 @@ class _Demo:
         return float(evaluate(model, self.holdout, self.fleet.each)["error"])
 
     def _timed(self, phase: str, part: Callable[[], Result]) -> Result:
-        """Call ``part``, add its seconds to those of the phase, and return its result."""
+        """Call ``part``, add its seconds to the phase's total, and return its result."""
         began = time.monotonic()
         result = part()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began

@@ -151,7 +151,7 @@ class Preparation:
     def makes_dense(self, sparse: bool) -> bool:
         """Whether the scaling's offset would turn zeros that are not stored into nonzeros.
 
-        If ``sparse``, these are the zeros of every feature; else only those of one-hot features.
+        Features without stored zeros: all of them if ``sparse``, else the one-hot features alone.
         """
         if self.offset is None or not self.offset.any():
             return False

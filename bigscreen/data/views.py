@@ -97,7 +97,7 @@ class Recast(View):
 
     @property
     def given(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-        """The outcomes and the weights that replace those of ``base``; None if not replaced."""
+        """The outcomes and the weights that this view has instead of ``base``; None: the base's."""
         return self._outcomes, self._weights
 
     @property

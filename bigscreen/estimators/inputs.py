@@ -190,7 +190,7 @@ class _NeedsFloat64Error(Exception):
 
 @dataclass(frozen=True)
 class Labelled(Given):
-    """Rows with labels, those of weight zero left out; see `Given`.
+    """Rows with labels, without the rows of weight zero; see `Given`.
 
     Attributes
     ----------
@@ -219,7 +219,7 @@ class Labelled(Given):
 
 @dataclass(frozen=True)
 class Targets(Given):
-    """Rows with the targets of a regression, those of weight zero left out; see `Given`."""
+    """Rows with the targets of a regression, without the rows of weight zero; see `Given`."""
 
     @classmethod
     def of(cls, X: Any, y: Any, sample_weight: Any, square: bool = False) -> Targets:
@@ -247,7 +247,7 @@ class Targets(Given):
 
 @dataclass(frozen=True)
 class Unlabelled(Given):
-    """Rows without labels or targets, those of weight zero left out; see `Given`."""
+    """Rows without labels or targets, and without the rows of weight zero; see `Given`."""
 
     @classmethod
     def of(cls, X: Any, sample_weight: Any = None, square: bool = False) -> Unlabelled:
@@ -290,7 +290,7 @@ _UNKNOWN_ROWS = "X does not know how many rows it has; call X.compute_chunk_size
 def _weights(
     sample_weight: Any, n: int
 ) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_] | None]:
-    """Check the weights of ``n`` rows; return those that are not zero, and the mask of their rows.
+    """Check the weights of ``n`` rows; return the nonzero weights, and the mask of their rows.
 
     A mask of None means all rows; weights of None means that all weigh 1.
     """
