@@ -51,6 +51,10 @@ from bigscreen.intake.ingest import ingest
 from bigscreen.model.model import Model
 from bigscreen.model.solved_path import SolvedPath
 
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+from cluster_processes import start_scheduler
+
 ROWS, HANGS, LINGERS = 20_000, 400.0, 30.0
 DISK = 1 << 30
 ON_LANDMARKS = "--landmarks 60 --gamma .3"
@@ -423,23 +427,7 @@ class World:
 
 def started(folder: Path, workers: int) -> tuple[list[subprocess.Popen[str]], str]:
     """A scheduler and workers with nannies."""
-    scheduler = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "distributed.cli.dask_scheduler",
-            "--host",
-            "tcp://127.0.0.1",
-            "--port",
-            "0",
-            "--no-dashboard",
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert scheduler.stderr is not None
-    address = next(line.split()[-1] for line in scheduler.stderr if "Scheduler at" in line)
+    scheduler, address = start_scheduler(start_new_session=True)
     return [scheduler, *(worker(folder, address) for _ in range(workers))], address
 
 

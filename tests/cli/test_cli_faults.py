@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_world import World, bigscreen, process, succeed, world, write_csv
+from cluster_processes import start_scheduler
 
 from bigscreen.model.model import Model
 
@@ -174,22 +175,8 @@ def test_a_budget_that_ends_before_a_paths_first_point(
 
 
 def test_a_budget_bounds_the_waiting_for_workers(world: World, tmp_path: Path) -> None:
-    scheduler = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "distributed.cli.dask_scheduler",
-            "--host",
-            "tcp://127.0.0.1",
-            "--port",
-            "0",
-            "--no-dashboard",
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    scheduler, address = start_scheduler()
     try:
-        address = next(line.split()[-1] for line in scheduler.stderr if "Scheduler at" in line)
         arguments = [*OPTIONS[:4], "--scheduler", address, "--time-budget", "2s"]
         late = bigscreen("fit", world.store, tmp_path / "m.bsm", *arguments)
         assert late.exit_code == 2 and len(late.stderr.splitlines()) == 1

@@ -22,6 +22,14 @@ def patiently_connected(address, security=None, tuning=CLUSTER):
     return None  # never: the last try raises
 
 
+def start_scheduler(**how):
+    """Start a scheduler at a free port; its process (for `subprocess.Popen`: how) and address."""
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--no-dashboard"]
+    place = ["--host", "tcp://127.0.0.1", "--port", "0"]
+    process = subprocess.Popen([*command, *place], stderr=subprocess.PIPE, text=True, **how)
+    return process, next(line.split()[-1] for line in process.stderr if "Scheduler at" in line)
+
+
 @contextmanager
 def processes(ports=(0, 0), keys=None, tuning=CLUSTER):
     """A scheduler and workers without nannies as processes; gives a fleet and a way to add one.
