@@ -28,6 +28,7 @@ def part(label, gap):
         "gap": gap,
         "relative_gap": gap / 10,
         "rounding_bound": 1e-6,
+        "support": 7,
         "certified_in": "float32",
     }
 
