@@ -28,6 +28,7 @@ from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.hosts import Seat, Seats
 from bigscreen.fleet.inline import Item, Result, check_shards, in_flight_limit, require_running
 from bigscreen.fleet.recovery import Recovery
+from bigscreen.fleet.retiring import GONE
 from bigscreen.fleet.shards import FloatArray, Program, Totals, add_totals
 from bigscreen.fleet.tuning import CLUSTER, ClusterTuning
 from bigscreen.fleet.worker import (
@@ -39,7 +40,6 @@ from bigscreen.fleet.worker import (
     pack_message,
 )
 from bigscreen.fleet.workers import (
-    GONE,
     Memory,
     Workers,
     give_up_frozen,
@@ -157,7 +157,7 @@ class Cluster:
         """Step every shard once; return their vectors (n_shards, k) and the sums of totals."""
         require_running(self._program, self._torn)
         self._torn = True  # until every shard has stepped
-        self._welcome()
+        self._rebalance()
         note = pack_message(message)
         for seat in self._seats.all:
             seat.answers.clear()
@@ -319,6 +319,7 @@ class Cluster:
             with contextlib.suppress(Exception):
                 unregister(name)
         self._watch.cancel()
+        self._workers.retiring.close()
         self._recovery.close()
         self._memory.own.stop()
 
@@ -332,7 +333,7 @@ class Cluster:
         """Give each shard that no host holds to the least loaded host, and bring it up to date."""
         while orphans := self._seats.orphans(self._n_shards):
             self._seats.fill()
-            seats = [seat for seat in self._seats.all if seat.alive]
+            seats = self._seats.staying()
             given: dict[Seat, list[int]] = {seat: [] for seat in seats}
             for shard in orphans:
                 seat = min(seats, key=lambda s: (len(s.shards) + len(given[s])) / s.threads)
@@ -347,29 +348,46 @@ class Cluster:
                 seat.shards += given[seat]
             self._seats.count_deaths(given, adopted, "opening or repeating steps")
 
-    def _welcome(self) -> None:
-        """Move shards to new workers, such as the replacement of a worker that died."""
+    def _rebalance(self) -> None:
+        """Move shards away from workers that are to leave, and to new ones, now and then."""
         if time.monotonic() < self._looked + self._tuning.look_seconds:
             return
         self._looked = time.monotonic()
-        if not self._seats.newcomers():
+        self._workers.retiring.finish({seat.address for seat in self._seats.all})
+        if not self._seats.newcomers() and not self._seats.leaving():
             return
         self._seats.fill()
+        staying = self._seats.staying()
+
+        def load(seat: Seat) -> float:
+            """Return the shards of a host for each of its threads."""
+            return len(seat.shards) / seat.threads
+
+        for source in self._seats.leaving():
+            moved = len(source.shards)
+            if not all(self._move(source, min(staying, key=load)) for _ in range(moved)):
+                return
+            self._seats.retire(source, moved)
         while True:
-            seats = sorted(
-                (seat for seat in self._seats.all if seat.alive),
-                key=lambda seat: len(seat.shards) / seat.threads,
-            )
-            to, source = seats[0], seats[-1]
+            to, source = min(staying, key=load), max(staying, key=load)
             if (len(source.shards) - 1) / source.threads < (len(to.shards) + 1) / to.threads:
                 return
-            shard = source.shards[-1]
-            shown = self._seats.ask([source], "show", shard)
-            if not shown or not self._seats.ask([to], "take", self._number, shard, shown[source]):
-                return  # a host is gone: the next call to it will find out
-            to.shards.append(shard)
-            source.shards.remove(shard)
-            self._seats.ask([source], "drop", shard)
+            if not self._move(source, to):
+                return
+
+    def _move(self, source: Seat, to: Seat) -> bool:
+        """Move a host's last shard to another host, with its state; False if one of them is gone.
+
+        The next call to that host will find out.
+        """
+        shard = source.shards[-1]
+        shown = self._seats.ask([source], "show", shard)
+        if not shown or not self._seats.ask([to], "take", self._number, shard, shown[source]):
+            return False
+        to.shards.append(shard)
+        source.shards.remove(shard)
+        self._seats.ask([source], "drop", shard)
+        return True
 
     def _together(self) -> tuple[FloatArray, Totals] | None:
         """Combine the hosts' answers to a round into vectors (n_shards, k) and totals.

@@ -17,6 +17,7 @@ from distributed import Future
 from distributed.core import clean_exception
 from distributed.protocol.serialize import to_serialize
 
+from bigscreen.fleet.retiring import LOG
 from bigscreen.fleet.shards import Totals, add_totals
 from bigscreen.fleet.worker import Host, Shapes
 from bigscreen.fleet.workers import Workers
@@ -85,6 +86,8 @@ class Seats:
             ]
             self._await(asked)
             hosts = [seat for seat in asked if seat.alive]
+            for seat in hosts if self.all else ():
+                LOG.info("worker %s joined, with %d threads", seat.address, seat.threads)
             self.all += hosts
             self.ask(hosts, "begin", self._program)
             if any(seat.alive for seat in self.all):
@@ -98,6 +101,17 @@ class Seats:
     def machines(self) -> int:
         """The number of machines that have a host."""
         return len({seat.address.rpartition(":")[0] for seat in self.all})
+
+    def staying(self) -> list[Seat]:
+        """Return the hosts on workers that stay; all hosts if no worker stays."""
+        usable = self._workers.listed()
+        alive = [seat for seat in self.all if seat.alive]
+        return [seat for seat in alive if seat.address in usable] or alive
+
+    def leaving(self) -> list[Seat]:
+        """Return the hosts on workers that are to leave, if other workers stay."""
+        staying = self.staying()
+        return [seat for seat in self.all if seat.alive and seat not in staying]
 
     def newcomers(self) -> bool:
         """Whether a living worker has no host."""
@@ -130,6 +144,10 @@ class Seats:
         failures = []
         for (seat, _), answer in zip(calls, self._client.sync(together), strict=True):
             if answer is LOST:
+                LOG.warning(
+                    "worker %s is lost: its %d shards start again elsewhere",
+                    *(seat.address, len(seat.shards)),
+                )
                 self._remove(seat)
             elif answer[0] == "error":
                 failures.append(answer[1])
@@ -198,6 +216,11 @@ class Seats:
         """Release all hosts; their workers drop the states."""
         for seat in list(self.all):
             self._remove(seat)
+
+    def retire(self, seat: Seat, moved: int) -> None:
+        """Release a host whose shards, ``moved`` in number, have gone to other hosts."""
+        LOG.info("worker %s leaves: its %d shards were handed over", seat.address, moved)
+        self._remove(seat)
 
     def _remove(self, seat: Seat) -> None:
         """Forget a host; its worker drops the states."""

@@ -307,11 +307,19 @@ def _restore_pausing(worker: Worker) -> None:
 
 
 class Leaving(SchedulerPlugin):
-    """The scheduler plugin that removes a fleet's worker plugins when its process has ended."""
+    """The scheduler plugin that removes a fleet's worker plugins when its process has ended.
+
+    An adaptive cluster shrinks only by workers that hold no actor, such as a fleet's host, as if
+    the others ran a task.
+    """
 
     def __init__(self, client: str, prefix: str) -> None:
         """Watch a client (its id), whose worker plugins have names with this prefix."""
         self._client, self._prefix = client, prefix
+
+    def valid_workers_downscaling(self, scheduler: Scheduler, workers: list[Any]) -> list[Any]:
+        """Return those of the workers (Dask's `WorkerState`) that an adaptive cluster may close."""
+        return [worker for worker in workers if not worker.actors]
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Unregister the plugins of the watched client, which has left the scheduler."""

@@ -21,12 +21,10 @@ from distributed.comm.core import CommClosedError
 from bigscreen.errors import InputError
 from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.memory import held_within
+from bigscreen.fleet.retiring import GONE, Retiring
 from bigscreen.fleet.shards import Sampler
 from bigscreen.fleet.tuning import CLUSTER, ClusterTuning
 from bigscreen.fleet.worker import file_digests, memory_of
-
-GONE = (OSError, RuntimeError, AttributeError)
-"""The errors of a Dask client without its scheduler; AttributeError after it has closed itself."""
 
 
 class Silent(ConnectionError):
@@ -40,6 +38,8 @@ class Workers:
     ----------
     unreachable : set of str
         Addresses of workers that the scheduler lists, but that do not answer this process.
+    retiring : Retiring
+        The workers that are to leave.
     deadline : float or None
         Value of ``time.monotonic()`` that bounds the waiting for workers.
     """
@@ -54,6 +54,7 @@ class Workers:
         self.client, self.deadline, self.tuning = client, deadline, tuning
         self._scheduler: Any = client.scheduler  # None of no connected client
         self.unreachable: set[str] = set()
+        self.retiring = Retiring(client, tuning)
         self._files: dict[str, str | None] = {}
         self._seeing: set[str] = set()
         self._blind: dict[str, str] = {}  # by worker, the first file that it does not see
@@ -71,7 +72,10 @@ class Workers:
         if self._files and new:
             self._look(sorted(new))
         without = self.unreachable | self._blind.keys()
-        return {address: n for address, n in listed.items() if address not in without}
+        usable = {address: n for address, n in listed.items() if address not in without}
+        leaving = self.retiring.among(usable)
+        staying = {address: n for address, n in usable.items() if address not in leaving}
+        return staying or usable  # no other can take over from the last one
 
     def least_memory(self) -> int | None:
         """Return the least memory for each thread, in bytes, of the workers with a limit."""

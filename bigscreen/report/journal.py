@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from bigscreen.errors import reason_of
+from bigscreen.fleet.retiring import LOG
 from bigscreen.report.report import plain, warn
 
 
@@ -22,6 +24,9 @@ class Journal:
     line is ``{"event": "end", "outcome"}``; the outcome is "done", "interrupted" or "failed" (with
     the error's sentence as ``why``). A run that was killed has no last line. NaN and infinities
     are written as null.
+
+    What the fleet says of its workers (they join, die, leave) is an event, too:
+    ``{"event": "workers", "change": sentence}``.
 
     If the log cannot be written, the run warns once and goes on.
 
@@ -43,8 +48,12 @@ class Journal:
         self._start = {"event": "start", "command": command, "out": out}
         self._begun = False
         self._file: IO[str] | None = None
+        self._fleet = _FleetEvents(self)
 
     def __enter__(self) -> Self:
+        self._level = LOG.level
+        LOG.setLevel(logging.INFO)
+        LOG.addHandler(self._fleet)
         return self
 
     def __exit__(
@@ -53,6 +62,8 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        LOG.removeHandler(self._fleet)
+        LOG.setLevel(self._level)
         if not self._begun:
             return
         end: dict[str, Any] = {"event": "end", "outcome": "done"}
@@ -98,3 +109,16 @@ class Journal:
         if file is not None:
             with contextlib.suppress(OSError):  # what could not be written cannot be flushed
                 file.close()
+
+
+class _FleetEvents(logging.Handler):
+    """Passes what the fleet logs on to a journal, as events."""
+
+    def __init__(self, journal: Journal) -> None:
+        """Keep the journal."""
+        super().__init__()
+        self._journal = journal
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass one record on."""
+        self._journal({"event": "workers", "change": record.getMessage()})

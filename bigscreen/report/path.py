@@ -119,6 +119,8 @@ class PathBar:
         elif event["event"] == "progress":
             where = event["phase"]
         else:
+            if event["event"] == "workers":
+                self._print(event["change"])
             return
         if self._bar.disable:
             self._last = f"{where}  {event['done']} of {event['total']}  {line}".rstrip()

@@ -233,6 +233,8 @@ class FitReport(LiveReport):
             self._show()
             if self._live is None:
                 self._plain(self._doing())
+        elif event["event"] == "workers":
+            self._print(event["change"])
 
     def __rich__(self) -> Text:
         return Text(printable(self._doing()), overflow="ellipsis", no_wrap=True)

@@ -57,6 +57,8 @@ class TuneReport(LiveReport):
             self._rungs[-1] |= event
             self._line = rung_line(self._rungs[-1])
             self._printed = -math.inf
+        elif what == "workers":
+            self._print(event["change"])
         elif what in ("phase", "pass"):
             self._line = event["phase"] if what == "phase" else pass_line(event)
         if self._live is not None:

@@ -41,6 +41,7 @@ CALLS = {
     ("workers.py", "scheduler"): {
         "ncores": [],
         "identity": [],
+        "retire_workers": ["workers", "close_workers"],
         "restart_workers": ["workers", "wait_for_workers", "on_error", "stimulus_id"],
     },
     ("hosts.py and worker.py", "worker"): {

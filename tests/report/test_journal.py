@@ -1,6 +1,7 @@
 """The log of a run has one line of JSON for each event."""
 
 import json
+import logging
 import os
 import socket
 from contextlib import nullcontext
@@ -46,6 +47,16 @@ def test_a_log_has_a_start_the_events_and_an_end(tmp_path):
     assert phase["phase"] == "solve" and step["primal"] == 3.5
     assert step["relative_gap"] is None, "JSON has no word for NaN"
     assert end["outcome"] == "done" and start["time"] <= phase["time"] <= end["time"]
+
+
+def test_what_a_fleet_says_of_its_workers_is_an_event(tmp_path):
+    shown = []
+    log = logging.getLogger("bigscreen.fleet")
+    with Journal(shown.append, "fit", "m.bsm", str(tmp_path / "log")):
+        log.info("worker %s joined", "tcp://there:1")
+    log.warning("nobody listens any more")
+    said = {"event": "workers", "change": "worker tcp://there:1 joined"}
+    assert shown == [said] and lines(tmp_path / "log")[1].items() >= said.items()
 
 
 def test_runs_add_to_a_log(tmp_path):
