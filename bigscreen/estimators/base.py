@@ -29,12 +29,14 @@ from bigscreen.estimators.inputs import (
     Targets,
     blocks,
     is_chunked,
+    is_dask_frame,
     is_store,
     open_store,
 )
 from bigscreen.evaluate.evaluate import evaluate, evidence_blocks, scored_blocks
 from bigscreen.files.scratch import scratch
 from bigscreen.fleet.blas import blas_threads
+from bigscreen.fleet.graphs import active_client
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.memory import usable_memory
 from bigscreen.model.calibration import Evidence
@@ -96,7 +98,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         with ExitStack() as owned:
             data, numbers = self._rows(X, y, sample_weight, owned)
             options = self._adapt_options(options, data)
-            with self._fleet(data.n_rows * self._columns(options, data)) as fleet:
+            with self._fleet(data.n_rows * self._columns(options, data), X) as fleet:
                 report = owned.enter_context(FitReport()) if self.verbose else None
                 scratch = partial(self._folder, owned)
                 model = train(data, options, fleet, report, scratch=scratch)
@@ -153,11 +155,16 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             data = open_store(X)
             self.n_features_in_ = data.preparation.n_raw or data.n_features
             return data, None
+        if is_dask_frame(X):
+            names, X = np.asarray(X.columns, dtype=object), X.to_dask_array(lengths=True)
+            if all(isinstance(name, str) for name in names):
+                self.feature_names_in_ = names
         given = self._check_input(X, y, sample_weight, get_tags(self).input_tags.pairwise)
         numbers = None if given.keep is None else np.flatnonzero(given.keep)
         # Workers of a cluster read rows by path.
-        most = self._dask_fraction * self._memory() if self.scheduler is None else 0
-        return given.rows(most, partial(self._folder, owned)), numbers
+        scheduler = self._scheduler_for(X)
+        most = self._dask_fraction * self._memory() if scheduler is None else 0
+        return given.rows(most, partial(self._folder, owned), scheduler), numbers
 
     def _check_input(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
         """Check rows that are not in a store; subclasses implement it.
@@ -209,21 +216,37 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
     # -- work ------------------------------------------------------------------------------------
     @contextmanager
-    def _fleet(self, entries: int) -> Iterator[Any]:
-        """Yield the workers of a fit: a Dask cluster if ``scheduler`` is given, else threads.
+    def _fleet(self, entries: int, X: Any = None) -> Iterator[Any]:
+        """Yield the workers of a fit to X: a Dask cluster (`_scheduler_for`), else threads.
 
         ``entries``: rows times columns of the work; little work gets one thread.
         """
-        if self.scheduler is not None:
+        scheduler = self._scheduler_for(X)
+        if scheduler is not None:
             from bigscreen.fleet.connecting import connect
 
-            with connect(self.scheduler) as cluster:
+            with connect(scheduler) as cluster:
                 yield cluster
             return
         most = self._threads()
         serial = entries <= MAX_SERIAL_ENTRIES
         with Inline(1 if serial else most) as threads, blas_threads(threads.workers):
             yield threads
+
+    def _scheduler_for(self, X: Any) -> Any:
+        """Return where a fit to X runs: ``scheduler``, or the active client of a Dask collection.
+
+        None: on threads of this process.
+        """
+        chunked = is_chunked(X) or is_dask_frame(X)
+        if self.scheduler is None and self._runs_on_workers and chunked:
+            return active_client()
+        return self.scheduler
+
+    @property
+    def _runs_on_workers(self) -> bool:
+        """Whether worker processes can do the fit."""
+        return True
 
     def _threads(self) -> int | None:
         """Return the number of threads that ``n_jobs`` requests; None: one for each processor."""
@@ -484,7 +507,7 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
                 relabel=(np.asarray(ids, dtype=np.int64), labels),
                 add=more,
             )
-            with self._fleet(data.n_rows * self.model_.coef.shape[1]) as fleet:
+            with self._fleet(data.n_rows * self.model_.coef.shape[1], X) as fleet:
                 budget = self.time_budget
                 made = amend(self.model_, data, edits, fleet, time_budget=budget)
         self._publish(made.model, None)

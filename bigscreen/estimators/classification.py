@@ -179,7 +179,8 @@ class SVC(_Voting):
         Number of threads; None and -1: one for each processor.
     scheduler : str, distributed.Client, Dask cluster or None, default=None
         Where to run instead: a Dask client or cluster, which is borrowed and left running, or the
-        address of a scheduler, ``tcp://HOST:8786``.
+        address of a scheduler, ``tcp://HOST:8786``. None: if X is a Dask collection and Dask has
+        an active client, that one; else threads of this process.
     work : path or None, default=None
         Folder that a scheduler's workers share, for the rows; emptied after the fit.
     random_state : int, RandomState or None, default=None

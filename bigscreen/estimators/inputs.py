@@ -21,6 +21,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.data.targets import as_targets, check_weights, fits_float32
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
+from bigscreen.fleet.graphs import run_graph
 from bigscreen.intake.readers.python import open_data
 
 
@@ -32,6 +33,11 @@ def is_store(X: Any) -> bool:
 def is_chunked(X: Any) -> bool:
     """Whether X is a Dask array, recognised by its attributes; its blocks are read one by one."""
     return hasattr(X, "dask") and hasattr(X, "blocks")
+
+
+def is_dask_frame(X: Any) -> bool:
+    """Whether X is a Dask data frame, recognised by its attributes."""
+    return hasattr(X, "dask") and hasattr(X, "to_dask_array")
 
 
 def open_store(X: Any) -> Rows:
@@ -88,7 +94,7 @@ class Given:
         """Number of rows that are kept."""
         return int(self.X.shape[0] if self.keep is None else np.count_nonzero(self.keep))
 
-    def rows(self, most: float, folder: Callable[[], Path]) -> Rows:
+    def rows(self, most: float, folder: Callable[[], Path], scheduler: Any = None) -> Rows:
         """Make a data set of the rows that are kept.
 
         Parameters
@@ -98,33 +104,51 @@ class Given:
             pass over it. 0: store any rows, for workers that read them by path.
         folder : callable
             Creates the folder to store rows in; called only if rows are stored.
+        scheduler : str, distributed.Client, Dask cluster or None
+            Whose workers store a Dask array's blocks; None: where Dask computes them now.
         """
         if not is_chunked(self.X) and most > 0:
             X = self.X if self.keep is None else self._select_kept(self.X, self.keep)
             return MemoryDataset(X, self.y, self.labels, self.weights)
         try:
-            return self._read_all(most, folder, wide=False)
+            return self._read_all(most, folder, scheduler, wide=False)
         except _NeedsFloat64Error:
-            return self._read_all(most, folder, wide=True)
+            return self._read_all(most, folder, scheduler, wide=True)
 
-    def _read_all(self, most: float, folder: Callable[[], Path], wide: bool) -> Rows:
+    def _read_all(
+        self, most: float, folder: Callable[[], Path], scheduler: Any, wide: bool
+    ) -> Rows:
         """Read all blocks into memory, or into a store if they take more than ``most`` bytes.
 
-        ``folder`` creates the store's folder. Rows become float64 if ``wide``.
+        ``folder`` creates the store's folder. Rows become float64 if ``wide``. ``scheduler`` as in
+        `rows`.
 
         Raises
         ------
         _NeedsFloat64Error
             If a later block needs float64, but the first did not. Never if ``wide``.
         """
+        if is_chunked(self.X):
+            blocks = KeptBlocks.of(self.X, self.keep, self.square)
+            is_sparse, is_wide, row_bytes = blocks.describe(scheduler)
+            is_wide |= wide
+            if row_bytes * self.n_kept > most:
+                path = folder() / "rows"
+                writer = self._writer(path, is_sparse, is_wide)
+                blocks.store(writer, self.y, self.weights, path.parent, scheduler)
+                return writer.finish()
         parts = self._blocks(wide)
         first = next(parts)
         parts, n = chain([first], parts), self.n_kept
-        size = first.dtype.itemsize
-        entry = (4 + size) * first.nnz if sparse.issparse(first) else size * first.size
-        if entry * n / first.shape[0] > most:
-            is_wide = first.dtype == np.float64
-            return self._store_rows(folder() / "rows", parts, sparse.issparse(first), is_wide)
+        if most == 0:
+            writer = self._writer(
+                folder() / "rows", sparse.issparse(first), first.dtype == np.float64
+            )
+            for k, X in enumerate(_regrid(parts, writer.layout.chunk_rows)):
+                rows = slice(*writer.chunk(k))
+                y, weights = (v if v is None else v[rows] for v in (self.y, self.weights))
+                writer.write(k, X, y, weights)
+            return writer.finish()
         if sparse.issparse(first):
             return MemoryDataset(_stack(list(parts)), self.y, self.labels, self.weights)
         X, at = np.empty((n, first.shape[1]), first.dtype), 0
@@ -138,12 +162,12 @@ class Given:
         X = X[rows]
         return X[:, self.keep] if self.square else X
 
-    def _store_rows(self, path: Path, parts: Iterator[Any], is_sparse: bool, wide: bool) -> Dataset:
-        """Write the blocks of kept rows ``parts``, of any size, to a store at ``path``; return it.
+    def _writer(self, path: Path, is_sparse: bool, wide: bool) -> DatasetWriter:
+        """Begin a store of the kept rows at ``path``.
 
-        ``is_sparse``: blocks are CSR. ``wide``: features are stored as float64.
+        ``is_sparse``: rows are CSR. ``wide``: features are stored as float64.
         """
-        writer = DatasetWriter(
+        return DatasetWriter(
             path,
             Layout.of(
                 n_rows=self.n_kept,
@@ -155,11 +179,6 @@ class Given:
             ),
             Preparation.none(),
         )
-        for k, X in enumerate(_regrid(parts, writer.layout.chunk_rows)):
-            rows = slice(*writer.chunk(k))
-            y, weights = (v if v is None else v[rows] for v in (self.y, self.weights))
-            writer.write(k, X, y, weights)
-        return writer.finish()
 
     def _blocks(self, wide: bool) -> Iterator[Any]:
         """Yield the rows that are kept, block by block, all with the same float type.
@@ -186,6 +205,143 @@ class Given:
 
 class _NeedsFloat64Error(Exception):
     """A block needs float64, but the blocks before it were already read as float32."""
+
+
+@dataclass(frozen=True)
+class KeptBlocks:
+    """The rows of a Dask array that are kept, read by tasks where its blocks lie.
+
+    Attributes
+    ----------
+    blocks : list of Delayed
+        The blocks of rows, with all columns.
+    starts : int64 array (blocks + 1,)
+        The number of the first row of each block, and the number of rows.
+    rows : int64 array (kept rows,)
+        The numbers of the rows that are kept, ascending.
+    square : bool
+        Whether of the columns, too, only those with these numbers are kept.
+    """
+
+    blocks: list[Any]
+    starts: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    square: bool
+
+    @classmethod
+    def of(cls, X: Any, keep: NDArray[np.bool_] | None, square: bool) -> KeptBlocks:
+        """Split the Dask array X (n, d) into blocks of rows; ``keep`` is a mask (n,), None: all."""
+        X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+        starts = np.cumsum([0, *X.chunks[0]], dtype=np.int64)
+        rows = np.arange(starts[-1]) if keep is None else np.flatnonzero(keep)
+        return cls(list(X.to_delayed().ravel()), starts, rows, square)
+
+    def describe(self, scheduler: Any) -> tuple[bool, bool, float]:
+        """Compute what the first block with kept rows is like; ``scheduler`` as in `Given.rows`.
+
+        Returns
+        -------
+        bool
+            Whether it is sparse.
+        bool
+            Whether it needs float64.
+        float
+            The bytes of one of its rows in memory.
+        """
+        stop = min(len(self.rows), int(self.starts[1:][self.starts[1:] > self.rows[0]][0]))
+        call = (*self._parts(0, int(np.searchsorted(self.rows, stop))), None)
+        (found,) = run_graph(_describe, [call], scheduler)
+        described: tuple[bool, bool, float] = found
+        return described
+
+    def store(
+        self,
+        writer: DatasetWriter,
+        y: NDArray[Any] | None,
+        weights: NDArray[np.float64] | None,
+        folder: Path,
+        scheduler: Any,
+    ) -> None:
+        """Write all kept rows, chunk by chunk of the store; ``scheduler`` as in `Given.rows`.
+
+        Outcomes y and weights go to the workers through ``folder``, which they must see.
+
+        Raises
+        ------
+        _NeedsFloat64Error
+            If a block needs float64, but the store has float32.
+        InputError
+            If a worker does not see ``folder``, or a row cannot be stored.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        if y is not None:
+            np.save(folder / "y.npy", y)
+        if weights is not None:
+            np.save(folder / "weights.npy", weights)
+        columns = self.rows if self.square else None
+        calls = [
+            (*self._parts(*writer.chunk(k)), columns, writer, k, str(folder))
+            for k in range(writer.n_chunks)
+        ]
+        if not all(run_graph(_write_chunk, calls, scheduler)):
+            raise _NeedsFloat64Error
+
+    def _parts(self, start: int, stop: int) -> tuple[list[Any], list[NDArray[np.int64]]]:
+        """Return the blocks that hold kept rows ``start`` to ``stop``, and which rows of each."""
+        rows = self.rows[start:stop]
+        first = int(np.searchsorted(self.starts, rows[0], side="right")) - 1
+        last = int(np.searchsorted(self.starts, rows[-1], side="right"))
+        cuts = np.searchsorted(rows, self.starts[first + 1 : last])
+        own = np.split(rows, cuts)
+        local = [r - start for r, start in zip(own, self.starts[first:last], strict=True)]
+        return self.blocks[first:last], local
+
+
+def _gather(
+    blocks: list[Any], rows: list[NDArray[np.int64]], columns: NDArray[np.int64] | None
+) -> Any:
+    """Stack rows of blocks, (rows, d), dense or CSR; ``columns`` are kept, or all if it is None."""
+    plain = (sparse.csr_array(b) if sparse.issparse(b) else np.asarray(b) for b in blocks)
+    X = _stack([block[own] for block, own in zip(plain, rows, strict=True)])
+    return X if columns is None else X[:, columns]
+
+
+def _describe(
+    blocks: list[Any], rows: list[NDArray[np.int64]], columns: None
+) -> tuple[bool, bool, float]:
+    """Return what `KeptBlocks.describe` does, of rows as `_gather` takes them."""
+    X = _gather(blocks, rows, columns)
+    wide, is_sparse = not fits_float32(X), sparse.issparse(X)
+    size = 8 if wide else 4
+    return is_sparse, wide, ((4 + size) * X.nnz if is_sparse else size * X.size) / X.shape[0]
+
+
+def _write_chunk(
+    blocks: list[Any],
+    rows: list[NDArray[np.int64]],
+    columns: NDArray[np.int64] | None,
+    writer: DatasetWriter,
+    k: int,
+    folder: str,
+) -> bool:
+    """Write chunk ``k`` of a store, from rows as `_gather` takes them; a task of a Dask graph.
+
+    Returns False, and writes nothing, if the rows need float64 and the store has float32.
+    ``folder`` has the outcomes and weights of all rows.
+    """
+    if not Path(folder).is_dir():
+        raise InputError(
+            f"a worker does not see {folder}, where the rows are to be stored: give a folder that "
+            "all machines share (`work`)"
+        )
+    X = _gather(blocks, rows, columns)
+    if not (writer.layout.wide or fits_float32(X)):
+        return False
+    span = slice(*writer.chunk(k))
+    files = [Path(folder) / name for name in ("y.npy", "weights.npy")]
+    y, weights = (np.load(f, mmap_mode="r")[span] if f.exists() else None for f in files)
+    writer.write(k, X, y, weights)
+    return True
 
 
 @dataclass(frozen=True)

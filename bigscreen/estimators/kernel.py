@@ -56,10 +56,15 @@ class KernelMachine(Machine):
         )
         return tags
 
+    @property
+    def _runs_on_workers(self) -> bool:
+        """Whether the kernel has a name: worker processes compute its entries from stored rows."""
+        return not (callable(self.kernel) or self.kernel == "precomputed")
+
     # -- parameters ------------------------------------------------------------------------------
     def _options(self) -> TrainOptions:
         """Check the parameters of kernel machines and convert them to training options."""
-        if self.scheduler is not None and (callable(self.kernel) or self.kernel == "precomputed"):
+        if self.scheduler is not None and not self._runs_on_workers:
             raise InputError(
                 "a precomputed kernel, or one that is a function, needs rows in memory; give no "
                 "scheduler"

@@ -79,7 +79,7 @@ def fit_many(machine: Fitted, X: Any, y: Any, sample_weight: Any = None) -> list
             raise InputError(f"X has {data.n_rows} rows and sample_weight has {len(given)}")
         y_of = [_outcome(machine, many, j) for j in range(k)]
         outcomes = [Outcomes(y_of[j], _weights(machine, given, j, y_of[j], one)) for j in range(k)]
-        with machine._fleet(data.n_rows * machine._columns(options, data)) as fleet:
+        with machine._fleet(data.n_rows * machine._columns(options, data), X) as fleet:
             scratch = partial(machine._folder, owned)
             models = train_many(data, options, fleet, outcomes, scratch)
     fitted = []

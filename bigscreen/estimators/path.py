@@ -342,6 +342,7 @@ class SVCPathCV(Classifier):
 
     # Paths run on threads of this process only; `Machine` reads these attributes.
     scheduler = None
+    _runs_on_workers = False
     work = None
 
     Cs: Any = 10

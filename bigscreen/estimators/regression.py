@@ -117,6 +117,7 @@ class NuSVR(_KernelRegressor):
     nu: float = 0.5
 
     _landmarks = None
+    _runs_on_workers = False  # its rows are in memory, each twice
 
     def _own_options(self) -> dict[str, Any]:
         """Return the training options of this class's own parameters, as keyword arguments."""

@@ -84,7 +84,7 @@ class _Search(Classifier):
             folds = cv_folds(self.cv, data, y, numbers)
             counts = self._counts(data)
             columns = data.n_rows if counts is None else max(counts)
-            with self._fleet(data.n_rows * columns) as fleet:
+            with self._fleet(data.n_rows * columns, X) as fleet:
                 gammas = default_gammas(data, fleet) if self.gammas is None else self.gammas
                 options = TuneOptions(fit, gammas, self._values(), counts, folds, self.elimination)
                 report = owned.enter_context(TuneReport()) if self.verbose else None
