@@ -1,6 +1,7 @@
 """What every test needs of its process."""
 
 import signal
+import tempfile
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def same_draws():
     """Landmarks without a seed come from numpy's own state: the same in every run of a test."""
     np.random.seed(0)  # noqa: NPY002 (whose state it is)
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """The folder to which this process writes temporary files."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
 
 
 @pytest.fixture

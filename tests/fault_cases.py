@@ -120,16 +120,14 @@ from bigscreen.fit import monitor
 from bigscreen.fleet import connecting, local
 from bigscreen.fleet.tuning import CLUSTER
 from bigscreen.intake import ingest as ingest_module
-from bigscreen.intake.readers import base
 from bigscreen.intake.tuning import IngestTuning
 from bigscreen.cli import main
 monitor.MONITOR = monitor.MonitorTuning(checkpoint_seconds={every})
 tuning = replace(CLUSTER, frozen_seconds={frozen})
 connecting.connect = partial(connecting.connect, tuning=tuning)
 local.local_cluster = partial(local.local_cluster, tuning=tuning)
-base.PIECE_BYTES = 1 << 18
 ingest_module.TUNING = IngestTuning(
-    checkpoint_seconds={every}, bucket_bytes=1 << 20, part_bytes=1 << 19
+    piece_bytes=1 << 18, checkpoint_seconds={every}, bucket_bytes=1 << 20, part_bytes=1 << 19
 )
 signal.signal(signal.SIGINT, signal.default_int_handler)
 main(prog_name="bigscreen")

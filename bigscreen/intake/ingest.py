@@ -257,7 +257,10 @@ def ingest(  # noqa: PLR0913
         missing=how["missing"],
         # Not if `rows` ends within a file: later rows may have further categories.
         small=[
-            s.anywhere_opener(how) if s.small and choices.rows[1] is None else None for s in inputs
+            s.anywhere_opener(how)
+            if s.is_small(TUNING.max_whole_bytes) and choices.rows[1] is None
+            else None
+            for s in inputs
         ],
         exact=pattern is not None and pattern.exact,
         repeatable=all(source.identity is not None for source in inputs),
@@ -303,10 +306,15 @@ def _list_inputs(
     -------
     inputs : list of Input
     options : dict
-        `options` with the marks of missing values, the columns of `pattern`, and the memory added.
+        `options` with the marks of missing values, the columns of `pattern`, the size of pieces
+        and the memory added.
     """
     known = None if pattern is None else pattern.preparation
-    how = {**options, "missing": choices.missing_rule(known)}
+    how = {
+        **options,
+        "missing": choices.missing_rule(known),
+        "piece_bytes": TUNING.piece_bytes,
+    }
     if known is not None and known.n_raw is not None:
         how["like"] = add_absent_category(known) if choices.drop_missing else known
     inputs = list_inputs(sources, how, TUNING)

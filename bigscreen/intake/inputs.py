@@ -13,7 +13,7 @@ from bigscreen.data.dataset import MANIFEST
 from bigscreen.data.limits import file_size
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place, RemotePath, as_path
-from bigscreen.intake.readers.base import MAX_WHOLE_BYTES, Reader, check_state
+from bigscreen.intake.readers.base import Reader, check_state
 from bigscreen.intake.readers.formats import is_path, open_source
 from bigscreen.intake.tuning import TUNING, IngestTuning
 
@@ -46,10 +46,9 @@ class Input:
     expected_bytes: int
     _source: Any
 
-    @property
-    def small(self) -> bool:
-        """Whether the source is a file so small that one task reads all of it."""
-        return is_path(self._source) and self.expected_bytes <= MAX_WHOLE_BYTES
+    def is_small(self, max_bytes: int) -> bool:
+        """Whether the source is a file whose rows are expected to take at most `max_bytes`."""
+        return is_path(self._source) and self.expected_bytes <= max_bytes
 
     def open(self, options: dict[str, Any]) -> Reader:
         """Return a reader of the source.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from bigscreen.errors import InputError, NoRows
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.choices import Choices
 from bigscreen.intake.needs import check_source
-from bigscreen.intake.readers.base import MAX_WHOLE_BYTES, PIECE_BYTES, Block, FileChanged, Reader
+from bigscreen.intake.readers.base import Block, FileChanged, Reader
 from bigscreen.intake.readers.binary import MatrixReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
 from bigscreen.intake.readers.text import missing_value_error
@@ -269,7 +270,8 @@ class Reading:
         for are_small, numbers in groupby(range(found.source, count), lambda k: bool(small.get(k))):
             if are_small:
                 run = list(numbers)
-                wholes = (anywhere or each)(_read_small_source, (small[k] for k in run))
+                read = partial(_read_small_source, self.tuning.max_whole_bytes)
+                wholes = (anywhere or each)(read, (small[k] for k in run))
                 for k, whole in zip(run, wholes, strict=True):
                     yield whole or self._open_source(k, each, anywhere)
             else:
@@ -628,15 +630,16 @@ def _raise_later(error: NoRows) -> Iterator[Block]:
     raise error
 
 
-def _read_small_source(opened: Callable[[], Reader]) -> _Open | None:
+def _read_small_source(max_bytes: int, opened: Callable[[], Reader]) -> _Open | None:
     """Return the reader of a small source and all its blocks; None to read it in its turn.
 
     A source without a result (it is invalid, large, or an open matrix file) is read again in its
-    turn,
-    so that its error is raised in order.
+    turn, so that its error is raised in order.
 
     Parameters
     ----------
+    max_bytes : int
+        A source whose numbers take more bytes is large.
     opened : callable
         Opens the source and returns its reader.
     """
@@ -649,7 +652,7 @@ def _read_small_source(opened: Callable[[], Reader]) -> _Open | None:
         for block in reader.blocks():
             blocks.append(block)
             held += block.X.data.nbytes
-            if held > MAX_WHOLE_BYTES:
+            if held > max_bytes:
                 return None
     except FileChanged:
         raise
@@ -661,14 +664,13 @@ def _read_small_source(opened: Callable[[], Reader]) -> _Open | None:
 def _densify_categories(block: Block, reader: Reader) -> Iterator[Block]:
     """Yield the block; sparse rows with categories become dense, as their absent 0 is a code.
 
-    Dense parts have at most `PIECE_BYTES` each. `reader`, which read the block, says which columns
-    are
-    categories.
+    Dense parts have at most ``reader.piece_bytes`` each. `reader`, which read the block, says which
+    columns are categories.
     """
     if not (isinstance(block.X, csr_array) and reader.categories):
         yield block
         return
-    step = max(PIECE_BYTES // (8 * block.X.shape[1]), 1)
+    step = max(reader.piece_bytes // (8 * block.X.shape[1]), 1)
     for at in range(0, block.X.shape[0], step):
         part = block.take(np.arange(at, min(at + step, block.X.shape[0])))
         yield replace(part, X=csr_array(part.X).toarray(), first_row=block.first_row + at)

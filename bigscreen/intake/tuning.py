@@ -14,6 +14,11 @@ class IngestTuning:
 
     Attributes
     ----------
+    piece_bytes : int
+        Read this many uncompressed bytes at a time; a text reader parses one piece in memory at
+        once.
+    max_whole_bytes : int
+        Read a file or row group as one piece, in any process, if its numbers take at most this.
     text_growth, packed_growth : int
         Expected bytes of float32 rows per byte of a plain file, and of a compressed file. Both
         are high estimates.
@@ -50,6 +55,8 @@ class IngestTuning:
         Tables with more columns than this have no profile (statistics of each column).
     """
 
+    piece_bytes: int = 8 << 20
+    max_whole_bytes: int = 32 << 20
     text_growth: int = 4
     packed_growth: int = 20
     unknown_bytes: int = 1 << 29

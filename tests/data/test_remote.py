@@ -23,9 +23,8 @@ fsspec = pytest.importorskip("fsspec")
 
 
 @pytest.fixture
-def place(monkeypatch, tmp_path):
+def place(temporary):
     """A folder in memory://, empty."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     system = fsspec.filesystem("memory")
     yield RemotePath("memory://bucket")
     if system.exists("/bucket"):
@@ -198,7 +197,6 @@ def s3(monkeypatch, tmp_path):
     }
     for name, value in known.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     system = fsspec.filesystem("s3")
     system.clear_instance_cache()
     fsspec.filesystem("s3").mkdir("bigscreen-test")

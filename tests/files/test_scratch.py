@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -12,11 +11,11 @@ import fsspec
 import numpy as np
 import pytest
 from cli_world import process, succeed, write_csv
+from fsspec.implementations.memory import MemoryFileSystem
 
 from bigscreen.errors import InputError
 from bigscreen.files.output import replacing
 from bigscreen.files.scratch import LOCK, check_own, make_private_folder, scratch
-from bigscreen.intake import ingest as intake
 from bigscreen.intake.ingest import ingest
 
 HOLDS = """
@@ -27,15 +26,6 @@ with scratch("test") as folder:
     print(folder, flush=True)
     time.sleep(600)
 """
-
-
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files go."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
 
 
 @pytest.fixture
@@ -97,23 +87,20 @@ def test_what_goes_elsewhere_leaves_nothing_here(temporary: Path) -> None:
 # ------------------------------------------------------------- stores that are made here to go away
 
 
-def interrupted(source: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def interrupted(source: Path, store: str) -> None:
     """Ingest to a place elsewhere, up to the second pass."""
 
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
+    def stop(event: dict[str, object]) -> None:
+        if event["phase"] == "write":
+            raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr(intake.StoreBuilder, "run", stop)
-        with pytest.raises(KeyboardInterrupt, match="is kept in"):
-            ingest(source, store)
+    with pytest.raises(KeyboardInterrupt, match="is kept in"):
+        ingest(source, store, progress=stop)
 
 
-def test_a_prepared_folder_is_refused(
-    temporary: Path, tmp_path: Path, precious: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prepared_folder_is_refused(temporary: Path, tmp_path: Path, precious: Path) -> None:
     source, store = write_csv(tmp_path / "a.csv"), "memory://scratch/prepared.store"
-    interrupted(source, store, monkeypatch)
+    interrupted(source, store)
     (folder,) = temporary.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.rename(temporary / "aside")
@@ -134,20 +121,23 @@ def test_a_prepared_folder_is_refused(
     assert list(temporary.iterdir()) == []
 
 
-def test_nothing_is_left_of_an_ingest_that_fails(
-    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Unreachable(MemoryFileSystem):
+    """A place elsewhere that can be looked at and not written to."""
+
+    protocol = "unreachable"
+
+    def put_file(self, *_: object, **__: object) -> None:
+        raise OSError(5, "no network")
+
+
+def test_nothing_is_left_of_an_ingest_that_fails(temporary: Path, tmp_path: Path) -> None:
     for source in (tmp_path / "none.csv", write_csv(tmp_path / "a.csv")):
         with pytest.raises(InputError):
             ingest(source, "memory://scratch/failing.store", label="nobody")
         assert list(temporary.iterdir()) == []
-
-    def unreachable(*_: object) -> None:
-        raise OSError(5, "no network")
-
-    monkeypatch.setattr(intake.RemotePath, "take", unreachable)
+    fsspec.register_implementation("unreachable", Unreachable, clobber=True)
     with pytest.raises(OSError, match="no network"):
-        ingest((np.eye(4), [0, 1, 0, 1]), "memory://scratch/failing.store")
+        ingest((np.eye(4), [0, 1, 0, 1]), "unreachable://scratch/failing.store")
     assert list(temporary.iterdir()) == []
 
 

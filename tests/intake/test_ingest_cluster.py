@@ -15,6 +15,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
+from ingest_cases import tune_ingest
 
 from bigscreen.cli.commands import group
 from bigscreen.data.missing import Missing
@@ -23,7 +24,6 @@ from bigscreen.fleet.local import local_cluster
 from bigscreen.intake.ingest import ingest
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.formats import open_source
-from bigscreen.intake.tuning import IngestTuning
 
 ROWS = 1000
 HOW = {"impute": "mean", "scale": "standard", "holdout": 0.2, "seed": 3}
@@ -78,7 +78,7 @@ def row_groups(path):
 
 @pytest.mark.slow
 def test_the_store_is_the_same(tmp_path, monkeypatch, fleet):
-    monkeypatch.setattr(base, "PIECE_BYTES", 8000)
+    tune_ingest(monkeypatch, piece_bytes=8000)
     kinds = {"csv": mixed, "svm": svmlight, "parquet": row_groups}
     for kind, how in (
         ("csv", {**HOW, **TYPED}),
@@ -126,7 +126,7 @@ def test_a_reader_that_a_worker_is_sent_brings_along_what_it_needs(tmp_path):
 
 @pytest.mark.slow
 def test_workers_that_die_and_an_ingest_that_goes_on(tmp_path, monkeypatch, fleet):
-    monkeypatch.setattr(base, "PIECE_BYTES", 4000)
+    tune_ingest(monkeypatch, piece_bytes=4000)
     source = mixed(tmp_path / "rows.csv")
     ingest(source, tmp_path / "s.store", threads=1, **HOW, **TYPED)
     alone = files(tmp_path / "s.store")
@@ -147,7 +147,7 @@ def test_workers_that_die_and_an_ingest_that_goes_on(tmp_path, monkeypatch, flee
         if event["phase"] == "read" and event["rows"] > ROWS // 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("bigscreen.intake.ingest.TUNING", IngestTuning(checkpoint_seconds=0.0))
+    tune_ingest(monkeypatch, piece_bytes=4000, checkpoint_seconds=0.0)
     with pytest.raises(KeyboardInterrupt, match="run the same command again"):
         ingest(source, tmp_path / "s.store", progress=stop, **how)
     read = []
@@ -198,6 +198,6 @@ def test_many_small_files(tmp_path, monkeypatch, fleet):
         ingest(folder, tmp_path / "s.store", overwrite=True, **where, **HOW, **TYPED)
         stores.append(files(tmp_path / "s.store"))
     assert stores[0] == stores[1] == stores[2]
-    monkeypatch.setattr("bigscreen.intake.inputs.MAX_WHOLE_BYTES", 0)
+    tune_ingest(monkeypatch, max_whole_bytes=0)
     ingest(folder, tmp_path / "s.store", overwrite=True, threads=2, **HOW, **TYPED)
     assert files(tmp_path / "s.store") == stores[0]

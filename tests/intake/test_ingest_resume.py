@@ -19,9 +19,11 @@ from ingest_cases import (
     rows_and_labels,
     sparse_file,
     take_small_steps,
+    tune_ingest,
 )
 
 from bigscreen.data.dataset import Dataset
+from bigscreen.data.folder import unfinished_path
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
 from bigscreen.intake import spill as spill_module
@@ -42,13 +44,11 @@ CHILD = """
 import json, sys, time
 from bigscreen.intake import ingest as ingest_module
 from bigscreen.intake.ingest import ingest
-from bigscreen.intake.readers import base
 from bigscreen.intake.tuning import IngestTuning
 
 ingest_module.TUNING = IngestTuning(
-    bucket_bytes=60_000, part_bytes=30_000, checkpoint_bytes=60_000
+    piece_bytes=20_000, bucket_bytes=60_000, part_bytes=30_000, checkpoint_bytes=60_000
 )
-base.PIECE_BYTES = 20_000
 
 def progress(event):
     print(json.dumps(event), flush=True)
@@ -134,23 +134,23 @@ def test_killed_at_any_moment_it_ends_in_the_same_store(make, ends, more, tmp_pa
 def test_chunks_written_before_a_kill_are_not_written_again(tmp_path, monkeypatch):
     rng = np.random.default_rng(9)
     source = rng.standard_normal((9000, 300)).astype(np.float32), rng.integers(0, 2, 9000)
-    real_write = DatasetWriter.write
-    written: list[int] = []
+    tune_ingest(monkeypatch, part_bytes=1 << 20)
 
-    def write(self, k, *args):
-        if stop_at is not None and len(written) == stop_at:
+    def stop(event):
+        if event["phase"] == "write" and event["rows"] > 4500:
             raise KeyboardInterrupt
-        written.append(k)
-        real_write(self, k, *args)
 
-    monkeypatch.setattr(DatasetWriter, "write", write)
-    stop_at: int | None = 5
+    def chunks(folder):
+        files = folder.glob("X/c/*/0")
+        return {file.parent.name: file.stat().st_mtime_ns for file in files}
+
     with pytest.raises(KeyboardInterrupt, match="run the same command again"):
-        ingest(source, tmp_path / "a")
-    assert written == [0, 1, 2, 3, 4]
-    stop_at = None
+        ingest(source, tmp_path / "a", progress=stop)
+    before = chunks(unfinished_path(tmp_path / "a"))
     store = ingest(source, tmp_path / "a").store
-    assert written == list(range(store.n_chunks))
+    after = chunks(tmp_path / "a")
+    assert len(before) == 4 and len(after) == store.n_chunks == 9
+    assert {name: after[name] for name in before} == before
     assert np.array_equal(in_source_order(store)[0], source[0])
 
 

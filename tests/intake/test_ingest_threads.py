@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from ingest_cases import tune_ingest
 
 from bigscreen.data.dataset import Dataset
 from bigscreen.errors import InputError
 from bigscreen.intake import needs
 from bigscreen.intake.ingest import ingest
 from bigscreen.intake.needs import COSTS
-from bigscreen.intake.readers import base
 from bigscreen.intake.readers.formats import open_source
 
 ROWS = 300
@@ -56,7 +56,7 @@ def files(path: Path) -> dict[str, bytes]:
 def test_the_same_store(
     kind: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "PIECE_BYTES", size)
+    tune_ingest(monkeypatch, piece_bytes=size)
     source = tmp_path / f"rows.{kind}"
     options: dict[str, object] = {"impute": "mean", "seed": 3}
     if kind == "svm":
@@ -86,7 +86,7 @@ def test_the_first_error_and_its_line(
     source, rows = tmp_path / "rows.csv", records(1)
     before = "\n".join(rows[:200]) + "\n"
     source.write_text(before + '.5,"two\nlines\n,",y\n' + "\n".join(rows[200:]))
-    monkeypatch.setattr(base, "PIECE_BYTES", size)
+    tune_ingest(monkeypatch, piece_bytes=size)
     said = set()
     for threads in (1, 2, 3):
         with pytest.raises(InputError) as caught:
@@ -98,26 +98,25 @@ def test_the_first_error_and_its_line(
 
 
 def test_skipped_rows_may_hold_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows outside the requested range are not parsed, for any piece size."""
-    lines = ["a,text,label", *(f"{row},{'uvw'[row % 3]},{row % 2}" for row in range(ROWS))]
-    lines[150] = "wrong,w,1"
+    """Rows outside the requested range are not parsed, once the types of columns are known."""
+    lines = ["a,text,label", *(f"{row},{'uvw'[row % 3]},{row % 2}" for row in range(120_300))]
+    lines[120_150] = "wrong,w,1"  # after the first MiB, by which types are judged
     source = tmp_path / "rows.csv"
     source.write_text("\n".join(lines))
-    monkeypatch.setattr(base, "PIECE_BYTES", 64)
+    tune_ingest(monkeypatch, piece_bytes=1 << 16)
     stores = [
-        ingest(source, tmp_path / f"{threads}.store", rows="160:", shuffle=False, threads=threads)
+        ingest(
+            source, tmp_path / f"{threads}.store", rows="120160:", shuffle=False, threads=threads
+        )
         for threads in (1, 3)
     ]
-    rows = [made.store.X(0, ROWS - 160) for made in stores]
+    rows = [made.store.X(0, 140) for made in stores]
     assert np.array_equal(*rows)
-    assert rows[0][0, 0] == 160
+    assert rows[0][0, 0] == 120_160
 
 
-def test_blocks_and_progress_do_not_depend_on_who_parses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_and_progress_do_not_depend_on_who_parses(tmp_path: Path) -> None:
     """What a reader says of itself is of the rows that it has given, not of those read ahead."""
-    monkeypatch.setattr(base, "PIECE_BYTES", 256)
     source = tmp_path / "rows.csv"
     source.write_text("\n".join(f"{row}.5,kind {row // 40},{row % 2}" for row in range(ROWS)))
 
@@ -126,7 +125,7 @@ def test_blocks_and_progress_do_not_depend_on_who_parses(
 
     seen = []
     for each in (map, eager):
-        reader, of_blocks = open_source(source, header=False), []
+        reader, of_blocks = open_source(source, header=False, piece_bytes=256), []
         for block in reader.blocks(0, each):
             kinds = {c: list(texts) for c, texts in reader.categories.items()}
             of_blocks.append((block.first_row, block.where(0), reader.progress(), kinds))

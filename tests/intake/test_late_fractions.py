@@ -5,10 +5,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ingest_cases import tune_ingest
 
 from bigscreen.intake.ingest import ingest
-from bigscreen.intake.read_pass import Reading
-from bigscreen.intake.readers.base import Reader
 
 rng = np.random.default_rng(0)
 N = 300
@@ -81,21 +80,19 @@ def test_a_run_that_ends_while_it_reads_again_goes_on(tmp_path, monkeypatch):
     files = [csv(tmp_path / "a.csv", WHOLE), csv(tmp_path / "b.csv", FRACTIONS)]
     given = {"label": 3, "header": False}
     whole = ingest(files, tmp_path / "whole", **given).store
-    note_base, calls = Reading._update_index_base, []
+    tune_ingest(monkeypatch, checkpoint_seconds=0.0)
+    read = []
 
-    def stopped(self, reader: Reader):
-        note_base(self, reader)
-        calls.append(self.wide)
-        if self.wide:
-            self._save()
+    def stop_in_second_file(event):
+        read.append(event["rows"])
+        if event["rows"] == 2 * N:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Reading, "_update_index_base", stopped)
     with pytest.raises(KeyboardInterrupt, match="kept"):
-        ingest(files, tmp_path / "s", **given)
-    assert calls[-1] and not calls[0]
-    monkeypatch.undo()
-    made = ingest(files, tmp_path / "s", **given).store
+        ingest(files, tmp_path / "s", progress=stop_in_second_file, **given)
+    assert read == [N, N, 2 * N]  # the first file is read again, as float64
+    made = ingest(files, tmp_path / "s", progress=lambda event: read.append(event), **given).store
+    assert read[3]["rows"] == 2 * N  # and not a third time
     assert made.fingerprint == whole.fingerprint
     made.verify()
 

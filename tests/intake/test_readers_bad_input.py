@@ -1,5 +1,6 @@
 """Bad text input: each mistake ends in one sentence that names the file and the line."""
 
+import os
 from functools import partial
 
 import pytest
@@ -8,13 +9,13 @@ from reader_rows import read, written
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
-from bigscreen.intake.readers import base
 from bigscreen.intake.readers.arff import ArffReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
 from bigscreen.intake.readers.table import TableReader
 
 ARFF = "@relation r\n@attribute a real\n@attribute b {u,v}\n@attribute class {n,p}\n@data\n"
-ROWS = "".join(f"{i},{i % 5}.5,{i % 2}\n" for i in range(3000))
+ROWS = "".join(f"{i},{i % 5}.5,{i % 2}\n" for i in range(120_000))
+"""More than the first MiB, by which the types of columns are judged."""
 
 SVMLIGHT = [
     ("1 1:2\n1 3:1 2:1\n", "data, line 2: index 2 follows index 3; .* must ascend"),
@@ -83,17 +84,16 @@ TABLE = [
     ('1,"a b"c,3\n', {}, "line 1, column 2: text follows a closing quote"),
     ('1,2,3\n1,"2,3\n4,5,6\n', {}, "line 2: a quoted field is opened and never closed"),
     ("1,2\n", {"delimiter": "ab"}, "'ab' is no delimiter"),
-    (ROWS + "1,oops,1\n", {}, "line 3001, column 2: 'oops' is not a number"),
-    (ROWS + "1,2\n", {}, "line 3001: 2 fields where 3 are expected"),
+    (ROWS + "1,oops,1\n", {}, "line 120001, column 2: 'oops' is not a number"),
+    (ROWS + "1,2\n", {}, "line 120001: 2 fields where 3 are expected"),
     ("1,u,0\n2,v,1\n", {"like": Preparation(n_raw=2)}, "line 1, column 2: 'u' is not a number"),
 ]
 
 
 @pytest.mark.parametrize(("text", "options", "message"), TABLE)
-def test_table(write, monkeypatch, text, options, message):
-    monkeypatch.setattr(base, "PIECE_BYTES", 4096)
+def test_table(write, text, options, message):
     with pytest.raises(InputError, match=message):
-        read(TableReader(write(text), **options))
+        read(TableReader(write(text), **options), piece_bytes=1 << 16)
 
 
 BAD_ARFF = [
@@ -131,10 +131,9 @@ def test_no_file(tmp_path, make):
 
 
 @pytest.mark.parametrize("make", [SvmlightReader, TableReader, ArffReader])
-def test_an_endless_line_does_not_fill_the_memory(write, monkeypatch, make):
-    monkeypatch.setattr(base, "PIECE_BYTES", 1 << 16)
-    monkeypatch.setattr(base, "MAX_RECORD_BYTES", 1 << 18)
-    path = write("1 1:1 " * 100_000)
+def test_an_endless_line_does_not_fill_the_memory(write, make):
+    path = write("1 1:1 ")
+    os.truncate(path, 300 << 20)  # a line of zeros, which take no room on the disk
     with pytest.raises(InputError, match="data, line 1: the line or an unclosed quoted field"):
         read(make(path))
 

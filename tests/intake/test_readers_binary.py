@@ -13,7 +13,6 @@ from scipy.sparse import csr_array, csr_matrix, issparse
 
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
-from bigscreen.intake.readers import binary as matrix
 from bigscreen.intake.readers.binary import StreamRows
 from bigscreen.intake.readers.formats import open_source
 from bigscreen.intake.readers.python import ArrayReader, BlocksReader, DaskReader
@@ -25,14 +24,9 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((1000, 7)).astype(np.float32), rng.integers(0, 3, 1000)
 
 
-@pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many blocks out of little data."""
-    monkeypatch.setattr(matrix, "PIECE_BYTES", 4096)
-
-
 def collect(reader, skip_rows: int = 0):
-    """Read everything; checks that blocks follow each other without a gap."""
+    """Read everything in small pieces; checks that blocks follow each other without a gap."""
+    reader.piece_bytes = 4096
     Xs, ys, weights, at = [], [], [], skip_rows
     for block in reader.blocks(skip_rows):
         assert block.first_row == at
@@ -70,7 +64,7 @@ def matrix_file(kind: str, folder: Path, X: np.ndarray, y: np.ndarray):
 
 
 @pytest.mark.parametrize("kind", ["h5", "npz", "npy", "fortran.npy"])
-def test_matrix_files_give_rows_and_labels(kind, tmp_path, rows, small_pieces):
+def test_matrix_files_give_rows_and_labels(kind, tmp_path, rows):
     X, y = rows
     path, options = matrix_file(kind, tmp_path, X, y)
     reader = open_source(path, **options)
@@ -83,7 +77,7 @@ def test_matrix_files_give_rows_and_labels(kind, tmp_path, rows, small_pieces):
     assert np.array_equal(tail_X, X[333:]) and np.array_equal(tail_y, y[333:])
 
 
-def test_column_of_matrix_as_label_and_weight(tmp_path, rows, small_pieces):
+def test_column_of_matrix_as_label_and_weight(tmp_path, rows):
     X, _ = rows
     X[:, -1] = np.abs(X[:, -1])
     np.save(tmp_path / "x.npy", X.astype(np.float64))
@@ -109,7 +103,7 @@ def test_hdf5_datasets_by_path_and_by_shape(tmp_path, rows):
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_idx_finds_its_labels_by_name(suffix, tmp_path, small_pieces):
+def test_idx_finds_its_labels_by_name(suffix, tmp_path):
     images = np.random.default_rng(1).integers(0, 256, (50, 4, 5))
     digits = np.arange(50) % 10
     path = write_idx(tmp_path / f"train-images-idx3-ubyte{suffix}", images)
@@ -164,7 +158,7 @@ def test_array_types_become_floats(dtype):
     assert y.tolist() == ["a", "b", "a"]
 
 
-def test_csr_and_lists_of_numbers(small_pieces):
+def test_csr_and_lists_of_numbers():
     dense = np.random.default_rng(2).random((300, 40))
     dense[dense < 0.9] = 0
     for X in (csr_array(dense), csr_matrix(dense)):
@@ -193,7 +187,7 @@ def test_dask_arrays(unknown, rows):
         assert np.array_equal(got_X, X[skip:]) and np.array_equal(got_y, y[skip:])
 
 
-def test_iterables_of_blocks(rows, small_pieces):
+def test_iterables_of_blocks(rows):
     X, y = rows
     cuts = [(0, 10), (10, 10), (10, 700), (700, 1000)]
     weight = np.arange(1000.0)

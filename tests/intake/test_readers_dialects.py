@@ -11,7 +11,6 @@ from reader_rows import read, written
 from sklearn.datasets import dump_svmlight_file
 
 from bigscreen.data.preparation import Preparation
-from bigscreen.intake.readers import base
 from bigscreen.intake.readers.arff import ArffReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
 from bigscreen.intake.readers.table import TableReader
@@ -76,10 +75,8 @@ def test_svmlight_round_trip(tmp_path_factory, seed, base_, piece):
     y = rng.integers(-1, 3, 7)
     path = tmp_path_factory.mktemp("svm") / "a.svm"
     dump_svmlight_file(dense, y, str(path), zero_based=base_, comment="made: 1:1", query_id=y + 1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "PIECE_BYTES", piece)
-        reader = SvmlightReader(path)
-        X, labels, _ = read(reader)
+    reader = SvmlightReader(path)
+    X, labels, _ = read(reader, piece_bytes=piece)
     start = reader.index_base()
     assert start == (0 if base_ else 1) and reader.n_features == X.shape[1] - start
     np.testing.assert_allclose(X.toarray()[:, start:], dense[:, : reader.n_features], rtol=1e-14)
@@ -130,13 +127,12 @@ def test_wide_rows(write, delimiter):
     np.testing.assert_array_equal(np.column_stack([X, y]), rows)
 
 
-def test_given_categories_count_the_unseen(write, monkeypatch):
-    monkeypatch.setattr(base, "PIECE_BYTES", 16)
+def test_given_categories_count_the_unseen(write):
     path = write("b,1,0\nc,2,0\na,3,1\nc,4,1\n")
     reader = TableReader(path, like=Preparation(n_raw=2, categories={0: ["a", "b"]}))
-    assert read(reader)[0][:, 0].tolist() == [1, -1, 0, -1]
+    assert read(reader, piece_bytes=16)[0][:, 0].tolist() == [1, -1, 0, -1]
     assert reader.unseen == {0: 2} and reader.categories == {0: ["a", "b"]}
-    assert read(reader, 2)[0][:, 0].tolist() == [0, -1] and reader.unseen == {0: 2}
+    assert read(reader, 2, 16)[0][:, 0].tolist() == [0, -1] and reader.unseen == {0: 2}
 
 
 def test_many_categories_keep_their_codes(write):

@@ -20,7 +20,6 @@ from reader_rows import read, written
 from sklearn.datasets import load_svmlight_file
 
 from bigscreen.errors import InputError
-from bigscreen.intake.readers import base
 from bigscreen.intake.readers.arff import ArffReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
 from bigscreen.intake.readers.table import TableReader
@@ -154,7 +153,7 @@ MANY = {
 
 
 @pytest.mark.parametrize("kind", MANY)
-def test_rows_do_not_depend_on_pieces_or_skipping(write, monkeypatch, kind):
+def test_rows_do_not_depend_on_pieces_or_skipping(write, kind):
     make, text = MANY[kind]
     path = write(text, "data." + kind)
     whole = make(path)
@@ -166,14 +165,41 @@ def test_rows_do_not_depend_on_pieces_or_skipping(write, monkeypatch, kind):
             {"csv": 9, "arff": 3, "sparse.arff": 2}[kind]
         ]
     for piece, skip in [(37, 0), (64, 1), (300, 77), (1000, 199), (1 << 20, 120)]:
-        monkeypatch.setattr(base, "PIECE_BYTES", piece)
         reader = make(path)
         assert reader.progress() == (0, path.stat().st_size)
-        X, later, at = read(reader, skip)
+        X, later, at = read(reader, skip, piece)
         np.testing.assert_array_equal(X.toarray() if reader.sparse else X, dense[skip:])
         assert (later, at) == (y[skip:], places[skip:])
         assert reader.categories == whole.categories
     assert list(make(path).blocks(200)) == []
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", ["csv", "arff"])
+def test_a_head_longer_than_a_piece(write, kind, packed):
+    """The first rows, from which types are detected, are in the second piece of 8 MiB."""
+    head, reader = {
+        "csv": ('x,text,label\n1.5,"one\n' + "z" * (9 << 20) + '",0\n', TableReader),
+        "arff": (
+            "@relation r\n@attribute x real\n" + ("%" * 99 + "\n") * 100_000
+            + "@attribute text {u,v}\n@attribute class {0,1}\n@data\n1.5,u,0\n",
+            ArffReader,
+        ),
+    }[kind]  # fmt: skip
+    text = (head + "2.5,v,1\n").encode()
+    found = reader(write(gzip.compress(text, 1) if packed else text, f"a.{kind}"))
+    X, y, places = read(found)
+    assert X.tolist() == [[1.5, 0], [2.5, 1]] and [float(label) for label in y] == [0, 1]
+    line = text.count(b"\n")
+    assert places[1].endswith(f"line {line}") and list(found.categories) == [1]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_blank_lines_longer_than_a_piece(write, packed):
+    text = b"\n" * (9 << 20) + b"1 1:2.5\n"
+    X, y, places = read(SvmlightReader(write(gzip.compress(text, 1) if packed else text)))
+    assert X.toarray().tolist() == [[0, 2.5]] and y == [1]
+    assert places[0].endswith(f"line {(9 << 20) + 1}")
 
 
 def test_zstandard_and_gzip_of_several_members(write):
@@ -215,12 +241,12 @@ def test_a_damaged_gzip_file_names_the_place(write, how):
     assert f"of the file's {total:,}: fetch the file again" in str(found.value)
 
 
-def test_memory_is_bounded_by_the_piece(write, monkeypatch):
+def test_memory_is_bounded_by_the_piece(write):
     path = write("".join(f"{i},{i}.5,{i % 3}\n" for i in range(120_000)))
     read_all = TableReader(path)
     assert sum(len(block.X) for block in read_all.blocks()) == 120_000  # compiles, untraced
-    monkeypatch.setattr(base, "PIECE_BYTES", 1 << 16)
     reader = TableReader(path)
+    reader.piece_bytes = 1 << 16
     tracemalloc.start()
     try:
         rows = sum(len(block.X) for block in reader.blocks())
@@ -231,7 +257,7 @@ def test_memory_is_bounded_by_the_piece(write, monkeypatch):
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_a_table_of_nothing_but_numbers(write, monkeypatch, ending):
+def test_a_table_of_nothing_but_numbers(write, ending):
     """It takes a shorter way, to the same numbers as fields that are quoted between blank lines."""
     rng = np.random.default_rng(0)
     table = rng.normal(size=(400, 4)) * 10.0 ** rng.integers(-9, 9, (400, 4))
@@ -242,9 +268,11 @@ def test_a_table_of_nothing_but_numbers(write, monkeypatch, ending):
     ]
     plain, mixed = write(ending.join(lines), "a.csv"), write(ending.join(odd), "b.csv")
     for piece in (40, 1 << 23):
-        monkeypatch.setattr(base, "PIECE_BYTES", piece)
         for drop in ((2,), (0, 2)):
-            rows = [read(TableReader(path, header=False, drop=drop)) for path in (plain, mixed)]
+            rows = [
+                read(TableReader(path, header=False, drop=drop), piece_bytes=piece)
+                for path in (plain, mixed)
+            ]
             for ours, theirs in zip(*(found[:2] for found in rows), strict=True):
                 np.testing.assert_array_equal(ours, theirs)
     lines[50] = lines[50].replace(",x,", ",,x,")
@@ -253,7 +281,7 @@ def test_a_table_of_nothing_but_numbers(write, monkeypatch, ending):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_quotes_blanks_and_lines_are_those_of_python(write, monkeypatch, seed):
+def test_quotes_blanks_and_lines_are_those_of_python(write, seed):
     """Fields in quotes after blanks, inch marks, blank lines, records that cross pieces."""
     chance = random.Random(seed)
     words = [
@@ -281,9 +309,8 @@ def test_quotes_blanks_and_lines_are_those_of_python(write, monkeypatch, seed):
         at = reader.line_num
     path = write(text.encode("latin-1" if seed % 2 else "utf-8"), "a.csv")
     for piece in (30, 200, 1 << 20):
-        monkeypatch.setattr(base, "PIECE_BYTES", piece)
         found = TableReader(path, delimiter=",", header=True, categorical=["text"])
-        X, y, places = read(found)
+        X, y, places = read(found, piece_bytes=piece)
         texts = [found.categories[1][int(code)].replace("\r\n", "\n") for code in X[:, 1]]
         assert texts == [row[1].replace("\r\n", "\n") for row in expected[1:]]
         assert X[:, 0].tolist() == [float(row[0]) for row in expected[1:]]

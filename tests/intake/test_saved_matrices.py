@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from ingest_cases import tune_ingest
 from scipy import sparse
 
 from bigscreen.errors import InputError
@@ -10,7 +11,7 @@ from bigscreen.intake.ingest import ingest
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_matrices_that_scipy_saves(tmp_path, monkeypatch, compressed):
-    monkeypatch.setattr("bigscreen.intake.readers.binary.PIECE_BYTES", 1 << 12)
+    tune_ingest(monkeypatch, piece_bytes=1 << 12)
     X = sparse.random(700, 40, 0.1, "csr", rng=np.random.default_rng(0))
     sparse.save_npz(tmp_path / "x.npz", X, compressed)
     np.save(tmp_path / "y.npy", np.arange(700) % 2)

@@ -7,8 +7,6 @@ import pytest
 from scipy.sparse import issparse
 
 from bigscreen.data.dataset import Dataset
-from bigscreen.intake.readers import base
-from bigscreen.intake.readers import binary as matrix
 from bigscreen.intake.tuning import IngestTuning
 
 
@@ -20,18 +18,22 @@ def rows_and_labels() -> tuple[np.ndarray, np.ndarray]:
     return X.astype(np.float32), rng.integers(0, 3, 5000)
 
 
+def tune_ingest(monkeypatch: pytest.MonkeyPatch, **values: float) -> None:
+    """Have all later ingests use other tuned values than their own."""
+    monkeypatch.setattr("bigscreen.intake.ingest.TUNING", IngestTuning(**values))
+
+
 def take_small_steps(patch: pytest.MonkeyPatch) -> None:
     """Many blocks, buckets, parts and checkpoints out of little data."""
-    patch.setattr(matrix, "PIECE_BYTES", 20_000)
-    patch.setattr(base, "PIECE_BYTES", 20_000)
-    small = IngestTuning(
+    tune_ingest(
+        patch,
+        piece_bytes=20_000,
         bucket_bytes=50_000,
         part_bytes=20_000,
         slab_bytes=9_000,
         checkpoint_bytes=100_000,
         unknown_bytes=300_000,
     )
-    patch.setattr("bigscreen.intake.ingest.TUNING", small)
 
 
 def dense(data: Dataset) -> np.ndarray:

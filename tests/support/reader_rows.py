@@ -11,8 +11,12 @@ def written(folder, content, name="data"):
     return path
 
 
-def read(reader, skip_rows=0):
-    """Return X (dense or CSR), y and each row's place, after checking the numbering of rows."""
+def read(reader, skip_rows=0, piece_bytes=8 << 20):
+    """Return X (dense or CSR), y and each row's place, after checking the numbering of rows.
+
+    The reader reads `piece_bytes` at a time.
+    """
+    reader.piece_bytes = piece_bytes
     blocks = list(reader.blocks(skip_rows))
     row = skip_rows
     for block in blocks:

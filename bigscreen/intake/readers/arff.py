@@ -33,6 +33,7 @@ from bigscreen.intake.readers.categories import (
 from bigscreen.intake.readers.columns import ColumnOptions, ColumnRoles
 from bigscreen.intake.readers.delimited import DelimitedReader, check_weights
 from bigscreen.intake.readers.text import TextLayout, parse_finite
+from bigscreen.intake.tuning import TUNING
 
 # Patterns: a quoted text, an attribute of the header, a value of a list, an entry of a sparse row.
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
@@ -107,10 +108,15 @@ def read_header(path: str | Place) -> Header:
     raise kind(f"{path} has no {what}: check that it is a whole ARFF file.")
 
 
-def _read_lines(source: Source) -> Iterator[tuple[int, int, bytes]]:
-    """Yield the number of each line (from 1), the byte position after it, and its bytes."""
+def _read_lines(
+    source: Source, piece_bytes: int = TUNING.piece_bytes
+) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the number of each line (from 1), the byte position after it, and its bytes.
+
+    The file is read in pieces of `piece_bytes`.
+    """
     rest, line, after = b"", 1, 0
-    for piece in read_pieces(source):
+    for piece in read_pieces(source, piece_bytes):
         *whole, rest = (rest + piece).split(b"\n")
         for raw in whole:
             after += len(raw) + 1
@@ -229,11 +235,11 @@ class ArffReader(DelimitedReader):
         self._reset_encoders()
         rows = _SparseRows(0)
         with Source(self.path) as source:
-            for line, _, raw in _read_lines(source):
+            for line, _, raw in _read_lines(source, self.piece_bytes):
                 text, self._progress = decode(raw).strip(), source.progress()
                 if line < self.layout.body_line or not text or text.startswith("%"):
                     continue
-                if rows.size >= base.PIECE_BYTES or rows.next_row == skip_rows:
+                if rows.size >= self.piece_bytes or rows.next_row == skip_rows:
                     if rows.first_row >= skip_rows and rows.lines:
                         yield rows.block(self)
                     rows = _SparseRows(rows.next_row)

@@ -20,12 +20,7 @@ from bigscreen.data.limits import check_regular, file_size
 from bigscreen.errors import InputError, NoRows, reason_of
 from bigscreen.files.remote import Place, RemotePath, as_path
 from bigscreen.fleet.protocol import Each
-
-PIECE_BYTES = 8 << 20
-"""Read this many uncompressed bytes at a time; a text reader parses one piece in memory at once."""
-
-MAX_WHOLE_BYTES = 4 * PIECE_BYTES
-"""Read a file or row group as one piece, in any process, if its numbers take at most this."""
+from bigscreen.intake.tuning import TUNING
 
 MAX_RECORD_BYTES = 128 << 20
 """Refuse a line longer than this, so that memory stays bounded for any file."""
@@ -124,6 +119,8 @@ class Reader:
         Features that hold dates, with their formats; features of hashed texts, with their bits.
     truths, blank : set of int
         Features that hold truth values; features whose values are all missing in the first rows.
+    piece_bytes : int
+        `blocks` reads this many uncompressed bytes at a time; set it before the first block.
     """
 
     names: list[str] | None = None
@@ -132,6 +129,7 @@ class Reader:
     sparse = False
     anywhere = False
     identity: str | None = None
+    piece_bytes: int = TUNING.piece_bytes
 
     def __init__(self) -> None:
         """Begin without categories and without columns of other types than numbers."""
@@ -293,8 +291,8 @@ class Source:
         self.close()
 
 
-def read_pieces(source: Source) -> Iterator[bytes]:
-    """Yield the text of a file in pieces of about PIECE_BYTES; the last line gets a newline.
+def read_pieces(source: Source, piece_bytes: int = TUNING.piece_bytes) -> Iterator[bytes]:
+    """Yield the text of a file in pieces of `piece_bytes`; the last line gets a newline.
 
     A piece may end within a line. A byte order mark is dropped. Carriage returns are line ends
     if the first piece has no newline.
@@ -306,7 +304,7 @@ def read_pieces(source: Source) -> Iterator[bytes]:
     """
     last = b""
     blank, returns = True, False
-    while piece := source.read(PIECE_BYTES):
+    while piece := source.read(piece_bytes):
         if not last:
             returns = _ends_in_returns(piece, source)
             piece = piece.removeprefix(_BYTE_ORDER_MARK)
@@ -443,7 +441,9 @@ class Piece(NamedTuple):
         return (self.text, self.begun) if isinstance(self.text, bytes) else self.text.read()
 
 
-def read_line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
+def read_line_pieces(
+    source: Source, skip: int = 0, piece_bytes: int = TUNING.piece_bytes
+) -> Iterator[Piece]:
     """Yield the text of a file from byte `skip` on, cut at line ends; see `read_pieces`.
 
     The pieces of an uncompressed file are spans, which any process can read. While a line is read
@@ -453,33 +453,33 @@ def read_line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
     continue in the next piece.
     """
     if source.compressed:
-        yield from _read_sequentially(source, skip)
+        yield from _read_sequentially(source, skip, piece_bytes)
         return
-    head = source.read(PIECE_BYTES)
+    head = source.read(piece_bytes)
     if _ends_in_returns(head, source):
         with Source(source.path) as again:
-            yield from _read_sequentially(again, skip)
+            yield from _read_sequentially(again, skip, piece_bytes)
         return
     at = first = skip + len(_BYTE_ORDER_MARK) * head.startswith(_BYTE_ORDER_MARK)
     head = head.removeprefix(_BYTE_ORDER_MARK)
     while not head.strip():
-        if not (head := source.read(PIECE_BYTES)):
+        if not (head := source.read(piece_bytes)):
             raise _empty_file_error(source)
     state, total = file_state(source.path), source.total
     while at < total:
-        stop = min(at + PIECE_BYTES, total)
+        stop = min(at + piece_bytes, total)
         span = Span(source.path.absolute(), at, stop, state, at == first)
         yield Piece(span, 0, (stop, total))
         at = stop
 
 
-def _read_sequentially(source: Source, skip: int) -> Iterator[Piece]:
+def _read_sequentially(source: Source, skip: int, piece_bytes: int) -> Iterator[Piece]:
     """Yield the text of a file from byte `skip` on, as it is decompressed, cut at line ends.
 
-    A thread decompresses one piece ahead.
+    A thread decompresses one piece of `piece_bytes` ahead.
     """
     begun = b""
-    for piece in _read_ahead(read_pieces(source)):
+    for piece in _read_ahead(read_pieces(source, piece_bytes)):
         piece, skip = piece[skip:], max(skip - len(piece), 0)
         cut = piece.rfind(b"\n") + 1
         text, begun = (begun + piece[:cut], piece[cut:]) if cut else (b"", begun + piece)

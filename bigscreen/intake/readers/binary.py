@@ -19,13 +19,13 @@ from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import (
     COMPRESSION_SUFFIXES,
-    PIECE_BYTES,
     Block,
     Reader,
     Source,
     name_rows,
 )
 from bigscreen.intake.readers.hdf5_parts import check_complete
+from bigscreen.intake.tuning import TUNING
 
 X_NAMES = ("X", "x", "data", "features")
 Y_NAMES = ("y", "Y", "label", "labels", "target", "targets")
@@ -70,7 +70,7 @@ class StreamRows:
         """Return rows start..stop-1; `start` must not be below the last `stop`."""
         missing = (start - self._at) * self.row_bytes
         while missing > 0:
-            missing -= len(self._bytes(min(missing, PIECE_BYTES)))
+            missing -= len(self._bytes(min(missing, TUNING.piece_bytes)))
         data = self._bytes((stop - start) * self.row_bytes)
         self._at = stop
         values = np.frombuffer(data, self._dtype).reshape(stop - start, *self.shape[1:])
@@ -553,9 +553,10 @@ class MatrixReader(Reader):
                 file.close()
 
     def _blocks(self, matrix: OpenMatrix, skip_rows: int) -> Iterator[Block]:
-        """Yield the rows of an open matrix from number `skip_rows` on, in blocks of about 8 MiB."""
+        """Yield the rows of an open matrix from number `skip_rows` on, `piece_bytes` at a time."""
         beside = sum(part.row_bytes for part in (matrix.y, matrix.weight) if part is not None)
-        step = max(PIECE_BYTES * self.n_rows // max(self._size + beside * self.n_rows, 1), 1)
+        size = max(self._size + beside * self.n_rows, 1)
+        step = max(self.piece_bytes * self.n_rows // size, 1)
         for start in range(skip_rows, self.n_rows, step):
             stop = min(start + step, self.n_rows)
             X = matrix.X.read(start, stop)

@@ -16,7 +16,8 @@ from bigscreen.errors import InputError, NoRows, in_units, reason_of
 from bigscreen.files.remote import Place, RemotePath, as_path
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.intake.readers.arrow import ArrowReader
-from bigscreen.intake.readers.base import MAX_WHOLE_BYTES, PIECE_BYTES, check_state, file_state
+from bigscreen.intake.readers.base import check_state, file_state
+from bigscreen.intake.tuning import TUNING
 
 
 class ColumnarReader(ArrowReader):
@@ -58,7 +59,7 @@ class ColumnarReader(ArrowReader):
             raise NoRows(f"{path} has no row.")
         super().__init__(str(path), schema, rows, **options)
         # Row groups whose numbers take at most this are read as one piece.
-        self._whole_bytes = min(max(most // 128, MAX_WHOLE_BYTES), 256 << 20)
+        self._whole_bytes = min(max(most // 128, TUNING.max_whole_bytes), 256 << 20)
         self.anywhere = all(map(self._is_piece, range(len(self._groups))))
 
     @cached_property
@@ -153,7 +154,7 @@ class ColumnarReader(ArrowReader):
         fragment = self._fragment
         if len(self._groups) > 1:
             fragment = fragment.subset(row_group_ids=[group])
-        step = max(PIECE_BYTES // (8 * len(self._names)), 1)
+        step = max(self.piece_bytes // (8 * len(self._names)), 1)
         yield from fragment.to_batches(
             columns=names, batch_size=step, batch_readahead=1, use_threads=False
         )

@@ -111,7 +111,7 @@ class DelimitedReader(TypedReader):
         self._progress = 0, 0
         row, reached = 0, FilePosition(self.path, self.layout)
         with Source(self.path) as source:
-            pieces = read_line_pieces(source, self.layout.body_start)
+            pieces = read_line_pieces(source, self.layout.body_start, self.piece_bytes)
             items = ((piece, row < skip_rows) for piece in pieces)
             for (piece, _), parsed in each(partial(try_parse, self._parse_alone), items):
                 self._progress = piece.progress

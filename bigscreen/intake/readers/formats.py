@@ -19,6 +19,7 @@ from bigscreen.intake.readers.npz import open_npz
 from bigscreen.intake.readers.python import open_data
 from bigscreen.intake.readers.svmlight import SvmlightReader
 from bigscreen.intake.readers.table import TableReader
+from bigscreen.intake.tuning import TUNING
 
 # Options of `open_source` that sources with columns accept; tables; and tables with text columns.
 _COLUMNS = ("label", "weight")
@@ -73,12 +74,14 @@ def is_path(source: Any) -> bool:
     return isinstance(source, (str, Path, RemotePath))
 
 
-def open_source(source: Any, **options: Any) -> Reader:
+def open_source(source: Any, *, piece_bytes: int = TUNING.piece_bytes, **options: Any) -> Reader:
     """Return the reader of a file in any known format, or of data in memory.
 
     Parameters
     ----------
     source : path, array, (X, y), (X, y, weight), dask array, or iterable of these
+    piece_bytes : int
+        The reader reads rows in pieces of this many bytes.
     **options
         label, weight, drop, columns, categorical, dates, hashed, like (the `Preparation` of an
         earlier store), header, delimiter, decimal (tables), zero_based (svmlight), labels_file
@@ -96,8 +99,23 @@ def open_source(source: Any, **options: Any) -> Reader:
     InputError
         If the format is unknown, or does not accept an option.
     """
-    unlabelled = options.pop("unlabelled", False)
+    reader = _choose_reader(source, options)
+    reader.piece_bytes = piece_bytes
+    return reader
+
+
+def _choose_reader(source: Any, options: dict[str, Any]) -> Reader:
+    """Return the reader of a source, with pieces of the default size.
+
+    `options` are those of `open_source`, without `piece_bytes`.
+
+    Raises
+    ------
+    InputError
+        If the format is unknown, or does not accept an option.
+    """
     given = {key: value for key, value in options.items() if value not in (None, (), {})}
+    unlabelled = given.pop("unlabelled", False)
     unsaid = unlabelled and "label" not in given
     if given.get("label") == "none":
         given["label"] = False

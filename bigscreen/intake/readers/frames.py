@@ -10,7 +10,6 @@ import pyarrow
 
 from bigscreen.errors import InputError, NoRows, reason_of
 from bigscreen.intake.readers.arrow import TYPE_SAMPLE_ROWS, ArrowReader
-from bigscreen.intake.readers.base import PIECE_BYTES
 
 _PLAIN = (str, bool, int, float, np.bool_, np.number)
 """Types of values that a text in a CSV file can stand for."""
@@ -145,7 +144,7 @@ class FrameReader(ArrowReader):
         InputError
             If a partition has other columns, or there is not one label and weight for each row.
         """
-        step, first = max(PIECE_BYTES // (8 * len(self._names)), 1), 0
+        step, first = max(self.piece_bytes // (8 * len(self._names)), 1), 0
         for part in self._parts:
             table = self._to_arrow(part)
             if list(table.schema.names) != self._names:

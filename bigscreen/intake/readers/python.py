@@ -110,7 +110,9 @@ class BlocksReader(Reader):
                     )
             if rows == 0 or first + rows <= skip_rows:
                 continue
-            for block in ArrayReader(X, *beside).blocks(max(skip_rows - first, 0)):
+            reader = ArrayReader(X, *beside)
+            reader.piece_bytes = self.piece_bytes
+            for block in reader.blocks(max(skip_rows - first, 0)):
                 at = first + block.first_row
                 self._done += block.X.data.nbytes
                 yield replace(block, first_row=at, where=name_rows("", at))

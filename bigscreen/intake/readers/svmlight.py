@@ -281,7 +281,8 @@ class SvmlightReader(Reader):
         first_row, line = 0, 1
         with Source(self.path) as source:
             parse = partial(try_parse, partial(self._parse_piece, line=0))
-            for piece, parsed in each(parse, read_line_pieces(source)):
+            pieces = read_line_pieces(source, piece_bytes=self.piece_bytes)
+            for piece, parsed in each(parse, pieces):
                 self._progress = piece.progress
                 if parsed is None:
                     parsed = self._parse_piece(piece, line)

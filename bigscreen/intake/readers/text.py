@@ -500,7 +500,8 @@ def read_first_fields(source: Source, layout: TextLayout, most: int | None = Non
     layout : TextLayout
         Number, names and delimiter of the columns, and where the rows begin.
     most : int, optional
-        Read rows of at most this many bytes. Default: `PIECE_BYTES`.
+        Read rows of at most this many bytes. Default: one piece, or more until a row
+        ends.
 
     Raises
     ------
