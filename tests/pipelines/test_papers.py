@@ -1,8 +1,6 @@
 """The experiments of the papers, on a few rows of their data."""
 
-import importlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,7 @@ import numpy as np
 import pytest
 from places import DATA
 from scipy.stats import wilcoxon
-from scripts import script
+from scripts import record, script
 
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.recipes import NuSvc
@@ -20,19 +18,6 @@ from pipelines.yang_srbo.wilcoxon import exact
 with_data = pytest.mark.skipif(
     not (DATA / "nusvm").is_dir(), reason="the real data sets are not beside this checkout"
 )
-
-
-def record(monkeypatch: pytest.MonkeyPatch, out: Path, name: str, args: str) -> dict[str, Any]:
-    """Run a script in this process; return the record that it writes."""
-    monkeypatch.setattr(sys, "argv", [name, "--out", str(out), *args.split()])
-    importlib.import_module(f"pipelines.{name}").main()
-    found: dict[str, Any] = json.loads((out / f"{name}.json").read_text())
-    assert found["question"].endswith(")") and found["notes"] and found["tables"]
-    for table in found["tables"]:
-        assert all(len(row) == len(table["heads"]) for row in table["rows"])
-    for figure in found["figures"]:
-        assert (out / figure["file"]).read_bytes().startswith(b"\x89PNG")
-    return found
 
 
 def shares(values: Any) -> bool:
@@ -49,10 +34,8 @@ def shares(values: Any) -> bool:
         ("yang_srbo.mnist", "--digits 0 --rows 60 --step .1 --powers 3", 2),
     ],
 )
-def test_screening_changes_no_objective(
-    name: str, args: str, sets: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    found = record(monkeypatch, tmp_path, name, args)["sets"]
+def test_screening_changes_no_objective(name: str, args: str, sets: int, tmp_path: Path) -> None:
+    found = record(tmp_path, name, args)["sets"]
     assert len(found) == sets
     for one in found:
         # Both are within the gap of the optimum.
@@ -66,11 +49,9 @@ def test_screening_changes_no_objective(
 
 
 @with_data
-def test_one_class_learns_from_positive_rows(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_one_class_learns_from_positive_rows(tmp_path: Path) -> None:
     args = "--only BreastCancer569 --rows 300 --step .1 --powers 8"
-    linear, rbf = record(monkeypatch, tmp_path, "yang_srbo.one_class", args)["sets"]
+    linear, rbf = record(tmp_path, "yang_srbo.one_class", args)["sets"]
     assert rbf["trained"] < rbf["rows"]
     assert min(rbf["SRBO"]["score"], rbf["KDE"]["score"]) > 0.8
     assert linear["KDE"]["score"] == rbf["KDE"]["score"]
@@ -78,8 +59,8 @@ def test_one_class_learns_from_positive_rows(
 
 @pytest.mark.slow
 @with_data
-def test_toys_are_separated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = record(monkeypatch, tmp_path, "yang_srbo.toys", "--rows 60 --step .1 --powers 0 1")
+def test_toys_are_separated(tmp_path: Path) -> None:
+    found = record(tmp_path, "yang_srbo.toys", "--rows 60 --step .1 --powers 0 1")
     assert [figure["file"] for figure in found["figures"]] == [
         "yang_srbo.toys-figure-4.png",
         "yang_srbo.toys-figure-7.png",
@@ -94,9 +75,9 @@ def test_toys_are_separated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @with_data
-def test_no_active_row_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_active_row_is_left_out(tmp_path: Path) -> None:
     args = "--only Pima Abalone --rows 80 --step .02"
-    found = record(monkeypatch, tmp_path, "yang_srbo.remaining", args)["sets"]
+    found = record(tmp_path, "yang_srbo.remaining", args)["sets"]
     assert len(found) == 4
     for one in found:
         assert not any(one["active_lost"])
@@ -107,9 +88,9 @@ def test_no_active_row_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 @pytest.mark.slow
 @with_data
-def test_solvers_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_solvers_agree(tmp_path: Path) -> None:
     args = "--only Adult Abalone --rows 100 --step .01"
-    for one in record(monkeypatch, tmp_path, "yang_srbo.solvers", args)["sets"]:
+    for one in record(tmp_path, "yang_srbo.solvers", args)["sets"]:
         optimum = one["runs"]["QP"]["objective"]
         for run in one["runs"].values():
             assert run["objective"] == pytest.approx(optimum, rel=3e-4)
@@ -119,9 +100,9 @@ def test_solvers_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @with_data
-def test_ratios_grow_with_finer_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ratios_grow_with_finer_steps(tmp_path: Path) -> None:
     args = "--only Abalone --rows 60 --finest .01 --step .05"
-    found = record(monkeypatch, tmp_path, "yang_srbo.ratio", args)
+    found = record(tmp_path, "yang_srbo.ratio", args)
     assert found["steps"] == [0.1, 0.05, 0.02, 0.01]
     for one in found["sets"]:
         for ratios in one["ratios"].values():
@@ -135,9 +116,9 @@ def test_ratios_grow_with_finer_steps(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 @pytest.mark.slow
 @with_data
-def test_any_delta_is_safe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_any_delta_is_safe(tmp_path: Path) -> None:
     args = "--only Abalone --rows 60 --step .05"
-    for one in record(monkeypatch, tmp_path, "yang_srbo.delta", args)["sets"]:
+    for one in record(tmp_path, "yang_srbo.delta", args)["sets"]:
         assert one["objectives_apart"] <= 2e-4
         assert len(one["runs"]) == 6
         for run in one["runs"].values():

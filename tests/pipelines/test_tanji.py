@@ -1,15 +1,12 @@
 """The Snacks paper's experiments on a few rows, and the index of all papers' tables and figures."""
 
-import importlib
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from places import DATA
-from threadpoolctl import threadpool_limits
+from scripts import record, script
 
 from bigscreen.report import report
 from pipelines.papers import index
@@ -21,20 +18,6 @@ PAPERS = DATA.parent / "papers"
 with_data = pytest.mark.skipif(
     not (DATA / "a9a").is_dir(), reason="the real data sets are not beside this checkout"
 )
-
-
-def record(monkeypatch: pytest.MonkeyPatch, out: Path, name: str, args: str) -> dict[str, Any]:
-    """Run a script in this process; return the record that it writes."""
-    monkeypatch.setattr(sys, "argv", [name, "--out", str(out), *args.split()])
-    with threadpool_limits(1, "blas"):
-        importlib.import_module(f"pipelines.{name}").main()
-    found: dict[str, Any] = json.loads((out / f"{name}.json").read_text())
-    assert found["question"].endswith(")") and found["notes"] and found["tables"]
-    for table in found["tables"]:
-        assert all(len(row) == len(table["heads"]) for row in table["rows"])
-    for figure in found["figures"]:
-        assert (out / figure["file"]).read_bytes().startswith(b"\x89PNG")
-    return found
 
 
 def task(rows: int = 400, lam: float = 1e-3) -> sets.Task:
@@ -96,9 +79,9 @@ def test_columns_solve_one_problem() -> None:
 # -- the experiments -------------------------------------------------------------------------------
 @pytest.mark.slow
 @with_data
-def test_tables_of_a_few_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_tables_of_a_few_rows(tmp_path: Path) -> None:
     args = "--only a9a mnist-bin SUSY rcv1 --rows 400 --landmarks 30 --epochs 2"
-    found = record(monkeypatch, tmp_path, "tanji2023.tables", args)
+    found = record(tmp_path, "tanji2023.tables", args)
     titles = [table["title"] for table in found["tables"]]
     assert titles[0].startswith("Table II") and "Table III: a9a" in titles[1]
     # What is made up says so, in its table, in the notes and in the index.
@@ -116,13 +99,13 @@ def test_tables_of_a_few_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 @pytest.mark.slow
 @with_data
-def test_the_protocol_of_the_paper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_protocol_of_the_paper(tmp_path: Path) -> None:
     """Its parts run on a few rows: the search, raising m, folds and runs; the record names them."""
     args = (
         "--only a9a --rows 150 --landmarks 20 --epochs 1 --search 2 --raise-landmarks "
         "--folds 2 --runs 2"
     )
-    found = record(monkeypatch, tmp_path, "tanji2023.tables", args)
+    found = record(tmp_path, "tanji2023.tables", args)
     (one,) = found["sets"]
     assert one["lambda"] in (1e-9, 10.0) and one["landmarks"] <= 20
     assert any("2 of 5 folds, 2 run(s)" in n and "2 x 2 grid" in n for n in found["notes"])
@@ -130,14 +113,9 @@ def test_the_protocol_of_the_paper(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 @pytest.mark.slow
 @with_data
-def test_the_protocol_says_what_it_costs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_protocol_says_what_it_costs(tmp_path: Path) -> None:
     args = ["--paper", "--cost", "--only", "a9a", "--rows", "200", "--runs", "2"]
-    monkeypatch.setattr(sys, "argv", ["tables", "--out", str(tmp_path), *args])
-    with threadpool_limits(1, "blas"):
-        tables.main()
-    said = capsys.readouterr().out
+    said = script("tanji2023.tables", "--out", tmp_path, *args, OPENBLAS_NUM_THREADS=1).stdout
     assert "hours of this machine" in said and "a9a 200 rows, m = 800: 10 x " in said
     assert not list(tmp_path.iterdir())
 
@@ -160,9 +138,9 @@ def test_a_cost_grows_with_rows_and_landmarks() -> None:
 
 @pytest.mark.slow
 @with_data
-def test_figures_of_a_few_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_figures_of_a_few_rows(tmp_path: Path) -> None:
     args = "--rows 400 --landmarks 30 --points 2"
-    found = record(monkeypatch, tmp_path, "tanji2023.figures", args)
+    found = record(tmp_path, "tanji2023.figures", args)
     assert [figure["title"] for figure in found["figures"]] == ["figure 1", "figure 2"]
     curve = found["figure 1"]
     assert curve["steps"][-1] == 4 * curve["rows"] and len(curve["Snacks"]) == 10
@@ -175,9 +153,9 @@ def test_figures_of_a_few_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 @pytest.mark.slow
 @with_data
-def test_landmarks_of_a_few_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_landmarks_of_a_few_rows(tmp_path: Path) -> None:
     args = "--only a9a SUSY --rows 600 --landmarks 20 60 --seeds 2"
-    found = record(monkeypatch, tmp_path, "tanji2023.landmarks", args)
+    found = record(tmp_path, "tanji2023.landmarks", args)
     for one in found["sets"]:
         assert len(one["runs"]) == 8
         dimensions = list(one["dimension"].values())
