@@ -83,6 +83,31 @@ def can_give_up_rows(program: Any) -> bool:
     return hasattr(program, "give_up")
 
 
+@functools.lru_cache(maxsize=1)
+def _process(number: int) -> psutil.Process:
+    """Return this process for psutil, cached: to make the object takes longer than to use it."""
+    return psutil.Process(number)
+
+
+def _resident() -> int:
+    """Return the resident memory of this process in bytes."""
+    return int(_process(os.getpid()).memory_info().rss)
+
+
+def pss() -> int:
+    """Return the memory of this process in bytes, counting its share of shared pages.
+
+    Returns
+    -------
+    int
+        The proportional set size (PSS), or the resident set size if the system has no PSS.
+    """
+    try:
+        return int(_process(os.getpid()).memory_full_info().pss)
+    except (AttributeError, psutil.Error):
+        return _resident()
+
+
 class Shards:
     """The shard states that one process holds, and the threads that step them.
 
@@ -92,11 +117,15 @@ class Shards:
     most : int or None
         States give up rows, which can be read again, while this process has more resident bytes;
         None: they always keep their rows.
+    resident : callable
+        Returns the resident bytes of this process.
     """
 
-    def __init__(self, threads: int, most: int | None = None) -> None:
+    def __init__(
+        self, threads: int, most: int | None = None, resident: Callable[[], int] = _resident
+    ) -> None:
         """Begin without states, with a pool of threads; see the class for parameters."""
-        self.threads, self.most = threads, most
+        self.threads, self.most, self._resident = threads, most, resident
         self.states: dict[int, Any] = {}
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="bigscreen")
 
@@ -128,17 +157,17 @@ class Shards:
         if self.most is None or not can_give_up_rows(program):
             return program
         kept = program.kept_bytes(shard)
-        if not kept or _resident() + kept <= self.most:
+        if not kept or self._resident() + kept <= self.most:
             return program
         return_memory()
-        return program if _resident() + kept <= self.most else program.lean()
+        return program if self._resident() + kept <= self.most else program.lean()
 
     def relieve(self, program: Any) -> None:
         """Make states give up their rows until this process is below its memory limit."""
-        if self.most is None or not can_give_up_rows(program) or _resident() <= self.most:
+        if self.most is None or not can_give_up_rows(program) or self._resident() <= self.most:
             return
         return_memory()
-        beyond = _resident() - self.most
+        beyond = self._resident() - self.most
         for state in reversed(list(self.states.values())):
             if beyond <= 0:
                 break
@@ -240,20 +269,6 @@ def add_totals(parts: Iterable[Totals]) -> Totals:
     return sums
 
 
-def pss() -> int:
-    """Return the memory of this process in bytes, counting its share of shared pages.
-
-    Returns
-    -------
-    int
-        The proportional set size (PSS), or the resident set size if the system has no PSS.
-    """
-    try:
-        return int(_process(os.getpid()).memory_full_info().pss)
-    except (AttributeError, psutil.Error):
-        return _resident()
-
-
 class Sampler:
     """Records the peak memory (:func:`pss`) of this process; a thread samples it twice a second.
 
@@ -304,12 +319,20 @@ class _Watch:
     """The thread that samples memory for all samplers of this process.
 
     One thread for each sampler would take as long to start as a small fit. The thread looks every
-    ``seconds``, and ends after ``max_idle`` looks without a sampler.
+    ``seconds``, and ends after ``max_idle`` looks without a sampler. ``resident`` and ``measure``
+    return bytes of this process: its resident set, and its proportional set, which takes longer.
     """
 
-    def __init__(self, seconds: float = 0.5, max_idle: int = 20) -> None:
+    def __init__(
+        self,
+        seconds: float = 0.5,
+        max_idle: int = 20,
+        resident: Callable[[], int] = _resident,
+        measure: Callable[[], int] = pss,
+    ) -> None:
         """Begin without samplers and without a thread."""
         self._seconds, self._max_idle = seconds, max_idle
+        self._resident, self._measure = resident, measure
         self._lock = threading.Lock()
         self._samplers: set[Sampler] = set()
         self._thread: threading.Thread | None = None
@@ -341,10 +364,10 @@ class _Watch:
                     self._thread = None
             if wanted:
                 # Shared memory is libraries and files, which hardly change.
-                found = _resident() - beyond
+                found = self._resident() - beyond
                 if found > min(sampler.highest for sampler in wanted):
-                    found = pss()
-                    beyond = _resident() - found
+                    found = self._measure()
+                    beyond = self._resident() - found
                 for sampler in wanted:
                     sampler.note(found)
 
@@ -353,14 +376,3 @@ _watch = _Watch()
 if hasattr(os, "register_at_fork"):
     # A lock that a thread holds while another one forks is never released in the child.
     os.register_at_fork(after_in_child=_watch.__init__)  # type: ignore[misc]  # anew, in place
-
-
-@functools.lru_cache(maxsize=1)
-def _process(number: int) -> psutil.Process:
-    """Return this process for psutil, cached: to make the object takes longer than to use it."""
-    return psutil.Process(number)
-
-
-def _resident() -> int:
-    """Return the resident memory of this process in bytes."""
-    return int(_process(os.getpid()).memory_info().rss)

@@ -28,6 +28,7 @@ from bigscreen.screening.bounds import fill_total
 from bigscreen.screening.regions import Ball, Scores
 from bigscreen.solvers.block.face import Faces
 from bigscreen.solvers.block.working_set import is_free
+from bigscreen.solvers.interior import COSTS, InteriorCosts
 from bigscreen.solvers.smo.loop import Limits, Matrix, smo
 
 
@@ -62,6 +63,8 @@ class GramTuning:
     min_screened_fraction : float
         Leave screened rows out of the solve if they are at least this part of its rows; with fewer,
         copying the smaller matrix costs more than it saves.
+    interior : InteriorCosts
+        Try an interior point once pair steps have cost as much.
     """
 
     extra_pair_steps: int = 500
@@ -73,6 +76,7 @@ class GramTuning:
     max_free_variables: int = 2000
     newton_cost: float = 8.0
     min_screened_fraction: float = 0.1
+    interior: InteriorCosts = COSTS
 
 
 GRAM = GramTuning()
@@ -116,7 +120,8 @@ class GramStage:
     ) -> None:
         """Compute the kernel matrix, and begin with no solved point."""
         gram = FullGram(design, constant, budget, progress, quick)
-        self._begin(gram, quick, GramInterior(gram, budget - 2 * gram.K.nbytes), tuning)
+        interior = GramInterior(gram, budget - 2 * gram.K.nbytes, tuning.interior)
+        self._begin(gram, quick, interior, tuning)
 
     def for_thread(self) -> GramStage:
         """Return a new stage on the same matrix that has solved nothing yet, for another thread."""

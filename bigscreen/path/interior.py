@@ -18,7 +18,13 @@ from bigscreen.path.gram_matrix import FullGram
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point
 from bigscreen.solvers.block.messages import FixedDual
-from bigscreen.solvers.interior import InteriorPoint, KernelFeatures, factor_terms, pair_terms
+from bigscreen.solvers.interior import (
+    InteriorCosts,
+    InteriorPoint,
+    KernelFeatures,
+    factor_terms,
+    pair_terms,
+)
 from bigscreen.solvers.protocol import Run, Save, Verdict
 
 
@@ -33,16 +39,20 @@ class GramInterior:
     gram : FullGram
     room : int
         Bytes of memory left next to the matrix and the copies of its rows.
+    costs : InteriorCosts
+        What the method costs next to pair steps.
     """
 
-    def __init__(self, gram: FullGram, room: int) -> None:
+    def __init__(self, gram: FullGram, room: int, costs: InteriorCosts) -> None:
         """Decide whether the method is usable on this matrix; compute no features yet."""
         self.gram = gram
         # (With float32 entries the interior point method proves no smaller gap than pair steps do.)
         # Its features and the linear systems of its steps take up to five matrices as large as K.
         self.usable = gram.psd and gram.wide and 5 * gram.K.nbytes <= room
         self.features = KernelFeatures(
-            lambda: cholesky_features(np.array(gram.K, np.float64)), factor_terms(len(gram))
+            lambda: cholesky_features(np.array(gram.K, np.float64)),
+            factor_terms(len(gram), costs),
+            costs,
         )
 
     def should_try(self, steps: int, rows: int) -> bool:

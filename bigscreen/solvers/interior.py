@@ -104,15 +104,15 @@ Solve = Callable[[FloatArray], FloatArray]
 """Function that solves a linear system for a right-hand side, with an entry for each variable."""
 
 
-def interior_terms(n: int, m: int) -> float:
+def interior_terms(n: int, m: int, costs: InteriorCosts = COSTS) -> float:
     """Estimate the cost of solving n rows of m features, in terms (see `InteriorCosts`)."""
-    a_row = min(n, m) / COSTS.products_per_term + COSTS.terms_per_feature
-    return COSTS.setup + COSTS.steps * n * m * a_row
+    a_row = min(n, m) / costs.products_per_term + costs.terms_per_feature
+    return costs.setup + costs.steps * n * m * a_row
 
 
-def factor_terms(n: int) -> float:
+def factor_terms(n: int, costs: InteriorCosts = COSTS) -> float:
     """Estimate the cost of features of a kernel matrix of n rows, in terms, and of the setup."""
-    return COSTS.setup + n**2 * (COSTS.terms_per_entry + n / COSTS.factor_products_per_term)
+    return costs.setup + n**2 * (costs.terms_per_entry + n / costs.factor_products_per_term)
 
 
 def pair_terms(steps: int, n: int) -> float:
@@ -144,11 +144,13 @@ class KernelFeatures:
         Computes the features (n, rank).
     least : float
         Cost of that, in terms (see `InteriorCosts`).
+    costs : InteriorCosts
+        What an interior point over the features costs.
     """
 
-    def __init__(self, make: Callable[[], Any], least: float) -> None:
+    def __init__(self, make: Callable[[], Any], least: float, costs: InteriorCosts = COSTS) -> None:
         """Keep the function; no features are computed yet."""
-        self._make, self._least = make, least
+        self._make, self._least, self._costs = make, least, costs
         self._making, self._made = threading.Lock(), None
 
     @property
@@ -167,7 +169,8 @@ class KernelFeatures:
         if spent < self._least:
             return False
         rank = self.made.shape[1]
-        return rank > 0 and spent > interior_terms(rows, rank)  # (rank 0: all entries are 0)
+        # (rank 0: all entries are 0)
+        return rank > 0 and spent > interior_terms(rows, rank, self._costs)
 
 
 @dataclass(frozen=True)

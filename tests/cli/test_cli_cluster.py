@@ -57,7 +57,7 @@ def test_a_lost_cluster(
     assert ("no worker" if lost == "worker" else "scheduler") in said
     assert ("has not answered for 3 s" in said) == (lost == "frozen scheduler")
     assert f"{model}.work" in said and "--resume" in said
-    monkeypatch.setattr(FitReport, "__call__", show)
+    monkeypatch.undo()
     succeed("fit", world.store, model, *OPTIONS, "--resume")
     succeed("fit", world.store, tmp_path / "whole.bsm", *OPTIONS)
     resumed, whole = Model.load(model), Model.load(tmp_path / "whole.bsm")

@@ -79,7 +79,7 @@ def test_a_disk_that_fails_while_a_source_is_read(
 ) -> None:
     source = tmp_path / f"a.{suffix}"
     write_source(source)
-    read = MatrixReader._blocks if suffix in ("npy", "h5") else None
+    read, begin = MatrixReader._blocks, Source.__init__
     broken = OSError(errno.EIO, os.strerror(errno.EIO))
 
     def failing(*_: object, **__: object) -> None:
@@ -89,18 +89,13 @@ def test_a_disk_that_fails_while_a_source_is_read(
         yield next(read(self, *given))
         raise broken
 
-    if read is not None:
-        monkeypatch.setattr(MatrixReader, "_blocks", some_then_failing)
-    elif suffix == "parquet":
-        monkeypatch.setattr(ColumnarReader, "split_batch", failing)
-    else:
-        begin = Source.__init__
+    def begun(self: Source, path: Path) -> None:
+        begin(self, path)
+        self._take = failing
 
-        def begun(self: Source, path: Path) -> None:
-            begin(self, path)
-            self._take = failing
-
-        monkeypatch.setattr(Source, "__init__", begun)
+    matrix, text = (MatrixReader, "_blocks", some_then_failing), (Source, "__init__", begun)
+    where = {"npy": matrix, "h5": matrix, "parquet": (ColumnarReader, "split_batch", failing)}
+    monkeypatch.setattr(*where.get(suffix, text))
     how = ["--labels", tmp_path / "y.npy"] if suffix == "npy" else []
     end = bigscreen("ingest", source, tmp_path / "a.store", *how)
     assert end.exit_code == 2, end.output

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -69,16 +71,21 @@ def test_keep_is_said_on_the_command_line(tmp_path: Path) -> None:
     assert refused.exit_code == 2 and "exists" in refused.stderr
 
 
-def test_failures_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_leave_nothing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="landmarks"):
         run(rows=1000, landmarks=900, workers=1, keep=tmp_path / "a")
     with pytest.raises(InputError, match="needs about .* free"):
         run(rows=10**15, landmarks=500, workers=1, keep=tmp_path / "b")
+    assert list(tmp_path.iterdir()) == []
 
-    def stop(*args: object, **kwargs: object) -> None:
-        raise KeyboardInterrupt
 
-    monkeypatch.setattr("bigscreen.cli.demonstration.train", stop)
-    with pytest.raises(KeyboardInterrupt):
-        run(rows=4000, landmarks=50, workers=1, keep=tmp_path / "c")
+@pytest.mark.slow
+def test_a_ctrl_c_within_a_fit_leaves_nothing(tmp_path: Path) -> None:
+    args = ("--rows", 100_000, "--landmarks", 1000, "--workers", 1, "--keep", tmp_path / "a")
+    demo = process("demo", *args)
+    while not (tmp_path / "a" / "work").exists() and demo.poll() is None:
+        time.sleep(0.01)
+    demo.send_signal(signal.SIGINT)
+    demo.communicate(timeout=240)
+    assert demo.returncode == 130
     assert list(tmp_path.iterdir()) == []

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from missing_modules import hide
 from onnx_graphs import run_graph
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.pipeline import make_pipeline
@@ -102,6 +103,6 @@ def test_what_cannot_be_converted_is_refused():
 
 
 def test_without_skl2onnx_it_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "skl2onnx", None)
+    hide(monkeypatch, "skl2onnx")
     with pytest.raises(InputError, match=r"pip install 'bigscreen\[export\]'"):
         converters.register()

@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from missing_modules import hide
 from sklearn.datasets import load_iris
 from sklearn.svm import SVC, SVR, OneClassSVM
 
@@ -208,8 +209,7 @@ def test_a_damaged_libsvm_file_is_refused_in_one_sentence(tmp_path, spoil, words
 def test_without_a_module_a_sentence_says_what_to_install(mixed, tmp_path, monkeypatch):
     model = fitted(mixed[1], kernel="linear")
     for name, to in (("onnx", "onnx"), ("skops.io", "skops")):
-        monkeypatch.setitem(sys.modules, name, None)
-        monkeypatch.setitem(sys.modules, name.split(".")[0], None)
+        hide(monkeypatch, name, name.split(".")[0])
         with pytest.raises(InputError, match=r"pip install 'bigscreen\[export\]'"):
             export(model, mixed[1], tmp_path / "m", to)
         assert not (tmp_path / "m").exists()

@@ -465,11 +465,15 @@ def test_no_scheduler_is_one_sentence():
         Inline(0)
 
 
-def test_pages_are_counted_again_where_memory_has_grown(monkeypatch):
+def test_pages_are_counted_again_where_memory_has_grown():
     resident, asked = [300], []
-    monkeypatch.setattr(shards, "_resident", lambda: resident[0])
-    monkeypatch.setattr(shards, "pss", lambda: asked.append(resident[0]) or resident[0] - 100)
-    sampler = shards.Sampler(shards._Watch(seconds=0.001))
+
+    def measure():
+        asked.append(resident[0])
+        return resident[0] - 100
+
+    watch = shards._Watch(seconds=0.001, resident=lambda: resident[0], measure=measure)
+    sampler = shards.Sampler(watch)
     for size in (300, 250, 280, 500, 400):
         resident[0] = size
         deadline = time.monotonic() + 10

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from fleet_programs import Gradient
 
-from bigscreen.fleet import shards
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.fleet.memory import (
@@ -152,11 +151,9 @@ class Lean(Keeping):
         return {"shard": shard}
 
 
-def test_rows_are_kept_as_far_as_a_process_has_room(monkeypatch):
+def test_rows_are_kept_as_far_as_a_process_has_room():
     resident = [0]
-    monkeypatch.setattr(shards, "_resident", lambda: resident[0])
-    monkeypatch.setattr(shards, "return_memory", lambda: None)
-    room = Shards(1, most=10 * 2**20)
+    room = Shards(1, most=10 * 2**20, resident=lambda: resident[0])
     program = Keeping.__new__(Keeping)
     room.restore(program, [0, 1], None)
     resident[0] = 8 * 2**20  # these two

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from byte_products import without_byte_products
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
@@ -53,9 +54,8 @@ def rows(kind, n, d, seed):
     return X.astype(np.float32)
 
 
-def by_blas(monkeypatch, f):
-    with monkeypatch.context() as without:
-        without.setattr(vnni, "is_available", lambda: False)
+def by_blas(f):
+    with without_byte_products():
         return f()
 
 
@@ -106,7 +106,7 @@ def test_entries_and_their_sums_are_as_exact_as_the_bound_says(kind, kernel, sha
 @here
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 @pytest.mark.parametrize("kind", ["flags", "signed", "bytes"])
-def test_float64_entries_are_those_of_blas(kind, kernel, monkeypatch):
+def test_float64_entries_are_those_of_blas(kind, kernel):
     A, B = rows(kind, 40, 50, 1), rows(kind, 90, 50, 2)
     side, V = Operand(B), np.random.default_rng(3).standard_normal((90, 2))
     assert vnni_entries.can_multiply(side, kernel.pairing, np.float64)
@@ -114,7 +114,7 @@ def test_float64_entries_are_those_of_blas(kind, kernel, monkeypatch):
         lambda: kernel.block(A, Operand(B), dtype=np.float64),
         lambda: kernel.dots(A, Operand(B), V, dtype=np.float64),
     ):
-        ours, theirs = f(), by_blas(monkeypatch, f)
+        ours, theirs = f(), by_blas(f)
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12 * np.abs(theirs).max())
 
 
@@ -274,17 +274,21 @@ def test_a_value_off_the_grid_changes_only_entries_of_its_row(value):
     assert np.isnan(found[2]).all() if np.isnan(value) else not np.any(found[2] > 0)
 
 
-def test_only_products_of_bytes_are_served(monkeypatch):
-    monkeypatch.setattr(vnni, "is_available", lambda: True)
+@here
+def test_only_products_of_bytes_are_served():
     flags, floats = Operand(rows("flags", 30, 20, 1)), Operand(rows("flags", 30, 20, 1) * 0.3)
     assert vnni_entries.can_multiply(flags, "product", np.float32)
     assert not vnni_entries.can_multiply(floats, "product", np.float32)
     assert not vnni_entries.can_multiply(flags, Laplacian(0.1).pairing, np.float32)
     told = describe_products(Rbf(0.1))
     assert told == "BLAS, or exact products of columns that are bytes"
-    monkeypatch.setattr(vnni, "is_available", lambda: False)
-    assert not vnni_entries.can_multiply(flags, "product", np.float32)
-    assert describe_products(Rbf(0.1)) == "BLAS"
+    with without_byte_products():
+        assert not vnni_entries.can_multiply(flags, "product", np.float32)
+
+
+def test_fits_say_how_products_are_computed():
+    with without_byte_products():
+        assert describe_products(Rbf(0.1)) == "BLAS"
     assert describe_products(Laplacian(0.1)) == describe_products(None) == "compiled loops"
     assert describe_products(Precomputed()) == "the kernel given"
 

@@ -17,12 +17,12 @@ from bigscreen.features.design import Design
 from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
-from bigscreen.path.gram import GramStage, newton_steps
+from bigscreen.path.gram import GRAM, GramStage, newton_steps
 from bigscreen.path.gram_matrix import FullGram, bytes_needed
 from bigscreen.path.stage import PointTask
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Quantile, Sublinear, Svr
-from bigscreen.solvers import interior
+from bigscreen.solvers.interior import COSTS, InteriorCosts
 from bigscreen.solvers.smo.loop import Limits, smo
 
 KINDS = (
@@ -121,17 +121,16 @@ def test_every_problem_reaches_the_oracles_optimum(
     X, codes, f, weights = rows(seed, 40, duplicates=duplicates)
     problem = recipe(kind, codes, weights, intercept, size)
     dual = problem.dual(labels(kind, codes, f), weights)
-    one = stage(X, kernel, problem.intercept == "constant")
+    costs = InteriorCosts(setup=-np.inf) if inside else COSTS  # an interior point solves it first
+    tuning = replace(GRAM, interior=costs)
+    one = stage(X, kernel, problem.intercept == "constant", tuning=tuning)
     q = oracle(one, dual)
     best = reference.solve(q)
     # Where w* is 0 nothing can be relative to P*: a walk sets the stage a floor, and says so.
     reach = float(np.maximum(np.abs(q.lo), np.abs(q.hi)).sum())
     longest = float(np.square(q.phi).sum(axis=1).max())
     assume(best.primal == 0 or abs(best.primal) > 1e-12 * reach**2 * longest)
-    with pytest.MonkeyPatch.context() as patch:
-        if inside:  # an interior point is what solves it
-            patch.setattr(interior, "COSTS", interior.InteriorCosts(setup=-np.inf))
-        solved = cold(one, dual, tol, dynamic=dynamic)
+    solved = cold(one, dual, tol, dynamic=dynamic)
     is_true(one, dual, solved)
     assert solved.gap <= tol * abs(solved.primal) + solved.rounding
     room = 1e-8 * (abs(best.primal) + 1e-6) + solved.rounding

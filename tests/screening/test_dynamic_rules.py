@@ -158,6 +158,12 @@ class Watched(SmoState):
         return found
 
 
+class WatchedPairs(Pairs):
+    """Pair steps whose screenings are recorded."""
+
+    state_type = Watched
+
+
 @pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(
@@ -171,9 +177,7 @@ def test_the_gap_ball_removes_nothing_wrongly(seed, kernel, C, intercept, every)
     made = None if kernel is None else make_kernel(kernel, 0.3)
     w = ExactWorld(Design(contracts.rows(seed, 50), made), CSvc(C, 1, (1.0, 2.0), intercept))
     Watched.record.clear()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bigscreen.solvers.smo.solver.SmoState", Watched)
-        found = solved(w, Pairs(every=every), GapBall(), 1e-6, max_iter=300)
+    found = solved(w, WatchedPairs(every=every), GapBall(), 1e-6, max_iter=300)
     assert found.last["false_removals"] == 0
     for entry in Watched.record:
         if len(entry) == 2:

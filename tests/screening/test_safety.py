@@ -9,6 +9,7 @@ import reference
 from contracts import INTERCEPTS, RECORD, RecordingProgram
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from newton_world import Spied
 
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
@@ -16,7 +17,6 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.problems.point import Point
 from bigscreen.screening.dynamic import FSafe, GapBall, make_rule
 from bigscreen.screening.regions import Ball
-from bigscreen.solvers.newton import solver as newton
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Run
 
@@ -27,9 +27,15 @@ def fleet():
         yield fleet
 
 
+@pytest.fixture(scope="module")
+def recording():
+    """A fleet that records the screening rounds of Newton programs."""
+    with Spied(RecordingProgram) as fleet:
+        yield fleet
+
+
 @pytest.fixture
-def record(monkeypatch):
-    monkeypatch.setattr(newton, "NewtonProgram", RecordingProgram)
+def record():
     RECORD.clear()
     yield RECORD
     RECORD.clear()
@@ -68,14 +74,14 @@ def screened(world, fleet, rule, tol):
         ("rbf", True, 0.3),
     ],
 )
-def test_the_gap_ball_is_safe_in_every_pass(kernel, sparse_rows, C, intercept, fleet, record):
+def test_the_gap_ball_is_safe_in_every_pass(kernel, sparse_rows, C, intercept, recording, record):
     fixed = 0
     for seed in range(3):
         record.clear()
         data = contracts.rows(seed, n=100, sparse_rows=sparse_rows)
         world = contracts.world(data, kernel, C, intercept)
         tol = 1e-8 if kernel == "linear" else 1e-5
-        fitted = screened(world, fleet, GapBall(), tol)
+        fitted = screened(world, recording, GapBall(), tol)
         fixed += contracts.screening_law(world, record)
         contracts.solver_law(world, fitted.point, fitted.certificate, tol)
         assert fitted.screening["fixed_at_hi"] + fitted.screening["fixed_at_lo"] == sum(
@@ -99,21 +105,20 @@ def test_the_gap_ball_is_safe_in_every_pass(kernel, sparse_rows, C, intercept, f
 def test_the_gap_ball_is_safe_everywhere(seed, n, d, noise, C, intercept, kernel, sparse_rows):
     data = contracts.rows(seed, max(n, 4), d, noise, sparse_rows)
     world = contracts.world(data, kernel, 10.0**C, intercept)
-    with pytest.MonkeyPatch.context() as patch, Inline(1) as fleet:
-        patch.setattr(newton, "NewtonProgram", RecordingProgram)
+    with Spied(RecordingProgram) as fleet:
         RECORD.clear()
         fitted = screened(world, fleet, GapBall(), 1e-6 if kernel == "linear" else 1e-4)
         contracts.screening_law(world, list(RECORD))
         contracts.solver_law(world, fitted.point, fitted.certificate, None)
 
 
-def test_a_ball_too_small_is_caught(fleet, record):
+def test_a_ball_too_small_is_caught(recording, record):
     """The mutation: were the ball of every pass a third of what it is, these laws would say so."""
     caught = 0
     for seed in range(12):
         record.clear()
         world = contracts.world(contracts.rows(seed, n=100), "linear", 1.0)
-        screened(world, fleet, Reckless(0.3), 1e-4)
+        screened(world, recording, Reckless(0.3), 1e-4)
         try:
             contracts.screening_law(world, record)
         except AssertionError:

@@ -98,9 +98,10 @@ def test_what_the_gap_ball_removes_stays(kind):
             for row in before - set(self.alive.tolist()):
                 gone[row] = int(self.screened.side[row])
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bigscreen.solvers.smo.solver.SmoState", Watched)
-        found = solved(w, Pairs(every=10), make_rule("gap"), 1e-8)
+    class WatchedPairs(Pairs):
+        state_type = Watched
+
+    found = solved(w, WatchedPairs(every=10), make_rule("gap"), 1e-8)
     is_right(w, found, 1e-8)
     assert found.last["false_removals"] == 0 and len(gone) > 30
     ends = {int(AT_HI): w.dual.hi, int(AT_LO): w.dual.lo, int(AT_ZERO): np.zeros(120)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,11 @@ class Pairs:
     every : int or None
         Steps between checks; None: one per row up to 1,000 at first, then more.
     tuning : SmoTuning
+
+    Attributes
+    ----------
+    state_type : type
+        Class of the object that holds the iterate.
     """
 
     selection: str = "second"
@@ -65,6 +70,7 @@ class Pairs:
     eps: float = 0.0
     every: int | None = None
     tuning: SmoTuning = SmoTuning()
+    state_type: ClassVar[type[SmoState]] = SmoState
 
     def __post_init__(self) -> None:
         if self.selection not in ("second", "first"):
@@ -86,7 +92,7 @@ class Pairs:
         refuse_uncommon(run.problem)
         found = load_alone(run.checkpoint, CHECKPOINT_NAME)
         begin = run.start if found is None else None
-        state = SmoState(run.design, run.problem, self, begin)
+        state = self.state_type(run.design, run.problem, self, begin)
         if state.coupled and self.working_set == 1:
             raise InputError(
                 "with an unpenalised offset or nu two variables have to move at a time"
