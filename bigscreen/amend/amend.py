@@ -184,7 +184,11 @@ def amend(  # noqa: PLR0913
 
 
 def _keep_model(model: Model, data: Rows, edited: Changes, rows: Rows) -> Model:
-    """The unchanged model, with certificates and ledgers for the rows that remain."""
+    """Return the old model as it is, with certificates and ledgers cut to the rows that remain.
+
+    ``data``: the rows before the edits, which only remove rows (``edited``) without influence;
+    ``rows``: the rows that remain.
+    """
     known, support = model.provenance, model.support
     assert model.ledger is not None
     proofs = [_remaining_certificate(model, k, edited) for k in range(len(model.ledger))]
@@ -201,7 +205,10 @@ def _keep_model(model: Model, data: Rows, edited: Changes, rows: Rows) -> Model:
 
 
 def _remaining_certificate(model: Model, k: int, edited: Changes) -> dict[str, Any]:
-    """The certificate of an unchanged score, over the rows that remain."""
+    """Return the certificate of the k-th score over the rows that remain after the edits.
+
+    The removed rows have no influence: only the number of rows changes.
+    """
     assert model.ledger is not None
     proof, numbers = model.provenance["certificates"][k], model.ledger[k].numbers()
     gone = int(np.count_nonzero(np.isin(numbers, edited.numbers[edited.removed])))

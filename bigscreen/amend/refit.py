@@ -103,14 +103,20 @@ class _AmendedFeatures(_Amended, FeaturesJob):
     """The start of steps over all rows; None: the old machine."""
 
     def _store(self) -> None:
-        """Prepare the solve over nearby rows if it pays; else store the features of all rows."""
+        """Prepare the solve over the rows that the edits can affect; else store all rows' features.
+
+        They are stored if the run has several problems, or if too many rows can be affected.
+        """
         if self._is_single_newton():
             self.nearby = self._make_nearby()
         if self.nearby is None:
             super()._store()
 
     def solve(self, some: Sequence[Binary]) -> None:
-        """See ``Job``."""
+        """Solve the problems; a single one, if prepared, first over the rows that edits can affect.
+
+        If that does not reach the gap, store the features of all rows and solve over all of them.
+        """
         if self.nearby is not None:
             (binary,) = some
             start = Start(record={"label": binary.name, "start": "amended"})
@@ -183,7 +189,10 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         return start._replace(near=self.start_over_all or old)
 
     def _old(self, binary: Binary) -> FloatArray:
-        """w of the old machine for a problem: (r,), or (r + 1,) with the constant's coefficient."""
+        """Return the w of the old machine for a problem: (r,), or (r + 1,) with a constant.
+
+        The last entry is then the coefficient of the constant appended to phi.
+        """
         k = [one.folder for one in self.problems].index(binary.folder)
         w: FloatArray = self.old.coef[k]
         source = self.source

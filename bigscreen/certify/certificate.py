@@ -69,7 +69,10 @@ class Rounding(NamedTuple):
 def make_certificate(
     primal: float, dual: float, gap: float, rounding: Rounding, **how: Any
 ) -> Certificate:
-    """Make a certificate of P, D, their gap and its rounding; ``how``: its remaining fields."""
+    """Make a certificate of P, D, their gap and the bounds on their rounding errors.
+
+    ``how``: the other fields of `Certificate`, by name.
+    """
     return Certificate(
         primal=primal,
         dual=dual,
@@ -135,7 +138,7 @@ def prove(
     norm : SquaredNorm or None
         ``||w||^2`` if it is known from w itself. None: it follows from the scores.
     parts : Arrays or None
-        ``arrays(dual)``, if the caller has it already.
+        The dual's arrays for compiled loops, ``arrays(dual)``, if the caller has them already.
     """
     assert dual.curve is None
     parts = arrays(dual) if parts is None else parts

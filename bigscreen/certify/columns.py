@@ -31,21 +31,37 @@ from bigscreen.problems.recipes import CSvc, Problem
 class ColumnTuning:
     """When a closing pass uses float64 columns, and how many rows it sums at once.
 
-    ``max_rounding_share``: repeat the pass with float64 columns if rounding can account for more
-    than this fraction of the gap (unless half of it comes from float64 summation alone).
-    ``sample_factor``: the largest error of a float32 score is taken to be this multiple of the
-    largest error among the sampled rows.
-    ``near_gap``: use float64 columns for rows near their hinge point if the relative gap is below
-    this; wider gaps do not need them. ``support_float64_gap``: use float64 columns for all rows
-    with a nonzero alpha if the relative gap is below this. (Float64 for all rows takes .4 of the
-    time, but proves gaps of 3e-10 where this proves 4e-11.)
-    ``side_share``: alpha counts as at its side if it is off by at most this fraction of its box (a
-    mixture of equal alphas is off by rounding).
-    ``block_rows``: sum blocks of this many rows separately, so that rounding grows with the block.
-    ``compared_rows``: compare this many sampled rows together, so that a large factor of the
-    landmarks is read once for all of them.
-    ``max_breakpoints``: a shard returns at most this many breakpoints on either side of a
-    multiplier. ``sample_rows``: compare this many rows in both precisions, see `SampleTuning`.
+    A closing pass sums P, D and their gap over all rows, from float32 columns (features, or kernel
+    entries with the landmarks) unless a field says otherwise.
+
+    Parameters
+    ----------
+    max_rounding_share : float
+        Repeat the pass with float64 columns if rounding can account for more than this fraction of
+        the gap (unless half of the rounding comes from float64 summation alone).
+    sample_factor : float
+        The largest error of a float32 score is taken to be this multiple of the largest error among
+        the sampled rows.
+    near_gap : float
+        Use float64 columns for the rows near their hinge point (margin close to 1) if the solver's
+        relative gap is at most this; wider gaps do not need them.
+    support_float64_gap : float
+        Use float64 columns for all rows with a nonzero alpha if the relative gap is below this.
+        (Float64 for all rows takes .4 of the time, but proves gaps of 3e-10 where this proves
+        4e-11.)
+    side_share : float
+        A row's alpha counts as at the end of its box if it is off by at most this fraction of the
+        box (a mixture of equal alphas is off by rounding).
+    block_rows : int
+        Sum blocks of this many rows separately, so that rounding grows with the block, not with n.
+    compared_rows : int
+        Compare this many sampled rows together, so that a large factor of the landmarks is read
+        once for all of them.
+    max_breakpoints : int
+        A shard (range of rows) returns at most this many breakpoints of P, as a function of the
+        multiplier, on either side of the point's multiplier.
+    sample_rows : int
+        Compare this many rows in both precisions, see `SampleTuning`.
     """
 
     max_rounding_share: float = 0.5

@@ -45,12 +45,17 @@ from bigscreen.problems.recipes import Problem
 class ExactTuning:
     """When to compute scores again in float64, and when to reuse the scores of another w.
 
-    ``recompute_share``: compute rows again until rounding can account for at most this fraction of
-    the gap.
-    ``recompute_support_share``: compute the support rows again if independent errors are likely to
-    move P and D together by more than this fraction of the gap.
-    ``reuse_factor``: reuse the scores of another w if the rows whose alpha changed are this many
-    times fewer than the support rows (changes take float64 entries, at twice the time).
+    Parameters
+    ----------
+    recompute_share : float
+        Compute scores of rows again in float64 until rounding can account for at most this fraction
+        of the gap.
+    recompute_support_share : float
+        Compute the scores of the support rows again in float64 if independent errors are likely to
+        move P and D together by more than this fraction of the gap.
+    reuse_factor : int
+        Reuse the scores of another w if the rows whose alpha changed are at least this many times
+        fewer than the support rows (changes take float64 entries, at twice the time).
     """
 
     recompute_share: float = 0.05

@@ -26,12 +26,12 @@ class SampleTuning:
     Parameters
     ----------
     rows : int
-        Compare them on this many rows of a data set. (.3 of 18 s of a fit to 4,500,000 rows of
-        SUSY's shape: docs/benchmarks.md, "Full sizes".)
+        Compute float64 columns of this many sampled rows of a data set, next to the float32 ones.
+        (.3 of 18 s of a fit to 4,500,000 rows of SUSY's shape: docs/benchmarks.md, "Full sizes".)
     sigmas : float
-        Bound an estimate from the sample by its mean and this many standard errors.
+        Bound a mean over all rows by the sample's mean and this many standard errors.
     slack : float
-        Widen estimates by this factor for the rounding of the float64 columns themselves.
+        Multiply bounds by this factor for the rounding of the float64 columns themselves.
     order : float
         Bound the error of a float64 sum by this multiple of the difference between two orders of
         summation.

@@ -64,7 +64,7 @@ class KernelTiles:
         return replace(self, program=replace(self.program, dtype=np.float64))
 
     def __call__(self, rows: NDArray[np.int64]) -> BandedScores:
-        """See `ScoreSource`."""
+        """Compute the scores of these rows (ascending), with bounds on their errors."""
         program, data = self.program, self.program.data
         ends = np.searchsorted(rows, [data.shard(s)[1] for s in range(data.n_shards)])
         parts = [part for part in np.split(rows, ends[:-1]) if len(part)]
@@ -87,7 +87,7 @@ class SharedEntries:
     constant: bool
 
     def __call__(self, rows: NDArray[np.int64]) -> BandedScores:
-        """See `ScoreSource`."""
+        """Compute the scores of these rows (ascending), with bounds on their errors."""
         program, square = self.program, self.square
         assert program.support.ids is not None
         given = program.support.ids, program.coef, program.noise.spread
@@ -147,7 +147,7 @@ class CarriedScores:
         return cls(near, factor, change, float(np.abs(whole.program.coef).sum()))
 
     def __call__(self, rows: NDArray[np.int64]) -> BandedScores:
-        """See `ScoreSource`."""
+        """Compute the scores of these rows (ascending), with bounds on their errors."""
         scores, bands, _ = self.change(rows)
         scores += self.factor * self.near.scores[rows]
         bands += abs(self.factor) * self.near.bands[rows]
@@ -229,7 +229,10 @@ class ScoreProgram:
     def with_constant(
         self, scores: FloatArray, bands: FloatArray, constant: bool
     ) -> tuple[FloatArray, FloatArray]:
-        """Add what the 1 appended to phi makes, if ``constant``, to scores and bands (rows,)."""
+        """If ``constant``, add to scores the part of the 1 that is appended to every phi.
+
+        Its rounding is added to the bands; both are (rows,).
+        """
         if not constant:
             return scores, bands
         # If large coefficients cancel, their sum has fewer correct digits.

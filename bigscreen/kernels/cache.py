@@ -14,7 +14,8 @@ from bigscreen.kernels.standard import Compiled
 from bigscreen.numerics.rows import FloatArray, njit
 
 CHUNK_COLUMNS = 512
-"""Compute and add this many kernel columns at a time; a multiple of ROW_MULTIPLE."""
+"""Compute this many kernel columns, and add them to the scores, at a time. A multiple of
+ROW_MULTIPLE, to which columns are padded."""
 
 
 class Slots:

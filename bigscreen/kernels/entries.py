@@ -32,7 +32,8 @@ class TileTuning:
         A tile has at most this many rows and approximately this many entries: 4 MB of float32.
         Larger tiles are not faster, smaller ones 4 to 15 % slower.
     loaded_entries : int
-        Make at most this many numbers of left rows dense at a time.
+        Copy at most this many numbers (rows times columns) of the left rows to a dense array at a
+        time.
     """
 
     rows: int = 1024

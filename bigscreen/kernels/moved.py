@@ -68,7 +68,11 @@ def choose_move(kernel: Kernel | None, sample: Any, longest: float, balanced: bo
 
 
 def move_rows(data: Rows, kernel: KernelT, balanced: bool) -> tuple[Rows, KernelT]:
-    """Shift and scale the rows if float32 needs it; return them and the matching kernel."""
+    """Shift and scale the rows if float32 needs it; return them and the kernel for moved rows.
+
+    ``balanced``: whether coefficients add up to 0, so that a linear machine does not change by a
+    shift.
+    """
     n = min(data.n_rows, 4096)  # the sample from which the mean is estimated
     if data.path is None and data.n_rows > n:
         sample = data.rows(np.linspace(0, data.n_rows - 1, n).astype(np.int64))

@@ -264,9 +264,10 @@ class Operand:
         return cast("vnni.Panels", self._once(("panels", pairing), make))
 
     def columns(self, pairing: str, c: int, w: int, dtype: DTypeLike) -> NDArray[Any]:
-        """Return rows [c, c + w) of `dense` less the shift of this pairing, for a product by BLAS.
+        """Return rows [c, c + w) as a dense array (w, frequent columns), for a product by BLAS.
 
-        float64 rows stand in this thread's buffer, which the next call overwrites.
+        Rare columns of sparse rows are left out, and the shift of ``pairing`` (see `entries.tiles`)
+        is subtracted. float64 rows are in this thread's buffer, which the next call overwrites.
         """
         if dtype == np.float32:
             return self.as_float32(pairing)[c : c + w]

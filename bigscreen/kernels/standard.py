@@ -103,7 +103,11 @@ class Compiled(Kernel):
         raise NotImplementedError
 
     def values(self, side: Operand, dtype: np.dtype[Any]) -> str:
-        """The pairing (see `entries.tiles`) for entries of this type with this right side."""
+        """Return which value of a pair of rows the entries of type ``dtype`` are computed from.
+
+        "product", "distance", "apart" or "manhattan", see `entries.tiles`; ``side``: the right
+        rows.
+        """
         return self.pairing
 
     def prepare(self, side: Operand) -> None:
@@ -228,7 +232,10 @@ class Rbf(Compiled):
         return RbfTerms(dtype.type(2 * self.gamma * _LOG2E))
 
     def values(self, side: Operand, dtype: np.dtype[Any]) -> str:
-        """Return the pairing for entries of this type: by differences if products lose too much."""
+        """Return "distance", or "apart" if products of rows lose too many digits for ``dtype``.
+
+        They name the value of a pair of rows from which entries are computed, see `entries.tiles`.
+        """
         dense = dtype == np.float64 and side.rare is None
         return "apart" if dense and self.coarse(side.halves) else self.pairing
 
@@ -301,7 +308,7 @@ class Polynomial(Compiled):
         return self.coef0 >= 0
 
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
-        """Return the constants for compiled code, for entries of this type."""
+        """Return the kernel's constants for compiled code, of the type ``dtype`` of the entries."""
         factors = (0,) * (self.degree - 1)
         return PolynomialTerms(dtype.type(self.gamma), dtype.type(self.coef0), factors)
 
@@ -376,7 +383,7 @@ class Sigmoid(Compiled):
     psd: ClassVar[bool] = False
 
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
-        """Return the constants for compiled code, for entries of this type."""
+        """Return the kernel's constants for compiled code, of the type ``dtype`` of the entries."""
         return SigmoidTerms(dtype.type(self.gamma), dtype.type(self.coef0))
 
     def diag(self, A: AnyRows) -> FloatArray:

@@ -28,19 +28,21 @@ from numpy.typing import NDArray
 from bigscreen.numerics.rows import FloatArray, aligned, njit
 
 LEFT, RIGHT = 8, 32
-"""Rows per panel on the left and the right side: their 8 x 32 sums fit the registers."""
+"""Rows of a panel (rows packed for products of bytes) on the left and on the right side. Their
+8 x 32 sums fit the AVX-512 registers."""
 
 WORD = 4
 """Bytes of a row that one instruction reads: four 8-bit integers, or one float32 number."""
 
 PITCH = 528
-"""Distance of two rows of sums in numbers: a power of 2 would make them share cache sets."""
+"""Numbers from one row to the next in the buffer of two panels' sums, which has LEFT rows. With a
+power of 2 the rows would share cache sets."""
 
 MAX_BYTE_COLUMNS = 2**14
 """Multiply at most this many columns as bytes: squared distances of more might exceed int32."""
 
 SHIFT = 128
-"""Difference of the ranges of signed and unsigned bytes."""
+"""Offset between signed bytes (-128 to 127) and unsigned bytes (0 to 255)."""
 
 
 @cache

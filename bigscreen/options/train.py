@@ -42,7 +42,11 @@ __all__ = ["OPTIONS", "PROBLEMS", "TrainOptions", "has_coupling"]
 
 
 class ProblemKind(NamedTuple):
-    """A kind of optimisation problem: its parameters, and what it needs of the rows."""
+    """A kind of optimisation problem: its parameters, and what it needs of the rows.
+
+    ``parameters``: names of options; ``classifies``: whether it predicts labels; ``squared``:
+    whether its losses are squared.
+    """
 
     parameters: tuple[str, ...]
     classifies: bool = False
@@ -93,7 +97,10 @@ STOCHASTIC = ("snacks", "pegasos")
 
 
 def scope_of_problems(parameter: str, refusal: str = "") -> tuple[Scope]:
-    """Return the scope of the problems with this parameter."""
+    """Return the `Scope` of an option that only problems with this parameter use.
+
+    ``refusal``: the error message in Python for other problems; empty: Python ignores the option.
+    """
 
     def fits(options: Any) -> bool:
         """Whether the options' problem has the parameter."""
@@ -103,7 +110,7 @@ def scope_of_problems(parameter: str, refusal: str = "") -> tuple[Scope]:
 
 
 def scope_of_kernels(parameter: str) -> tuple[Scope]:
-    """Return the scope of the kernels with this parameter."""
+    """Return the `Scope` of an option that only kernels with this parameter use."""
     return (Scope(lambda o: parameter in KERNELS[o.kernel], "with --kernel {kernel}"),)
 
 

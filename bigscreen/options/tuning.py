@@ -35,7 +35,7 @@ DIVIDED = Scope(
 
 
 def scope_of_rule(name: str) -> tuple[Scope]:
-    """Return the scope of fits that use this screening rule."""
+    """Return the `Scope` of an option that only fits with this screening rule use."""
     return (Scope(lambda o: o.screening == name, f"but with --screening {name}"),)
 
 

@@ -32,7 +32,7 @@ from bigscreen.solvers.coordinate import EpochRows, epoch
 
 @dataclass(frozen=True)
 class ExplicitTuning:
-    """Tuned values of the stage for explicit features.
+    """Tuned values of `ColumnsStage`, which solves the points of a path on explicit features.
 
     Parameters
     ----------
@@ -72,20 +72,24 @@ class Engine(Protocol):
     def begin(self, rows: UndecidedRows) -> None: ...
 
     def run(self, rows: UndecidedRows, goal: Goal) -> bool:
-        """Move the alpha of ``rows`` towards the goal; return False once no step helps."""
+        """Move the alpha of the undecided rows until their gap meets ``goal``.
+
+        Returns False if no further step helps although the gap is larger than the goal.
+        """
 
 
 class ColumnsStage:
-    """The stage for explicit features in memory; it solves problems without a coupling.
+    """A path's solver for explicit features in memory; problems must have no coupling (offset).
 
     Parameters
     ----------
     X : float32 or float64 (n, d), dense or CSR
-        Rows, or the stored features of a Nystrom machine.
+        Rows, or the stored features of a Nystrom machine, for all points of the path.
     constant : bool
         Whether a 1 is appended to every phi.
     quick : bool
-        Compute Newton directions by Cholesky factors (see `ProxNewton`).
+        Compute Newton directions by Cholesky factors: faster, with other rounding errors (see
+        `ProxNewton`).
     tuning : ExplicitTuning
 
     Raises
@@ -163,7 +167,10 @@ class ColumnsStage:
         return best
 
     def products(self, coef: FloatArray) -> Scores:
-        """Compute the scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
+        """Compute the scores ``<w, phi_i>`` of all rows for ``w = sum_j coef_j phi_j``.
+
+        ``coef``: (n,). The result has bounds on the scores' errors, for screening rules.
+        """
         return self._scores(self.columns.sum(coef))
 
     def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
@@ -177,7 +184,11 @@ class ColumnsStage:
         return {"coef": coef.copy(), "constant": constant}
 
     def memory(self) -> dict[str, NDArray[Any]]:
-        """Return w and the scores of the last point, and the solver's h, for `recall`."""
+        """Return by name what the next solve reuses, to be saved; `recall` takes it back.
+
+        ``w``, ``coef`` (``sign * alpha``) and ``scores`` of the last point; ``numbers``: the error
+        bound of w, and the solver's h.
+        """
         numbers = np.array([self._sum.error, self._engine.h])
         return {"w": self._sum.w, "coef": self._coef, "scores": self._scored, "numbers": numbers}
 
@@ -238,13 +249,19 @@ class ColumnsStage:
         return PathPoint.proved(dual, alpha, self._scores(total), norm=norm), total
 
     def _scores(self, total: RowSum) -> Scores:
-        """Compute the scores of all rows for a w, with a bound on their errors."""
+        """Compute ``<w, phi_i>`` of all rows with a bound on their errors.
+
+        ``total``: w with a bound on its own error.
+        """
         w, columns = total.w, self.columns
         return Scores(columns.scores(w), columns.score_error(w) + columns.largest * total.error)
 
 
 class CoordinateDescent:
-    """Coordinate descent, with a new random order of the rows in every epoch (fixed seed)."""
+    """Coordinate descent, with a new random order of the rows in every epoch (fixed seed).
+
+    ``h`` is 0 because it has no smoothing band (see `Engine`).
+    """
 
     h = 0.0
 
@@ -253,7 +270,7 @@ class CoordinateDescent:
         self.columns, self.max_epochs = columns, max_epochs
 
     def begin(self, rows: UndecidedRows) -> None:
-        """Prepare to solve these rows; the random order has the same seed in every solve."""
+        """Copy the arrays of the dual of all rows, and seed the random order, always the same."""
         self._rng = np.random.default_rng(0)
         whole = rows.whole
         tube = np.zeros(len(whole)) if whole.tube is None else whole.tube
@@ -261,7 +278,10 @@ class CoordinateDescent:
         self._problem = tuple(map(np.ascontiguousarray, arrays))
 
     def run(self, rows: UndecidedRows, goal: Goal) -> bool:
-        """Move the alpha of ``rows`` until their gap meets the goal; False if no step helps."""
+        """Move the alpha of the undecided rows until their gap meets ``goal``.
+
+        Returns False if no further step helps although the gap is larger than the goal.
+        """
         columns, alpha = self.columns, rows.full_alpha
         active = np.zeros(len(alpha), np.bool_)
         threshold, due, done = np.inf, 1, 0

@@ -77,9 +77,9 @@ PROXIMAL = ProximalTuning()
 class ProximalTerms(NamedTuple):
     """The undecided rows' dual with its proximal term, as arrays (undecided rows,) and h.
 
-    ``sign``, ``lin``, ``lo``, ``hi``, ``tube``: as `Dual` has them; ``centre``: the alpha of the
-    previous round; ``h``: half the width of the smoothing band; ``alpha``: updated in place by a
-    step.
+    ``sign``: sign of alpha_i in w; ``lin``: linear term of D; ``lo``, ``hi``: box; ``tube``:
+    half-width of a regression's tube (0 for others); ``centre``: the alpha of the previous round;
+    ``h``: half-width of the smoothing band; ``alpha``: updated in place by a step.
     """
 
     sign: FloatArray
@@ -100,7 +100,11 @@ class BandMoment:
     """
 
     def __init__(self, columns: ExplicitRows, strip_rows: int) -> None:
-        """Start with an empty band; ``strip_rows`` as `ProximalTuning` has it."""
+        """Start with an empty band.
+
+        ``strip_rows``: rows whose products are summed in float32, before their sum is added in
+        float64.
+        """
         self.columns, self.strip_rows = columns, strip_rows
         self._sum = np.zeros((0, 0))
         self._inside = np.empty(0, np.int64)
@@ -174,7 +178,11 @@ class ProxNewton:
         self._factored: tuple[NDArray[np.int64], float, FloatArray | None, Factor] | None = None
 
     def begin(self, rows: UndecidedRows) -> None:
-        """Prepare to solve these rows: their alpha is the first centre."""
+        """Start a solve of these undecided rows: set the proximal term's centre to their alpha.
+
+        Choose the first h from the mean |G|, or keep the h of the previous solve if it is not too
+        large.
+        """
         tuning = self.tuning
         self.centre = rows.alpha.copy()
         self.moment.reset()
@@ -186,7 +194,10 @@ class ProxNewton:
             self._scale_point(rows)
 
     def run(self, rows: UndecidedRows, goal: Goal) -> bool:
-        """Move the alpha of ``rows`` until their gap meets the goal; False if no step helps."""
+        """Move the alpha of the undecided rows until their gap meets ``goal``.
+
+        Returns False if no further step helps although the gap is larger than the goal.
+        """
         tuning = self.tuning
         rounds, idle, last, taken, value = 0, 0, np.inf, 0, -np.inf
         if self._step_was_zero:
@@ -395,7 +406,7 @@ def _find_root(
     """Find where an increasing function is within ``enough`` of 0, between ``low`` and ``high``.
 
     ``at_low`` < 0 and ``at_high`` > 0 are its values there. After ``trials`` evaluations the last
-    place is returned, whatever its value.
+    argument is returned, whatever its value.
     """
     middle = low
     for _ in range(trials):

@@ -20,7 +20,10 @@ from bigscreen.problems.dual import Dual
 
 
 class FeatureErrors:
-    """Measures how far P and D of a path's points are from P and D of the published models.
+    """Bounds how far a point's P and D, proved on stored features, are from its model's P and D.
+
+    P and D are the primal and the dual objective. A model has coefficients of kernel columns, whose
+    features of a row differ from the stored ones by rounding.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ from bigscreen.solvers.smo.loop import Limits, Matrix, smo
 
 @dataclass(frozen=True)
 class GramTuning:
-    """Tuned values of the solver on a kernel matrix: rounds of pair steps (SMO) and checks.
+    """Tuned values of `GramStage`, a path's solver on a kernel matrix by pair steps (SMO).
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ GRAM = GramTuning()
 
 
 class GramStage:
-    """The stage for rows whose whole kernel matrix fits in memory; it solves every problem.
+    """A path's solver on a whole kernel matrix in memory; it solves every kind of problem.
 
     Parameters
     ----------
@@ -211,7 +211,10 @@ class GramStage:
         return best
 
     def products(self, coef: FloatArray) -> Scores:
-        """Compute the scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
+        """Compute the scores ``<w, phi_i>`` of all rows for ``w = sum_j coef_j phi_j``.
+
+        ``coef``: (n,). The result has bounds on the scores' errors, for screening rules.
+        """
         scores, rows = np.zeros(len(self.gram)), np.flatnonzero(coef)
         drift = self.gram.add(scores, rows, coef[rows])
         return Scores(scores, self.gram.slack(scores, coef, drift))

@@ -82,8 +82,9 @@ class GramInterior:
 class _KeepBest:
     """The check that an interior point solve calls after each step; it keeps the best point.
 
-    ``target``: the relative gap at which the solve stops; ``is_late``: says whether the deadline
-    has passed; ``best``: the point with the smallest gap; ``made``: the number of calls.
+    A call returns None if the solve is to stop. ``target``: the relative gap at which the solve
+    stops; ``is_late``: says whether the deadline has passed; ``max_steps``: stop after this many
+    calls; ``best``: the point with the smallest gap; ``made``: the number of calls.
     """
 
     target: float

@@ -35,7 +35,7 @@ from bigscreen.solvers.block.solver import Block
 
 
 class KernelStage:
-    """The stage for an exact kernel without its matrix; the block solver solves every problem.
+    """A path's solver for an exact kernel without its matrix: the block solver, cached columns.
 
     Parameters
     ----------
@@ -131,7 +131,10 @@ class KernelStage:
         return found
 
     def products(self, coef: FloatArray) -> Scores:
-        """Compute the scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
+        """Compute the scores ``<w, phi_i>`` of all rows for ``w = sum_j coef_j phi_j``.
+
+        ``coef``: (n,). The result has bounds on the scores' errors, for screening rules.
+        """
         values = self._solve.products(coef)
         constant = float(coef.sum()) if self.constant else 0.0
         return Scores(values, score_bands(self.design, coef, values - constant))

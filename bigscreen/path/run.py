@@ -56,7 +56,7 @@ Point = tuple[list[dict[str, Any]], Arrays]
 
 
 class Shared(NamedTuple):
-    """What the models of all points of a path have in common.
+    """Kernel, landmarks and provenance that the models of all points of a path have in common.
 
     ``landmarks`` and ``factor`` (of the landmarks' kernel matrix) are None without a Nystrom
     kernel. ``solver`` and ``features`` are names for the provenance, and so is ``certified_in``:

@@ -143,7 +143,7 @@ class PointTask:
 
 
 class Stage(Protocol):
-    """Prepared rows with a solver for the points of paths over them."""
+    """A path's solver, with rows prepared once for all points of the grid and all folds."""
 
     @property
     def norms(self) -> FloatArray:
@@ -157,7 +157,10 @@ class Stage(Protocol):
         """
 
     def products(self, coef: FloatArray) -> Scores:
-        """Compute the scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
+        """Compute the scores ``<w, phi_i>`` of all rows for ``w = sum_j coef_j phi_j``.
+
+        ``coef``: (n,). The result has bounds on the scores' errors, for screening rules.
+        """
 
     def memory(self) -> dict[str, NDArray[Any]]:
         """Return the arrays, by name, that the next solve reuses from earlier solves."""

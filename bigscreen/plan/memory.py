@@ -16,12 +16,14 @@ class Plan:
     Parameters
     ----------
     rows, columns, classifiers, landmarks : int
+        Numbers of rows, of columns of the data, of binary problems, and of landmarks (0: none).
     data_bytes : int
         Size of the rows as stored.
     solver, features : str
         ``newton``, ``cd``, ``interior``, ``block``, ``pairs``, ``snacks`` or ``pegasos``;
         ``stored`` (in memory or on disk), ``recomputed``, ``raw`` or ``exact``.
     features_in_memory : bool
+        Whether stored features are kept in memory; else they are on disk.
     resident : float
         Fraction of the rows (or features) kept in memory; each pass reads the others.
     peak_bytes, disk_bytes, cache_bytes : int
@@ -97,11 +99,13 @@ class Held:
 
 @dataclass(frozen=True)
 class Request:
-    """The options and machine that a plan is made for.
+    """The options of a fit and the machine, for which a plan is made.
 
-    ``memory`` is the bytes that all processes may hold together; ``limit`` those that each worker
-    may hold, None for an equal share of ``memory`` for each worker and the coordinating process.
-    ``idle`` is the number of worker processes that take no part in the fit.
+    ``workers``: threads of this process or, with ``cluster``, worker processes. ``memory``: the
+    bytes that all processes may hold together; ``limit``: those that each worker may hold, None for
+    an equal share of ``memory`` for each worker and the coordinating process. ``idle``: the number
+    of worker processes that take no part in the fit. ``fits``: how many fits share the rows. The
+    other fields are options of the fit (see `TrainOptions`).
     """
 
     kernel: str
@@ -164,7 +168,7 @@ class Request:
         return self.once(self.workers * each)
 
     def over_shards(self, whole: float, reserve: bool = True) -> Held:
-        """Return the memory of something that is divided among the shards.
+        """Return the memory of ``whole`` bytes that are divided among the workers, by shards.
 
         With ``reserve``, each worker has room for its part of the shards of a worker that died.
         """
@@ -202,7 +206,10 @@ class Request:
 
 
 def process_bytes(workers: int, cluster: bool) -> int:
-    """Return the bytes of processes without data, plus the reserve of paths and searches."""
+    """Return the bytes of the processes of a path or a search before they hold any data.
+
+    A reserve is included. ``workers``: worker processes of a ``cluster``, else threads.
+    """
     own = PLAN.process_bytes + PLAN.spare_process_bytes
     each = PLAN.worker_bytes + PLAN.spare_worker_bytes
     # (Without a cluster, workers are threads.)

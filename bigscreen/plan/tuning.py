@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MIB = 2**20
+"""Bytes of a mebibyte."""
 
 
 class FeatureCost(NamedTuple):
@@ -35,58 +36,96 @@ class PlanTuning:
     """
 
     # -- bytes of processes ------------------------------------------------------------------------
-    process_bytes: int = 160 * MIB  # an idle process, all imported (measured: 140 to 156)
-    worker_bytes: int = 150 * MIB  # a worker process, and its share of Dask's other processes
-    spare_process_bytes: int = 240 * MIB  # paths and searches leave this many bytes free
-    spare_worker_bytes: int = 100 * MIB  # paths and searches leave this free in each worker
+    # Memory of an idle process after all imports (measured: 140 to 156 MiB).
+    process_bytes: int = 160 * MIB
+    # Memory of a worker process before it has data, and its share of Dask's other processes.
+    worker_bytes: int = 150 * MIB
+    # Paths and searches leave this much memory free in the coordinating process.
+    spare_process_bytes: int = 240 * MIB
+    # Paths and searches leave this much memory free in each worker process.
+    spare_worker_bytes: int = 100 * MIB
     block_bytes: int = 2**26  # memory of a thread that reads a block of rows and computes with it
-    tile_bytes: int = 2**25  # memory of a solver's thread on features, except newton and cd
+    # Memory of a thread of a solver on features, except newton and coordinate descent (cd).
+    tile_bytes: int = 2**25
     descent_bytes: int = 2**24  # memory of a thread of coordinate descent (measured: 5 to 20 MiB)
     exact_tile_bytes: int = 2**26  # memory of a thread that computes kernel entries
     # -- bytes of a row, or of a feature -----------------------------------------------------------
-    row_bytes: int = 72  # a row's scores, label, norms and temporaries in a solver on features
-    exact_shard_row_bytes: int = 240  # alpha, score, box and norms of an exact solver's shard
-    exact_host_row_bytes: int = 80  # alpha, and alpha before, of a row in the coordinating process
-    closing_feature_bytes: int = 24  # memory for a feature of a row that the closing pass samples
-    index_feature_bytes: int = 32  # memory for a column in the index of sparse landmarks
-    shard_index_feature_bytes: int = 12  # memory for a column in a shard's sparse index
-    pair_index_feature_bytes: int = 16  # memory for a column in pair steps' sparse index
+    row_bytes: int = 72  # memory of a row's scores, label, norms and temporaries, features apart
+    # Memory of a row's alpha, score, box and norms in the process that has its shard (exact fits).
+    exact_shard_row_bytes: int = 240
+    # Memory of a row's alpha, now and before, in the coordinating process (exact fits).
+    exact_host_row_bytes: int = 80
+    # Memory of one feature of one row that the closing pass samples for its error bounds.
+    closing_feature_bytes: int = 24
+    # Memory of the inverted index of sparse landmarks (or rows), for each column of the data.
+    index_feature_bytes: int = 32
+    # Memory of the inverted index of each shard of sparse rows, for each column of the data.
+    shard_index_feature_bytes: int = 12
+    # More memory of the index if pair steps solve an exact fit, for each column of the data.
+    pair_index_feature_bytes: int = 16
     # -- copies ------------------------------------------------------------------------------------
-    vectors: int = 6  # float64 vectors, one entry a column, that a linear fit's coordinator holds
-    moments: int = 4  # second-moment matrices of each classifier, if several are solved at once
-    gathered_copies: float = 1.5  # copies of the rows for local steps while they are gathered
+    # Float64 vectors with an entry for each column that the coordinator of a linear fit holds.
+    vectors: int = 6
+    # Second-moment matrices (m x m) of each classifier, if several are solved at once.
+    moments: int = 4
+    # Copies of the rows that Newton's local steps use, while they are gathered in one process.
+    gathered_copies: float = 1.5
     row_copies: int = 2  # copies of an exact machine's rows: stored, and laid out for products
-    label_copies: int = 3  # more copies, if pairs of labels are solved on their own rows
+    # More copies of the rows, if pairs of labels are solved on their own rows (one against one).
+    label_copies: int = 3
     made_rows: int = 2048  # compute the features of this many rows at once, from float64 entries
     # -- fractions ---------------------------------------------------------------------------------
-    kept_share: float = 0.8  # part of the memory left that rows may take; others are read again
-    cache_share: float = 0.3  # kernel columns take this part of the memory allowed by default
-    band_fraction: float = 0.2  # Hessian-vector products use at most this part of all rows
-    computed_fraction: float = 0.4  # of the kernel matrix that a solve computes (measured: .07-.7)
+    # Rows or features stay in memory up to this part of what is left; each pass reads the others.
+    kept_share: float = 0.8
+    # Cached kernel columns take this part of the allowed memory, unless the options say how much.
+    cache_share: float = 0.3
+    # Hessian-vector products of Newton's method use at most this part of all rows.
+    band_fraction: float = 0.2
+    # The plan counts memory for this part of the kernel matrix: a solve does not need all columns
+    # (measured: .07 to .7).
+    computed_fraction: float = 0.4
     # -- cache of kernel columns -------------------------------------------------------------------
-    pair_cache_bytes: int = 256 * MIB  # size of the cache for pair steps on features
-    min_columns: int = 16  # refuse an exact fit with room for fewer columns, unless requested
-    cheap_cache_bytes: int = 2**28  # cache at most this much if columns are cheap to recompute
-    # (Time with 256 MiB compared with a full cache: ijcnn1, 22 columns, .7; covtype, 54, .87; a9a,
-    # 123 flags, .6; mnist, 784 pixels, .88.)
-    cheap_columns: int = 64  # kernel columns are cheap for dense rows of at most this many columns
-    cheap_byte_columns: int = 1024  # the limit for rows of small whole numbers, multiplied as bytes
-    byte_rows: int = 64  # rows of each of 3 chunks looked at for small whole numbers
+    # Memory of the cache of Gram matrix rows for pair steps (SMO) on features.
+    pair_cache_bytes: int = 256 * MIB
+    # Refuse an exact fit if memory has no room for this many kernel columns, unless the options
+    # give the size of the cache.
+    min_columns: int = 16
+    # Use at most this much memory to cache kernel columns that are cheap to compute again. (Time
+    # with 256 MiB compared with a full cache: ijcnn1, 22 columns, .7; covtype, 54, .87; a9a, 123
+    # flags, .6; mnist, 784 pixels, .88.)
+    cheap_cache_bytes: int = 2**28
+    # Kernel columns are cheap to compute again for dense rows of at most this many features.
+    cheap_columns: int = 64
+    # Kernel columns are also cheap for rows of at most this many small whole numbers (bytes).
+    cheap_byte_columns: int = 1024
+    # To see if rows consist of small whole numbers, look at this many rows of each of 3 chunks.
+    byte_rows: int = 64
     # -- which solver ------------------------------------------------------------------------------
-    few_rows: int = 4096  # solve exact machines of at most this many rows by pair steps (measured:
-    # .3 to 1.2 times as long as by blocks at 3,000 to 5,000 rows), and share its kernel matrix
-    interior_rows: int = 3  # use an interior point below this many rows for each feature
-    interior_rows_close: int = 20  # the limit if the requested gap is smaller than usual_tol
+    # Solve exact machines of at most this many rows by pair steps, and share their kernel matrix
+    # with the closing pass (measured: .3 to 1.2 times as long as by blocks at 3,000 to 5,000 rows).
+    few_rows: int = 4096
+    # Use the interior point method if there are fewer rows than this for each feature.
+    interior_rows: int = 3
+    # Use the interior point method below this many rows for each feature, if the requested gap is
+    # smaller than usual_tol.
+    interior_rows_close: int = 20
     max_columns: int = 4000  # use coordinate descent, not Newton, for more features than this
-    newton_rows: int = 64  # but Newton if there are this many rows for each landmark
-    max_together: int = 32  # classifiers solved in common passes: more are no faster
+    # Use Newton, whatever the number of features, with at least this many rows for each landmark.
+    newton_rows: int = 64
+    # Solve at most this many classifiers in common passes over the rows: more are no faster.
+    max_together: int = 32
     # -- stored or recomputed features -------------------------------------------------------------
-    usual_tol: float = 1e-3  # smaller gaps take more passes over recomputed features,
-    rows_per_landmark: int = 100  # unless the data have this many rows for each landmark
+    # Relative gaps below this count as small: they take more passes, perhaps another solver.
+    usual_tol: float = 1e-3
+    # For gaps below usual_tol, count more time for recomputed features if there are fewer rows than
+    # this for each landmark.
+    rows_per_landmark: int = 100
     read: float = 0.3  # nanoseconds to read a feature in memory
     read_again: float = 36.0  # nanoseconds to read a feature that is not in memory
-    few_landmarks: FeatureCost = FeatureCost(16.0, 0.022, 0.0, 2.88)  # last: for small gaps
-    many_landmarks: FeatureCost = FeatureCost(12.0, 0.036, 0.36, 0.054)  # sampled moments
+    # Costs of up to MAX_EIGH_LANDMARKS landmarks; recomputed_algebra is for gaps below usual_tol.
+    few_landmarks: FeatureCost = FeatureCost(16.0, 0.022, 0.0, 2.88)
+    # Costs of more landmarks, for which second moments are summed over sampled rows only.
+    many_landmarks: FeatureCost = FeatureCost(12.0, 0.036, 0.36, 0.054)
 
 
 PLAN = PlanTuning()

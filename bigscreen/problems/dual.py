@@ -263,7 +263,10 @@ class Dual:
         weights: FloatArray,
         group: NDArray[np.int8] | None,
     ) -> Mu:
-        """The statistic of the values of each group, at the group's threshold."""
+        """Apply ``statistic`` to the values and weights of each group, at the group's `threshold`.
+
+        Returns a float, or float64 (groups,) if rows have groups.
+        """
         threshold = self.threshold
         if group is None:
             return statistic(values, weights, float(np.sum(threshold)))

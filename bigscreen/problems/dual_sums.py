@@ -73,9 +73,9 @@ def dual_and_gap(
     """Compute D(alpha), the best multiplier of every group, the gap and the gap's error bound.
 
     ``F``, ``r`` (rows,): ``r F = p - s u`` gives the scores u, which ``scores`` (rows,) receives.
-    ``errors``: the last three arguments of `gap_and_doubt`. The array of multipliers is empty
-    without a coupling. The error bound says how far errors of the scores can have moved the gap;
-    see `scores_and_dual` and `gap_and_doubt`.
+    ``errors`` (relative, errors, spread): a score u may be off by ``relative |u| + errors spread``.
+    The array of multipliers is empty without a coupling. The error bound says how far errors of the
+    scores can have moved the gap; see `scores_and_dual` and `gap_and_doubt`.
     """
     value = scores_and_dual(parts, alpha, F, r, scores)
     if len(scores) <= MAX_COMPILED_ROWS:

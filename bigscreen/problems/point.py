@@ -54,7 +54,11 @@ def meets_tol(record: Mapping[str, Any], tol: float) -> bool:
 
 
 def is_solved(record: Mapping[str, Any], tol: float) -> bool:
-    """Whether further solving would prove no smaller gap than this record's (`sufficient_gap`)."""
+    """Whether a record's gap has come down to `sufficient_gap`: solving on would prove no more.
+
+    ``record``: of a certificate, or of a path's point. If a gap bounds nothing (the kernel is not
+    positive semidefinite): whether the violation of the KKT conditions is at most ``tol``.
+    """
     if record.get("violation") is not None or record["gap"] is None:
         return meets_tol(record, tol)
     return bool(record["gap"] <= sufficient_gap(_rounding(record), record["primal"], tol))
@@ -433,14 +437,14 @@ class SumLayout:
         return out
 
     def bucket(self, dual: Dual, alpha: FloatArray) -> NDArray[np.int8]:
-        """The index of the term that each row's alpha is summed in: int8 (rows,)."""
+        """Return the index of each row's term, by group and sign of ``t alpha``: int8 (rows,)."""
         if dual.coupling is None:
             return np.zeros(len(dual), np.int8)
         down = (dual.coupling * alpha < 0).astype(np.int8)
         return down if dual.group is None else 2 * dual.group + down
 
     def rise(self, dual: Dual, alpha: FloatArray) -> FloatArray:
-        """The change of alpha that raises its ``t alpha`` to the end of the box (rows,)."""
+        """Return the change of each alpha that makes ``t alpha`` largest within its box (rows,)."""
         assert dual.coupling is not None
         t = dual.coupling
         return t * np.maximum(t * dual.lo, t * dual.hi) - alpha
@@ -518,7 +522,11 @@ class Terms:
         """D's linear part by term (terms,), then its quadratic part if losses are squared."""
 
     def add(self, rows: slice, columns: Any, border: FloatArray, v: FloatArray) -> None:
-        """Add ``sum s alpha [c, border]`` of these rows to the terms v (terms, m + extras)."""
+        """Add ``sum s alpha [c, border]`` of the rows ``rows`` to the terms v (terms, m + extras).
+
+        Rises of rows in the smoothing band are added as well. ``columns``, ``border``: of these
+        rows.
+        """
         for coef, term in self.parts:
             add_rows(columns, border, coef[rows], term[rows], v)
 
@@ -548,7 +556,10 @@ def add_in_blocks(
     rows: int,
     v: FloatArray,
 ) -> None:
-    """`add_rows` in blocks of ``rows`` rows: a sum of short sums rounds less than a long one."""
+    """Add ``coef_i [c_i, border_i]`` to ``v[term_i]``, summed first in blocks of ``rows`` rows.
+
+    A sum of short sums rounds less than a long one. Columns are dense or CSR.
+    """
     block, used = np.zeros(v.shape), 0
     for i in range(len(coef)):
         if coef[i] != 0.0:

@@ -73,7 +73,10 @@ class Problem(Protocol):
 
 
 class _Offset:
-    """Problems whose offset is the multiplier: scores enter G as ``p - s (u + mu)``, ``s = t``."""
+    """Base class of problems whose offset is the coupling's multiplier mu, or that have none.
+
+    Scores u enter the gradient as ``G = p - s (u + mu)``, because the coupling has ``t = s``.
+    """
 
     intercept: str
     intercept_scaling = 1.0
@@ -85,7 +88,7 @@ class _Offset:
 
 @dataclass(frozen=True)
 class _Penalised(_Offset):
-    """Problems whose box scales with C."""
+    """Base class of problems with a penalty C > 0 that scales the box of every dual variable."""
 
     C: float
 
@@ -135,7 +138,10 @@ class CSvc(_Penalised):
     intercept_scaling: float = 1.0
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
-        """See ``Problem``; ``y`` are label codes."""
+        """Return the dual of rows; ``y`` are label codes, ``weights`` the sample weights.
+
+        ``scale`` multiplies the box (see `Problem.dual`).
+        """
         n = len(y)
         sign = class_signs(y, self.positive)
         hi = self.C * scale * rows_weights(y, weights, self.code_weight)
@@ -148,11 +154,14 @@ class SquaredSvc(CSvc):
     """The C-SVC with squared losses ``C c max(0, 1 - y u)^2``; parameters as for `CSvc`."""
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
-        """See ``Problem``; ``y`` are label codes."""
+        """Return the dual of rows; ``y`` are label codes, ``weights`` the sample weights.
+
+        ``scale`` multiplies the box (see `Problem.dual`).
+        """
         return _squared(super().dual(y, weights, scale))
 
     def factor(self, other: Self) -> float | None:
-        """None: C is in the curve."""
+        """Return None: C does not scale the box, it is in the curve ``q = 1 / (2 C c)``."""
         return None
 
 
@@ -166,7 +175,10 @@ class Lad(_Penalised):
     intercept: str = "none"
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
-        """See ``Problem``; ``y`` are targets."""
+        """Return the dual of rows; ``y`` are targets, ``weights`` the sample weights.
+
+        ``scale`` multiplies the box (see `Problem.dual`).
+        """
         hi = self.C * scale * weights
         return _residual(y, -hi, hi, self.intercept)
 
@@ -188,7 +200,10 @@ class Svr(_Penalised):
             raise InputError(f"epsilon must be a finite number, 0 or more, got {self.epsilon!r}")
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
-        """See ``Problem``; ``y`` are targets."""
+        """Return the dual of rows; ``y`` are targets, ``weights`` the sample weights.
+
+        ``scale`` multiplies the box (see `Problem.dual`).
+        """
         hi = self.C * scale * weights
         tube = constant_array(self.epsilon, len(y)) if self.epsilon else None
         return replace(_residual(y, -hi, hi, self.intercept), tube=tube)
@@ -199,11 +214,14 @@ class SquaredSvr(Svr):
     """epsilon-SVR with squared losses: ``C c max(0, |y - u| - epsilon)^2``."""
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
-        """See ``Problem``; ``y`` are targets."""
+        """Return the dual of rows; ``y`` are targets, ``weights`` the sample weights.
+
+        ``scale`` multiplies the box (see `Problem.dual`).
+        """
         return _squared(super().dual(y, weights, scale))
 
     def factor(self, other: Self) -> float | None:
-        """None: C is in the curve."""
+        """Return None: C does not scale the box, it is in the curve ``q = 1 / (2 C c)``."""
         return None
 
 
@@ -220,7 +238,10 @@ class Quantile(_Penalised):
             raise InputError(f"tau must lie strictly between 0 and 1, got {self.tau!r}")
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
-        """See ``Problem``; ``y`` are targets."""
+        """Return the dual of rows; ``y`` are targets, ``weights`` the sample weights.
+
+        ``scale`` multiplies the box (see `Problem.dual`).
+        """
         box = self.C * scale * weights
         return _residual(y, (self.tau - 1) * box, self.tau * box, self.intercept)
 
@@ -270,7 +291,10 @@ class Sublinear(_Penalised):
             )
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
-        """See ``Problem``; ``y`` are row numbers."""
+        """Return the dual of rows; ``y`` are row numbers, ``weights`` the sample weights.
+
+        ``scale`` multiplies the box (see `Problem.dual`).
+        """
         rows = np.asarray(y).astype(np.int64)
         a, b = self.a[rows], self.b[rows]
         size = np.abs(a)
@@ -324,7 +348,10 @@ def rows_weights(
 
 
 def _residual(y: NDArray[Any], lo: FloatArray, hi: FloatArray, intercept: str) -> Dual:
-    """The dual of a regression, whose loss is a function of ``y - u``; its box is [lo, hi]."""
+    """Make the dual of a regression whose loss is a function of the residual ``y - u``.
+
+    ``lo``, ``hi`` (rows,): the box of each row.
+    """
     one = constant_array(1.0, len(y))
     coupling = one if intercept == "true" else None
     return Dual(one, np.asarray(y, dtype=np.float64), lo, hi, coupling)
@@ -381,7 +408,10 @@ class NuSvc:
             raise InputError(f"intercept must be none, constant or true, got {self.intercept!r}")
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
-        """See ``Problem``; ``y`` are label codes."""
+        """Return the dual of rows; ``y`` are label codes, ``weights`` the sample weights.
+
+        ``scale`` multiplies the box (see `Problem.dual`).
+        """
         n = len(y)
         sign = class_signs(y, self.positive)
         hi = scale / self.mass * rows_weights(y, weights, self.code_weight)
@@ -405,7 +435,7 @@ class NuSvc:
         return replace(self, nu=value)
 
     def factor(self, other: Self) -> float | None:
-        """None: the box of a nu-SVC does not depend on nu."""
+        """Return None: the box of a nu-SVC does not depend on nu."""
         return None
 
 
@@ -443,7 +473,11 @@ class NuSvr:
             raise InputError(f"intercept must be none, constant or true, got {self.intercept!r}")
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
-        """See ``Problem``; ``y`` are targets and sides (rows, 2)."""
+        """Return the dual of rows; ``y`` are targets and sides (rows, 2).
+
+        A side is +1 or -1: every row is there twice. ``weights``: sample weights; ``scale``
+        multiplies the box (see `Problem.dual`).
+        """
         n = len(y)
         sign = np.ascontiguousarray(y[:, 1])
         total: Any = self.C * self.nu * self.mass
@@ -491,12 +525,15 @@ class OneClass:
         _check_nu(self.nu, self.mass)
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
-        """See ``Problem``; only the length of ``y`` matters."""
+        """Return the dual of rows; ``weights``: sample weights; of ``y`` only the length matters.
+
+        ``scale`` multiplies the box (see `Problem.dual`).
+        """
         one, zero = constant_array(1.0, len(y)), constant_array(0.0, len(y))
         return Dual(one, zero, zero, scale / (self.nu * self.mass) * weights, one, 1.0)
 
     def offset(self, mu: Mu) -> float:
-        """``-rho``."""
+        """Return the offset ``-rho`` of the decision function, which is the multiplier ``mu``."""
         return float(np.sum(mu))
 
     def at(self, value: float) -> Self:
@@ -504,7 +541,7 @@ class OneClass:
         return replace(self, nu=value)
 
     def factor(self, other: Self) -> float | None:
-        """None: the box scales with nu, but the total does not."""
+        """Return None: the box scales with nu, but the coupling's total does not."""
         return None
 
 
@@ -549,7 +586,11 @@ def check_feasible(nu: float, positive: float, negative: float, intercept: str, 
 
 
 def with_mass_of(problem: Problem, y: NDArray[Any], weights: FloatArray) -> Problem:
-    """The problem for these rows alone: nu becomes a share of their weight."""
+    """Return the problem with ``mass``, the total weight to which nu refers, from these rows.
+
+    ``y`` (label codes or targets) and ``weights`` of the rows. Problems without nu are returned as
+    they are.
+    """
     if isinstance(problem, NuSvc):
         own = rows_weights(y, weights, problem.code_weight)
     elif isinstance(problem, OneClass):

@@ -142,7 +142,10 @@ def adopt_machine(model: Model, data: Rows, options: TrainOptions, fleet: Any) -
 
 
 def _check_box(alpha: FloatArray, dual: Dual) -> None:
-    """Refuse a dual point that is far from feasible: it belongs to another problem."""
+    """Raise `InputError` if alpha lies outside its box by more than a file's rounding.
+
+    The model then solves another problem (another C, nu or row weights) than ``dual``.
+    """
     beyond = np.maximum(alpha - dual.hi, dual.lo - alpha)
     if np.max(beyond) > FILE_ROUNDING * np.max(np.abs(alpha)):
         row = int(np.argmax(beyond))
@@ -154,7 +157,11 @@ def _check_box(alpha: FloatArray, dual: Dual) -> None:
 
 
 def _match_coefficients(model: Model, data: Rows) -> FloatArray:
-    """Return the coefficients of all rows for each problem's score, float64 (scores, n)."""
+    """Give the rows of the data the coefficients of the support vectors that equal them.
+
+    Returns float64 (machines, n), 0 for other rows; a machine is one binary problem, in the order
+    of the data's labels. Raises `InputError` if the model's labels are not those of the data.
+    """
     codes: NDArray[np.int64] | None = None
     coef, order = model.coef, list(range(len(model.coef)))
     signs = np.ones(len(coef))
@@ -184,8 +191,9 @@ def _match_rows(
 ) -> NDArray[np.int64]:
     """Find for each support vector a row that equals it, no row twice; int64 (vectors,).
 
-    Among equal rows of a regression, the largest coefficients go to those with the largest targets.
-    At most ``max_products`` inner products are computed at once.
+    ``codes``: the label code of each vector, which its row must share (-1: any); None for
+    regressions. Among equal rows of a regression, the largest coefficients go to those with the
+    largest targets. At most ``max_products`` inner products are computed at once.
     """
     vectors: Any = model.landmarks
     count, width = vectors.shape

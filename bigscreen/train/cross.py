@@ -51,8 +51,9 @@ def make_folds(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
 def calibrate(job: Job, max_scores: int = 1 << 26) -> tuple[Calibration, FoldMachines]:
     """Solve the problems of every fold, and calibrate their scores on the held-out rows.
 
-    The main problems of the run have been solved before. At most ``max_scores`` scores are held; of
-    more rows a random sample is scored.
+    Returns the calibration (from scores to probabilities) and the machines of all folds. The main
+    problems of ``job`` have been solved before. At most ``max_scores`` scores are held in memory:
+    of more rows a random sample is scored.
     """
     data, options, fold = job.data, job.options, job.fold
     assert fold is not None
@@ -77,7 +78,10 @@ def calibrate(job: Job, max_scores: int = 1 << 26) -> tuple[Calibration, FoldMac
 
 
 def add_folds(job: Job, model: Model, known: Calibration, folds: FoldMachines) -> Model:
-    """Return the model with what it needs for probabilities, label sets and thresholds."""
+    """Return the model with the machines of the folds, and the calibration of their scores.
+
+    They give probabilities, label sets and thresholds. ``known``: the calibration.
+    """
     model = replace(model, calibration=known, fold_machines=folds)
     if len(model.labels) != 2:
         return model
@@ -114,7 +118,7 @@ def _without_fold(binary: Binary, f: int, y: NDArray[np.int32], weights: FloatAr
 
 
 def _score_rows(job: Job, machine: Model, rows: NDArray[np.int64]) -> FloatArray:
-    """Score these rows with a machine, reading chunk by chunk; float64 (rows, scores)."""
+    """Score the rows with these (ascending) numbers, chunk by chunk; float64 (rows, scores)."""
     data = job.data
     ends = np.searchsorted(rows, [data.chunk(k)[1] for k in range(data.n_chunks)])
     parts = [part for part in np.split(rows, ends[:-1]) if len(part)]

@@ -43,10 +43,10 @@ from bigscreen.train.partition import PARTITION, Partition, partition
 
 @dataclass(frozen=True)
 class DivideTuning:
-    """Tuned values of divide and conquer."""
+    """Tuned values of divide and conquer, which first solves parts (clusters) of the rows."""
 
     parts_factor: int = 4  # each level has this many times fewer parts than the level before
-    part_rows: int = 5000  # rows of a part, unless the options say how many parts there are
+    part_rows: int = 5000  # mean rows of a part, unless the options say how many parts there are
     max_imbalance: float = 2.0  # no part has more rows than this multiple of the average
     max_passes: int = 1000  # stop the solve of a part, or the refinement, after this many passes
 
@@ -164,7 +164,10 @@ def divide(
 
 
 def count_parts(n: int, division: Division) -> list[int]:
-    """Return the number of parts of each level."""
+    """Return the number of parts of each level of divide and conquer on ``n`` rows.
+
+    Later levels with too few parts are left out.
+    """
     parts, levels, largest = division.parts, division.levels, division.largest
     tuning = division.tuning
     fewest = 1 if largest is None else -(-n // max(largest, 1))
@@ -335,10 +338,11 @@ class _Levels:
 
 
 class Part(NamedTuple):
-    """One part of the rows, and the resources that its solve may use.
+    """One part (cluster) of the rows, as `PartFleet` solves it, and the resources it may use.
 
-    ``ids`` are row numbers; ``share`` is the part's fraction of the coupling constraint's total,
-    for each group of rows; ``threads`` and ``seconds`` limit the solve.
+    ``ids``: row numbers; ``codes``: label codes or targets; ``alpha``: where the solve starts;
+    ``share``: the part's fraction of the coupling constraint's total, for each group of rows;
+    ``threads`` and ``seconds`` limit the solve.
     """
 
     ids: NDArray[np.int64]
@@ -406,10 +410,11 @@ class StartCheck:
 
 @dataclass(frozen=True)
 class PartFleet:
-    """The function that solves one part, on the worker that ``fleet.each`` chooses.
+    """Solves the dual problem of one part (cluster) of the rows, wherever ``fleet.each`` calls it.
 
-    ``fleet`` makes the fleet of a number of threads on which the part is solved; ``tol`` and
-    ``most`` are the gap and the number of passes at which the solve stops.
+    ``fleet(threads)`` makes the fleet (threads of this worker) on which the part is solved; ``tol``
+    and ``most`` are the relative gap and the number of passes at which the solve stops; ``rule``:
+    the screening rule.
     """
 
     design: Design
@@ -436,7 +441,10 @@ class PartFleet:
 
 @dataclass(frozen=True)
 class PartProblem:
-    """A problem whose coupling constraint has only a fraction (``share``) of the whole's total."""
+    """The problem ``whole`` for one part of the rows: its coupling has a fraction of the total.
+
+    The coupling is the equality constraint of the dual; ``share``: the fraction, (groups,).
+    """
 
     whole: Problem
     share: FloatArray
@@ -462,11 +470,11 @@ class PartProblem:
         return self.whole.offset(mu)
 
     def at(self, value: float) -> PartProblem:
-        """See ``Problem``."""
+        """Return the same part of the problem with another C (or nu), see ``Problem``."""
         return replace(self, whole=self.whole.at(value))
 
     def factor(self, other: PartProblem) -> float | None:
-        """See ``Problem``."""
+        """Return the factor between the boxes of two problems; None if there is none."""
         return self.whole.factor(other.whole)
 
 
@@ -486,7 +494,10 @@ def solve_start(
     check: StartCheck,
     alpha: FloatArray,
 ) -> PartSolution:
-    """Solve a start from an alpha within its box, which is first made feasible."""
+    """Solve a problem until ``check`` stops it: its solution is a start for a larger problem.
+
+    ``alpha``: (n,), where the solve starts; it is within its box, and first made feasible.
+    """
     n = design.data.n_rows
     dual = problem.dual(design.data.y(0, n), design.data.weights(0, n))
     begin = dual.feasible(alpha)

@@ -153,7 +153,7 @@ class FeaturesJob(Job):
         return Attempt(self.design, solver, self.fleet, start, self.source, then)
 
     def _fallbacks(self, newton: Newton, problem: Problem) -> tuple[Rung, ...]:
-        """Return the solvers that may continue where Newton stalls."""
+        """Return the solvers that may continue, in this order, when Newton's steps gain no more."""
         interior = self.options.solver == "auto" and not PROBLEMS[self.options.problem].squared
         room, columns = self.plan.nearby_bytes // self.plan.together, self.plan.columns
         columns = self.plan.landmarks or columns
@@ -162,7 +162,7 @@ class FeaturesJob(Job):
         )
 
     def _start(self, design: Design, binary: Binary) -> Start:
-        """Return the start: from fewer landmarks for a wide fit, else as the options request."""
+        """Return the start: from a fit with fewer landmarks if they are many, else as requested."""
         if should_start_from_fewer(self, design, binary):
             return start_from_fewer(self, design, binary)
         return starting_point(self, design, binary)

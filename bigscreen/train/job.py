@@ -70,9 +70,10 @@ Result = dict[str, Any]
 
 
 class Start(NamedTuple):
-    """Where a solve begins: a feasible alpha (n,) or None for 0, its record, a machine near w.
+    """Where a solve begins, and the record of how that start was computed.
 
-    ``near`` replaces alpha for solvers that hold w.
+    ``alpha``: feasible, (n,), or None for 0; ``near``: a primal point near the optimum, which
+    replaces alpha for solvers that keep w.
     """
 
     alpha: FloatArray | None = None
@@ -96,7 +97,10 @@ class Attempt(NamedTuple):
 
 
 class Shortfall(NamedTuple):
-    """What to warn of in one problem: the gap (or KKT violation) it reached, and the reason."""
+    """What a warning says of one problem: the relative gap (or KKT violation) reached, and why.
+
+    ``missed``: whether the requested gap was missed; else ``why`` is only worth a warning.
+    """
 
     reached: float
     why: str
@@ -394,7 +398,7 @@ class Job:
         self._keep_better(binary, result)
 
     def _keep_better(self, binary: Binary, result: Result) -> None:
-        """Use a problem's result, unless an earlier turn has reached a smaller gap."""
+        """Keep a result of a problem, unless an earlier solve has reached a smaller gap."""
         before = self.results.get(binary.folder)
         if before is not None and _gap(result) > _gap(before):
             result = before
@@ -609,8 +613,10 @@ def claim_folder(
         Their ``work`` is the folder; ``resume`` says whether to resume a run in it.
     fields : callable
         Returns all that the result depends on, except the rows. Called if there is a folder.
-    noun, stale
-        As `files.work.lock_work_folder` takes them.
+    noun : str
+        Kind of run, for messages: "fit", "path".
+    stale : str
+        Pattern of subfolders to remove before a new run.
 
     Yields
     ------

@@ -42,8 +42,10 @@ class ManyTuning:
     """Tuned values of fits that are solved together."""
 
     max_problems: int = 128  # solve at most this many problems with one matrix product
-    max_held_bytes: int = 2**30  # memory of the row states of problems that are solved together
-    max_held_fraction: float = 0.25  # and at most this fraction of the memory allowed
+    # Solve so few problems together that their rows' scores and states take at most this memory.
+    max_held_bytes: int = 2**30
+    # Rows' scores and states of these problems also take at most this part of the memory allowed.
+    max_held_fraction: float = 0.25
 
 
 class Outcomes(NamedTuple):

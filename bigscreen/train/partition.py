@@ -32,15 +32,16 @@ from bigscreen.numerics.rows import FloatArray
 
 @dataclass(frozen=True)
 class PartitionTuning:
-    """Tuned values of kernel k-means."""
+    """Tuned values of the partition of rows into parts (clusters) by kernel k-means."""
 
     min_sample_rows: int = 1024  # cluster at least this many rows (or all rows of smaller data)
-    sample_rows_per_part: int = 32  # and at least this many for each part
-    max_sample_rows: int = 8192  # but at most this many: their kernel matrix takes 256 MB
+    sample_rows_per_part: int = 32  # cluster at least this many sampled rows for each part
+    max_sample_rows: int = 8192  # cluster at most this many rows: their kernel matrix takes 256 MB
     choices: int = 4  # remember this many nearest parts of a row, in case the nearest is full
     block_rows: int = 2048  # compute the distances of this many rows at once
     max_iterations: int = 25  # stop k-means after this many iterations
-    max_price_rounds: int = 25  # raise prices this often; `spill` moves the rows that are too many
+    # Raise the prices of parts with too many rows at most this often; `spill` moves the rest.
+    max_price_rounds: int = 25
 
 
 PARTITION = PartitionTuning()

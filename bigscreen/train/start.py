@@ -37,18 +37,23 @@ START_FILE = "start.kept"
 class StartTuning:
     """Tuned values of the starts of solves."""
 
-    tol: float = 1e-2  # solve what is only a start to this relative gap
+    tol: float = 1e-2  # solve problems whose solution is only a start to this relative gap
     landmarks_factor: int = 8  # a start has this many times fewer landmarks than the fit
     rows_per_landmark: int = 20  # the start of an exact machine has a landmark for this many rows
-    max_landmarks: int = 1000  # but at most this many landmarks
-    min_part_rows: int = 256  # parts may have this many rows even if memory is short
+    max_landmarks: int = 1000  # the start of an exact machine has at most this many landmarks
+    # Parts (clusters) of divide and conquer may have this many rows even if memory is short.
+    min_part_rows: int = 256
 
 
 START = StartTuning()
 
 
 def starting_point(job: Job, design: Design, binary: Binary, tuning: StartTuning = START) -> Start:
-    """Compute the start that a run's options request; a resumed run reads it back."""
+    """Compute where a problem's solve starts, as `tuning.start` of the run's options requests.
+
+    "auto" and "cold" start at 0, "divide" at the solutions of parts of the rows, "nystrom" at a
+    machine on few landmarks. A resumed run reads the start from its work folder.
+    """
     kind = job.options.tuning.start
     if kind in ("auto", "cold"):
         return Start()

@@ -36,7 +36,7 @@ from bigscreen.tune.options import SearchTuning
 
 
 class Group:
-    """The candidates with one number of landmarks and one gamma, and what they share in all rungs.
+    """The candidates of a search with one number of landmarks and one gamma, and what they share.
 
     Parameters
     ----------
@@ -162,7 +162,8 @@ class PreparedRows:
     constant : bool
         Whether a 1 is appended to every phi.
     start_band : float
-        See `SearchTuning`.
+        A start's alpha is between its bounds for rows within this distance of the hinge point, as
+        a part of the mean distance.
     """
 
     stage: Callable[[], Stage]
@@ -174,10 +175,11 @@ class PreparedRows:
 
 
 class Part(NamedTuple):
-    """A fold restricted to the rows of a rung.
+    """A fold's rows among the rows of a rung (a round of the search, on a part of all rows).
 
     ``y`` and ``weights`` have an entry for each row of the rung; held-out rows have the weight 0.
-    ``held`` has the numbers of the held-out rows, and ``held_weights`` their weights in the score.
+    ``held`` has the positions of the held-out rows, and ``held_weights`` their weights in the
+    score.
     """
 
     y: NDArray[Any]

@@ -14,7 +14,7 @@ from bigscreen.tune.options import SearchTuning
 
 
 class Rung(NamedTuple):
-    """A rung: its rows (int64, ascending; None: all rows), and how many candidates reach it."""
+    """A round of the search: its row numbers (ascending; None: all), and its candidates' number."""
 
     rows: NDArray[np.int64] | None
     candidates: int
