@@ -20,6 +20,8 @@ html_css_files = ["tables.css"]
 exclude_patterns = ["_made/*.md"]
 
 myst_heading_anchors = 3
+# Blocks without a language are commands and formulas, not Python.
+highlight_language = "none"
 # Pages link files of the repository by their paths, which tests/cli/test_docs.py looks at.
 # What estimators inherit from scikit-learn refers to its own pages.
 suppress_warnings = ["myst.xref_missing", "ref.ref"]

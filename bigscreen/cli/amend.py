@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     help="Rows that enter: a file as the store's source was, or a store ingested --like it.",
 )
 @click.option("--label", metavar="COLUMN", help="Of a file of --add: as `bigscreen ingest` has it.")
-@click.option("--weight", metavar="COLUMN", help="Likewise its weights.")
+@click.option("--weight", metavar="COLUMN", help="Of a file of --add: its column of weights.")
 @click.option(
     "--bound",
     "only_bound",
@@ -186,7 +186,7 @@ def compress(
     json_file: str | None,
     **values: Any,
 ) -> None:
-    """Write the smallest store that provably has the optimum of STORE, on which MODEL was fitted.
+    """Write a store of fewer rows that provably has STORE's optimum; MODEL was fitted on STORE.
 
     Rows that MODEL's ledger has out are left out. Those at their bound become one row for each
     label: their weighted mean, which has the sum of their losses around the optimum. With

@@ -50,8 +50,8 @@ def demo(
     """Show the whole way on made-up data: ingest, fit, proof, evaluation.
 
     Makes rows of the shape of a physics data set (18 numbers each, two labels), holds a part out
-    for testing, fits a curved model on worker processes, proves how good the fit is and compares
-    it with a straight one.
+    for testing, fits a curved model (RBF kernel, landmarks) on worker processes, proves how good
+    the fit is and compares it with a straight one (linear).
 
     \b
     Examples:

@@ -61,8 +61,8 @@ def column_names(
     "--categorical",
     metavar="COLUMN",
     multiple=True,
-    help="A column whose numbers are names of kinds, not amounts (repeatable). Columns of text are "
-    "categorical anyway: each kind becomes a column of 0 and 1.",
+    help="A column whose numbers are categories, not amounts (repeatable). Columns of text are "
+    "categorical anyway: each category becomes a column of 0 and 1.",
 )
 @click.option(
     "--date",
@@ -76,7 +76,7 @@ def column_names(
     "hashed",
     metavar="COLUMN:BITS",
     multiple=True,
-    help="A column of text with too many kinds: a hash of each picks one of 2**BITS features "
+    help="A column of text with too many categories: a hash of each picks one of 2**BITS features "
     "(repeatable).",
 )
 @click.option(
@@ -101,7 +101,7 @@ def column_names(
     "labels_file",
     metavar="FILE",
     help="Labels of IDX images, an NPY file or an NPZ file of scipy's.  "
-    "[default for IDX: the file of the usual name beside the images]",
+    "[default for IDX: the file of the usual name next to the images]",
 )
 @click.option("--h5-x", metavar="NAME", help="Dataset of an HDF5 file with the columns.")
 @click.option("--h5-y", metavar="NAME", help="Dataset of an HDF5 file with the labels.")
@@ -110,7 +110,7 @@ def column_names(
     type=Number(POSITIVE),
     metavar="FRACTION",
     help="Put this share of the rows (or this number of rows), picked by chance, into a second "
-    "store for testing: train-holdout.store beside train.store.",
+    "store for testing: train-holdout.store next to train.store.",
 )
 @click.option("--rows", metavar="A:B", help="Take rows A to B - 1 alone, counted from 0.")
 @click.option(
@@ -125,7 +125,7 @@ def column_names(
     "--impute",
     type=click.Choice(["mean", "median", "most-frequent", "zero"]),
     help="What stands for a missing number of a column, kept with the store and the model; a "
-    "missing text is a kind of its own.  [default: a missing value is an error]",
+    "missing text is a category of its own.  [default: a missing value is an error]",
 )
 @click.option(
     "--drop-missing",
@@ -150,7 +150,7 @@ def column_names(
     "--unlabelled",
     is_flag=True,
     help="Rows for a one-class machine: every column is a feature but one that --label names; "
-    "labels that svmlight or another file has beside its rows are left out.",
+    "labels that svmlight or another file has next to its rows are left out.",
 )
 @click.option(
     "--like",
@@ -168,8 +168,8 @@ def column_names(
     "--max-kinds",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Most kinds that a column of text may have, as each becomes a column, and most labels.  "
-    "[default: 1000, and of more than 50 at most one for ten rows; 200 labels]",
+    help="Most categories that a column of text may have, as each becomes a column, and most "
+    "labels.  [default: 1000, and of more than 50 at most one for ten rows; 200 labels]",
 )
 @click.option(
     "--memory",
@@ -210,11 +210,12 @@ def ingest(
 ) -> None:
     """Read files into STORE, a folder that is quick to read in pieces.
 
-    Reads svmlight, CSV, TSV, ARFF, HDF5, NPY, NPZ, IDX (MNIST) and Parquet; text also packed as
-    .gz, .bz2 or .xz. Several SOURCEs become one store; one may be a folder of files, or a pattern
-    in quotes. Needs little memory however large the files are. After an interruption, or at the
-    end of a time budget, the same command goes on where it stopped. Workers (--workers,
-    --scheduler) read and parse plain CSV and svmlight, Parquet and small files, and sort.
+    Reads svmlight, CSV, TSV, ARFF, HDF5, NPY, NPZ, IDX (MNIST), Parquet and Feather; text also
+    packed as .gz, .bz2, .xz or .zst. Several SOURCEs become one store; one may be a folder of
+    files, or a pattern in quotes. Needs little memory however large the files are. After an
+    interruption, or at the end of a time budget, the same command goes on where it stopped. Workers
+    (--workers, --scheduler) read and parse plain CSV and svmlight, Parquet and small files, and
+    sort.
 
     \b
     Examples:

@@ -129,9 +129,13 @@ class Rules(click.ParamType):  # type: ignore[type-arg] # not generic in click 8
     help="Rules that leave out rows before a solve, provably decided ones: dvi, ssnsv, essnsv (C), "
     "srbo, srbo-cut (nu), gap, with commas; none.  [default: dvi,gap or srbo-cut,gap]",
 )
-@click.option("--cold", is_flag=True, help="Begin every solve at nothing, to see what that costs.")
 @click.option(
-    "--static", is_flag=True, help="Leave out no further rows during a solve, to see the same."
+    "--cold", is_flag=True, help="Begin every solve at 0, to see what the points before save."
+)
+@click.option(
+    "--static",
+    is_flag=True,
+    help="Leave out no further rows during a solve, to see what they save.",
 )
 @click.option(
     "--resume",
@@ -242,13 +246,13 @@ def _fit(
     "C",
     type=Number(POSITIVE),
     metavar="C",
-    help="Of which C.  [default: the best]",
+    help="The value of C to take.  [default: the best]",
 )
 @click.option(
     "--nu",
     type=Number(SHARE),
     metavar="NU",
-    help="Of which nu.  [default: the best]",
+    help="The value of nu to take.  [default: the best]",
 )
 @overwrite_option
 @json_option

@@ -60,7 +60,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
     "C",
     type=Grid(log=True),
     metavar="FROM:TO:COUNT",
-    help="Values of C likewise.  [default: 1e-2:1e3:10]",
+    help="Values of C, by equal factors or given with commas.  [default: 1e-2:1e3:10]",
 )
 @click.option(
     "--nu",

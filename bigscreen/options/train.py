@@ -338,15 +338,16 @@ class TrainOptions:
         "Running",
         SIZE,
         "Memory to stay within, all processes together, such as 4GiB.",
-        detail="A number of bytes; None: 0.8 of what the process may use, by the machine, its "
-        "container and `ulimit`.",
+        detail="A number of bytes; the machine, its container and `ulimit` say what a process may "
+        "use.",
+        otherwise="0.8 of what the process may use",
     )
     work: Path | None = option(
         None,
         "Running",
         FOLDER,
         "Where stored features and checkpoints go.",
-        otherwise="MODEL.work, removed at the end",
+        otherwise="the output's name with .work, removed at the end",
     )
     resume: bool = option(
         False, "Running", FLAG, "Go on from the checkpoints in ``work``.", flag=None
