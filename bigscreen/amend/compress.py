@@ -77,7 +77,7 @@ class _KeptRows:
         return (features, y[keep], weights[keep], data.row_ids(start, stop)[keep]), sums, sizes
 
     def _columns_sum(self, X: Any, weights: FloatArray) -> FloatArray:
-        """Sum the rows' columns times ``weights``: kernel columns (m,), or features (d,)."""
+        """Sum the columns of the rows X times ``weights``: kernel columns (m,) or features (d,)."""
         if self.factor is None:
             return np.asarray(X.T.astype(np.float64) @ weights)
         total = np.zeros(len(self.factor))

@@ -242,18 +242,27 @@ def _parse_weights(reweight: tuple[NDArray[np.int64], FloatArray]) -> FloatArray
 
 # -- files ---------------------------------------------------------------------------------------
 def read_rows(path: str | os.PathLike[str]) -> NDArray[np.int64]:
-    """Row numbers of a file: one a line, or the column ``row`` of what `bigscreen rows` writes."""
+    """Read row numbers, int64, from a text file: one a line, or the column ``row`` of a table.
+
+    The table is what `bigscreen rows` writes.
+    """
     return _parse_row_numbers(path, _table(path, 1)[0])
 
 
 def read_labels(path: str | os.PathLike[str]) -> tuple[NDArray[np.int64], list[str]]:
-    """Rows and labels of a file of two columns, with or without the header ``row,label``."""
+    """Read row numbers and labels from a file of two columns, with or without a header.
+
+    The header is ``row,label``.
+    """
     rows, labels = _table(path, 2)
     return _parse_row_numbers(path, rows), labels
 
 
 def read_weights(path: str | os.PathLike[str]) -> tuple[NDArray[np.int64], FloatArray]:
-    """Rows and weights of a file of two columns, with or without the header ``row,weight``."""
+    """Read row numbers and weights from a file of two columns, with or without a header.
+
+    The header is ``row,weight``.
+    """
     rows, weights = _table(path, 2)
     numbers = _parse_row_numbers(path, rows)
     for number, text in zip(numbers, weights, strict=True):
@@ -265,7 +274,7 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[NDArray[np.int64], Float
 
 
 def _table(path: str | os.PathLike[str], width: int) -> list[list[str]]:
-    """The first ``width`` columns of a CSV or TSV file, as lists of text cells.
+    """Read the first ``width`` columns of the CSV or TSV file at ``path``, as lists of texts.
 
     If the file has a header, the column ``row`` comes first, whatever its place in the file.
     """
@@ -291,7 +300,10 @@ def _table(path: str | os.PathLike[str], width: int) -> list[list[str]]:
 
 
 def _named_columns(path: str, header: list[str], width: int) -> list[int]:
-    """Positions of ``width`` columns by a file's header: column ``row``, then the first others."""
+    """Find ``width`` columns by a file's header: first the column ``row``, then the first others.
+
+    Returns their positions. ``path`` is named in the error if there is no column ``row``.
+    """
     names = [name.strip().lower() for name in header]
     if "row" not in names:
         raise InputError(
@@ -318,9 +330,9 @@ def _text(path: str | os.PathLike[str]) -> str:
 
 
 def _parse_row_numbers(path: str | os.PathLike[str], texts: list[str]) -> NDArray[np.int64]:
-    """Parse the row numbers in a file's cells, int64 (k,); ``path`` is named in errors.
+    """Parse the texts of a file's cells as row numbers, int64 (k,).
 
-    Raises InputError for a cell that is no whole number from 0.
+    ``path`` is named in errors. Raises InputError for a text that is no whole number from 0.
     """
     for text in texts:
         # (str.isdigit alone accepts digits of other scripts, and numbers of any length. int64

@@ -199,14 +199,14 @@ def _blocks(data: Rows, edited: Changes, gone: NDArray[np.bool_]) -> Iterator[Bl
 
 
 def _part(X: Any, rows: Any) -> Any:
-    """Rows of a dense or sparse matrix, by a slice or an index array."""
+    """Return rows of a dense or sparse matrix X; ``rows``: a slice or an index array."""
     if isinstance(rows, slice):
         rows = np.arange(rows.start, rows.stop)
     return X[rows] if isinstance(X, np.ndarray) else take_rows(X, rows)
 
 
 def _join(one: Block, other: Block) -> Block:
-    """Two blocks of rows as one block."""
+    """Join two blocks of rows to one block, the rows of ``one`` first."""
     rest = (np.concatenate([one[k], other[k]]) for k in (1, 2, 3))
     y, weights, ids = rest
     return stack_rows(issparse(one[0]), [one[0], other[0]]), y, weights, ids

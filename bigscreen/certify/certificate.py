@@ -236,11 +236,13 @@ def _sum_rows(
     sums: FloatArray,
     bounds: FloatArray,
 ) -> None:
-    """Sum every row's contributions, with compensated addition.
+    """Sum every row's contributions to P, D and the gap, with compensated addition.
 
-    Adds to ``sums`` (3 + groups,): the gap, ``p alpha - e |alpha|``, ``s alpha u`` and, by group,
-    ``t alpha``. Adds to ``bounds`` (4,): how far bands can move the gap, P and D, and the sizes of
-    all terms. Sets ``doubts`` (rows,): how far each row's band can move the gap.
+    ``mu``: the multipliers (groups,); ``scores``, ``bands`` (rows,): scores of w(alpha), and how
+    far each may be from the exact one. Adds to ``sums`` (3 + groups,): the gap, ``p alpha - e
+    |alpha|``, ``s alpha u`` and, by group, ``t alpha``. Adds to ``bounds`` (4,): how far bands can
+    move the gap, P and D, and the sizes of all terms. Sets ``doubts`` (rows,): how far each row's
+    band can move the gap.
     """
     sign, lin, lo, hi, t, tube, group, _ = parts
     lost = np.zeros(len(sums))
@@ -272,7 +274,7 @@ def _sum_rows(
 
 @njit(cache=True, nogil=True)
 def _best_alpha(G: float, lo: float, hi: float, tube: float) -> float:
-    """The alpha in the box that maximises ``G alpha - tube |alpha|``."""
+    """Return the alpha in the box [lo, hi] that maximises ``G alpha - tube |alpha|``."""
     if G > tube:
         return hi
     if G < -tube:

@@ -82,6 +82,7 @@ class FieldwiseSum:
     """A dataclass whose instances are added field by field."""
 
     def __add__(self, other: Self) -> Self:
+        """Return an instance whose fields are the sums of both instances' fields."""
         names = (each.name for each in fields(cast("Any", self)))
         return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
@@ -332,9 +333,10 @@ class ColumnPass:
         exact: tuple[NDArray[np.int64], FloatArray],
         parts: Iterable[FloatArray],
     ) -> None:
-        """Add ``sum s alpha [c, border]`` of each part of alpha's mixture.
+        """Add ``sum s alpha [c, border]`` of each part of the mixture that alpha is.
 
-        ``exact``: rows with float64 columns, and these columns.
+        ``parts``: the alpha (rows,) of each part; ``columns``: the rows' columns c; ``exact``: the
+        indices of rows with float64 columns, and these columns.
         """
         near, instead = exact
         used, border = np.zeros(len(dual), np.bool_), self.frame.border(dual)
@@ -359,7 +361,10 @@ class SeveralPasses:
     passes: tuple[ColumnPass, ...]
 
     def __call__(self, items: tuple[tuple[int, NDArray[Any] | None], ...]) -> list[Sums]:
-        """The sums of one shard, one for each point in their order."""
+        """Return the sums of one shard for each point (pass), in the order of the points.
+
+        ``items``: for each point the shard's number and its alpha, its sides, or None (read off).
+        """
         first = self.passes[0]
         data = first.summed.data
         start, stop = data.shard(items[0][0])
@@ -444,10 +449,10 @@ class SeveralPasses:
         read: tuple[FloatArray, NDArray[np.bool_]],
         sums: list[Sums],
     ) -> None:
-        """Compare picked rows in both precisions and add them to every point's sample.
+        """Compare picked rows in both precisions, and add them to every point's sample in ``sums``.
 
-        ``read``: alpha of each pass, float64 (passes, n), and whether float64 columns of the row
-        were summed, bool (passes, n).
+        ``duals``: of the shard's rows, for each pass; ``read``: alpha of each pass, float64
+        (passes, n), and whether float64 columns of the row were summed, bool (passes, n).
         """
         true, (alpha, exact) = self.passes[0].exact_design, read
         assert true is not None

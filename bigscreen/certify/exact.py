@@ -116,11 +116,13 @@ def score_rows(
     near: ProvedScores | None = None,
     tuning: ExactTuning = TUNING,
 ) -> ScoredRows:
-    """Compute the scores from which `close_exact` makes its certificate.
+    """Compute the scores of all rows from which `close_exact` makes its certificate.
 
-    ``every``: also score rows whose box holds nothing but 0, which the gap does not need. ``near``,
-    with ``every``: a w whose scores are proved; if this w differs from a multiple of it in few
-    rows, the scores of that multiple are reused and the difference is added.
+    ``point``: the solver's iterate, of which only alpha is used; ``certify``: "float32" or
+    "float64", the precision of kernel entries. ``every``: also score rows whose box holds nothing
+    but 0, which the gap does not need. ``near``, with ``every``: a w whose scores are proved; if
+    this w differs from a multiple of it in few rows, the scores of that multiple are reused and the
+    difference is added.
     """
     data, kernel = design.data, design.kernel
     assert kernel is not None and point.alpha is not None
@@ -194,6 +196,7 @@ class ScoredRows:
     tuning: ExactTuning = TUNING
 
     def __post_init__(self) -> None:
+        """Set all scores, error bounds and ``exact`` to 0 until a source computes them."""
         self.scores, self.bands = np.zeros(len(self.dual)), np.zeros(len(self.dual))
         self.exact = np.zeros(len(self.dual), np.bool_)
         self._proof: Proof | None = None

@@ -96,6 +96,10 @@ class _ShardSums:
     margin: float
 
     def __call__(self, item: tuple[int, FloatArray, FloatArray]) -> _Sums:
+        """Sum the rows of one shard; ``item``: (shard number, alpha, known alpha) of its rows.
+
+        Rows that are certainly on one side at both alpha keep their float32 scores.
+        """
         shard, alpha, known = item
         data = self.design.data
         start, stop = data.shard(shard)
@@ -141,7 +145,8 @@ class _ShardSums:
     ) -> None:
         """Add rows by their float64 columns: rows whose alpha changed or may be off its side.
 
-        ``now``, ``before``: the rows' alpha at the new point and at the known dual point.
+        ``columns``, ``scores``: of these rows, in float64; ``now``, ``before``: their alpha at the
+        new point and at the known dual point.
         """
         losses, signed = dual.losses(scores), dual.sign * (now - before)
         sums.primal += float(np.sum(losses - before * dual.gradient(scores)))

@@ -98,10 +98,12 @@ def _compute_margins(
     radius: float,
     mu: tuple[Mu, Mu] | None = None,
 ) -> NDArray[np.float16]:
-    """The ledger's margins of rows (rows,): how far w can move, in radii, before a row crosses.
+    """Compute the ledger's margins (rows,): how far w can move before a row changes sides.
 
-    Negative on the side where alpha is not 0. ``norms``, ``slack``: the rows' ``||phi||`` and
-    errors of scores; ``most``: the largest of both over all rows; ``mu``: see `Evidence`.
+    They are in units of ``radius``, the radius of the ball around w that holds w*; negative for
+    rows on the side where alpha is not 0. A row changes sides at its hinge point. ``norms``,
+    ``slack``: the rows' ``||phi||`` and errors of scores; ``most``: the largest of both over all
+    rows; ``mu``: see `Evidence`.
     """
     length, doubt = norms, slack
     middle: Mu = 0.0

@@ -38,9 +38,10 @@ class Breakpoints:
     def near(
         cls, dual: Dual, scores: FloatArray, mu: FloatArray, max_side: int
     ) -> list[Breakpoints]:
-        """The breakpoints of rows near ``mu`` (groups,): one instance for each group.
+        """Find the breakpoints of P near the multiplier ``mu`` (groups,), one instance per group.
 
-        At most ``max_side`` breakpoints are kept on either side.
+        ``scores``: the rows' scores; a row has a breakpoint where it is at its hinge point. At most
+        ``max_side`` breakpoints are kept on either side.
         """
         assert dual.coupling is not None
         values, weights, group = dual.breakpoints(scores)
@@ -79,7 +80,7 @@ class Breakpoints:
 
     @classmethod
     def join(cls, parts: Iterable[Breakpoints]) -> Breakpoints:
-        """The breakpoints of all shards together, in the interval that every shard covers."""
+        """Join the breakpoints of the shards ``parts`` in the interval that every shard covers."""
         parts = list(parts)
         low, high = max(part.low for part in parts), min(part.high for part in parts)
         values = np.concatenate([part.values for part in parts])

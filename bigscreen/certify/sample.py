@@ -76,6 +76,7 @@ class Sample:
         return cls(0.0, np.zeros(2), np.zeros(2), 0.0)
 
     def __add__(self, other: Sample) -> Sample:
+        """Return the sample of the rows of both samples."""
         return Sample(
             self.rows + other.rows,
             self.primal + other.primal,
@@ -109,12 +110,13 @@ class Sample:
         return self._dual_error(n, apart, scaled) + own
 
     def _dual_error(self, n: int, way: FloatArray, scaled: float) -> float:
-        """An upper bound on ``|<way, Delta>| + 1/2 ||Delta||^2``, with Delta the error of w(alpha).
+        """Bound ``|<way, Delta>| + 1/2 ||Delta||^2``, with Delta the error of w(alpha) over n rows.
 
-        Delta is its estimate from the sample plus a sampling error e. ``<way, e>`` and
-        ``<Delta, e>`` are bounded by their standard errors. ``||e||`` is close to the root of e's
-        mean square: a Gaussian's norm exceeds its mean by at most a few standard deviations in the
-        direction of largest variance (Cirelson et al. 1976), here bounded by a Frobenius norm.
+        ``scaled``: as for ``bounds``. Delta is its estimate from the sample plus a sampling error
+        e. ``<way, e>`` and ``<Delta, e>`` are bounded by their standard errors. ``||e||`` is close
+        to the root of e's mean square: a Gaussian's norm exceeds its mean by at most a few standard
+        deviations in the direction of largest variance (Cirelson et al. 1976), here bounded by a
+        Frobenius norm.
         """
         scale, (moved, most) = n / self.rows, self._moved
         seen = scale * moved.sum(axis=0)

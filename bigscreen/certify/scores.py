@@ -133,10 +133,11 @@ class CarriedScores:
         whole: KernelTiles,
         design: Design,
     ) -> CarriedScores:
-        """The scores of a w, ``coef`` (n,), that differs from the multiple in the rows ``moved``.
+        """Make the source of the scores of a w that is ``factor`` times a proved w but in few rows.
 
-        ``whole``: the source of the scores of w computed anew. Rounding differences in the other
-        coefficients count as if more rows had changed.
+        ``near``: the proved w; ``coef`` (n,): ``s alpha`` of the w; ``moved``: the rows in which
+        they differ; ``whole``: the source of the scores of w computed anew. Rounding differences in
+        the other coefficients count as if more rows had changed.
         """
         program = ScoreProgram.of(design, coef - factor * near.coef, np.float64, moved)
         off = (
@@ -157,9 +158,9 @@ class CarriedScores:
 
 
 def score_bands(design: Design, coef: FloatArray, scores: FloatArray) -> FloatArray:
-    """Bounds on the errors of scores (n,) of ``sum_j coef_j phi_j`` from the entries' precision.
+    """Bound the errors of the scores (n,) of ``sum_j coef_j phi_j`` from the entries' precision.
 
-    The constant's part is left out.
+    ``coef``: (n,). The part of an appended constant is left out.
     """
     data, kernel = design.data, design.kernel
     assert kernel is not None
@@ -240,7 +241,10 @@ class ScoreProgram:
         return scores + self.coef.sum(), bands + rough
 
     def __call__(self, ids: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
-        """Scores and their error bounds, (rows,) each, of these rows of one shard, ascending."""
+        """Return scores and their error bounds, (rows,) each, of rows of one shard.
+
+        ``ids``: the rows' numbers, ascending.
+        """
         scores, band = np.empty(len(ids)), np.empty(len(ids))
         chunk = ids // self.data.chunk_rows
         for k in np.unique(chunk):
@@ -275,7 +279,11 @@ class ScoreProgram:
     def bands(
         self, scores: FloatArray, sqnorms: FloatArray, norms: FloatArray, weight: FloatArray
     ) -> FloatArray:
-        """Bounds on the rounding errors of scores; ``weight >= sum_j spread_j k_ij``."""
+        """Bound the rounding errors of scores (rows,), by the precision of kernel entries and sums.
+
+        ``sqnorms``, ``norms``: the rows' ``||x||^2`` and ``||phi||``; ``weight``: at least ``sum_j
+        spread_j k_ij`` of each row.
+        """
         noise = self.noise
         relative = self._relative_error(sqnorms)
         if relative is None:

@@ -74,9 +74,10 @@ class Kernel:
         return np.ones(count_rows(A))
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
-        """Upper bound of |k(a, b)| over rows a and b with squared norms of at most these.
+        """Return an upper bound of |k(a, b)| over rows a and b of at most these squared norms.
 
-        1 here; subclasses with larger entries override it.
+        ``max_sqnorm_a``, ``max_sqnorm_b``: the largest squared norm of left and right rows. 1 here;
+        subclasses with larger entries override it.
         """
         return 1.0
 

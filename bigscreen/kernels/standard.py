@@ -99,7 +99,7 @@ class Compiled(Kernel):
     pairing: ClassVar[str] = "product"
 
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
-        """Constants of the compiled `entries.entry`, in the type of the entries."""
+        """Return the kernel's constants for compiled code (`entries.entry`), of type ``dtype``."""
         raise NotImplementedError
 
     def values(self, side: Operand, dtype: np.dtype[Any]) -> str:
@@ -141,7 +141,10 @@ class Compiled(Kernel):
     def _tiled(
         self, A: AnyRows, B: Operand, dtype: np.dtype[Any], out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Compute entries (len A, len B) tile by tile, without products of bytes."""
+        """Compute kernel entries (len A, len B) tile by tile, without products of bytes.
+
+        ``out``: where to write them, None: a new array; ``dtype``: the type of entries.
+        """
         out, terms = output_array(A, B, out, dtype), self.terms(dtype)
         for tile in tiles(A, B, self.values(B, dtype), dtype, out):
             _finish(terms, tile)
@@ -212,7 +215,10 @@ class Linear(Compiled):
 
 @entry_of(RbfTerms)
 def _rbf(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
-    """Return ``exp(-gamma ||a - b||^2)`` from rows' product and half squared norms."""
+    """Return ``exp(-gamma ||a - b||^2)`` of two rows in compiled code.
+
+    ``value``: their product; ``half_a``, ``half_b``: half their squared norms.
+    """
     # value - half_a - half_b = -||a - b||^2 / 2; exp2_negative clips what rounding made positive.
     return exp2_negative(terms.scale * ((value - half_b) - half_a))
 
@@ -317,7 +323,7 @@ class Polynomial(Compiled):
         return (self.gamma * as_operand(A).sqnorms + self.coef0) ** self.degree
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
-        """Bound |k(a, b)| over rows with squared norms of at most these."""
+        """Return an upper bound of |k(a, b)| over rows a and b of at most these squared norms."""
         return float(self._base(max_sqnorm_a, max_sqnorm_b) ** self.degree)
 
     def _base(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float) -> Any:

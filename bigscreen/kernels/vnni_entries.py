@@ -109,9 +109,9 @@ def rows_off_grid(A: AnyRows, off: NDArray[np.int64]) -> Any:
 
 
 def _halves(rows: Panels, apart: bool, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return half the rows' squared norms over columns that are no bytes: (rows,) of this type.
+    """Return half the squared norms of packed rows over their columns that are no bytes: (rows,).
 
-    Zeros unless ``apart`` (entries of distances).
+    The result has the type ``dtype``. Zeros unless ``apart`` (entries of distances).
     """
     with np.errstate(over="ignore"):  # inf: so far away that the entry is 0
         return rows.halves.astype(dtype) if apart else np.zeros(len(rows.halves), dtype)
@@ -136,7 +136,7 @@ def _lefts(A: AnyRows, side: Operand, pairing: str) -> Iterator[tuple[int, Panel
 
 
 def _space(shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
-    """Return this thread's buffer for panels of the left side; the next call overwrites it."""
+    """Return this thread's buffer for packed left rows; the next call overwrites it."""
     return scratch(f"left, {np.dtype(dtype).name}", shape, dtype)
 
 

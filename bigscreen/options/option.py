@@ -185,7 +185,7 @@ def option(default: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def options_of(kind: Any) -> dict[str, Option]:
-    """Return the options of a dataclass by the names of its fields."""
+    """Return the `Option` of each field of ``kind``, a dataclass of options, by name."""
     return {own.name: own.metadata["option"] for own in fields(kind)}
 
 
@@ -206,7 +206,7 @@ def check_values(given: Any, prefix: str = "") -> None:
 
 
 def make_docstring(kind: Any, title: str) -> str:
-    """Make the docstring of a dataclass of options; ``title`` is its first sentence."""
+    """Make the docstring of ``kind``, a dataclass of options; ``title`` is its first sentence."""
     names = {own.typed(name): name for name, own in options_of(kind).items()}
     lines = [title, "", "Parameters", "----------"]
     for own in fields(kind):

@@ -399,6 +399,7 @@ class TrainOptions:
     )
 
     def __post_init__(self) -> None:
+        """Raise `InputError` if an option has a wrong value, or options contradict each other."""
         check_values(self)
         object.__setattr__(self, "intercept", INTERCEPTS[self.intercept])
         self._check_scopes()

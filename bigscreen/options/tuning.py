@@ -105,6 +105,7 @@ class Tuning:
     )
 
     def __post_init__(self) -> None:
+        """Raise `InputError` if an option has a wrong value."""
         check_values(self, "tuning.")
 
     def __repr__(self) -> str:

@@ -115,7 +115,10 @@ class ColumnsStage:
         return other
 
     def _begin(self, columns: ExplicitRows, quick: bool, tuning: ExplicitTuning) -> None:
-        """Set up a stage that has solved nothing yet, on rows that other stages may share."""
+        """Set up a solver that has solved nothing yet, on rows that other solvers may share.
+
+        Choose Newton steps or coordinate descent by the size of the rows. ``quick``: see the class.
+        """
         self.columns, self.quick, self.tuning = columns, quick, tuning
         rows, width = columns.n_rows, columns.width
         limit = tuning.max_quick_newton_size if quick else tuning.max_newton_size
@@ -135,7 +138,9 @@ class ColumnsStage:
         return self.columns.norms
 
     def solve(self, task: PointTask) -> PathPoint:
-        """Solve a point to its relative gap, proved over all rows; see ``stage.Stage``.
+        """Solve one point of a path to the relative gap ``task.tol``, proved over all rows.
+
+        ``task``: its dual, a start, and the rows decided by screening rules (`PointTask`).
 
         Raises
         ------
@@ -200,7 +205,11 @@ class ColumnsStage:
 
     # -- where a solve starts --------------------------------------------------------------------
     def _rows(self, task: PointTask) -> UndecidedRows:
-        """Collect the rows that may move, their alpha and w(alpha), and a w to start from."""
+        """Collect the rows of a point that may move, their alpha, w(alpha) and a w to start from.
+
+        ``task``: the point to solve. If the alpha of these rows is a multiple of their last alpha,
+        w(alpha) is updated from the last one; else it is summed anew.
+        """
         columns, coef, rows = self.columns, task.dual.sign * task.alpha, task.live
         given = columns, task.dual, task.alpha, rows
         if task.point is not None:

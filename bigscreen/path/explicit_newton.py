@@ -135,7 +135,10 @@ class BandMoment:
         return self._sum.copy()
 
     def _add(self, rows: NDArray[np.int64], slope: FloatArray, sign: float) -> None:
-        """Add ``sign * sum slope_i phi_i phi_i'`` over ``rows`` to the matrix, in float32."""
+        """Add ``sign * sum slope_i phi_i phi_i'`` over ``rows`` to the matrix, in float32.
+
+        ``slope``: a positive number for each of the rows.
+        """
         scale = np.sqrt(slope)
         for a in range(0, len(rows), self.strip_rows):
             own = slice(a, a + self.strip_rows)
@@ -459,8 +462,9 @@ def _update_alpha(
 ) -> tuple[int, int, float]:
     """Set alpha to the proximal response at the scores, and update w.
 
-    Write the band's rows and slopes to ``band`` and ``slopes``; return the number of rows in the
-    band, the number of changed alpha, and the gap.
+    ``X``: all rows, phi_i being followed by a 1 if ``constant``; ``ids``, ``scores``: numbers and
+    scores of the undecided rows. Write the band's rows and slopes to ``band`` and ``slopes``;
+    return the number of rows in the band, the number of changed alpha, and the gap.
     """
     sign, lin, lo, hi, tube, centre, h, alpha = terms
     found, moved, gap = 0, 0, 0.0

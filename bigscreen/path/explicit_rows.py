@@ -79,7 +79,11 @@ class ExplicitRows:
     def dense(
         self, rows: NDArray[np.int64], scale: FloatArray, dtype: DTypeLike = np.float64
     ) -> NDArray[Any]:
-        """Compute the dense matrix of ``scale_k phi_k`` of the given rows, (rows, width)."""
+        """Compute the dense matrix (rows, width) with a row ``scale_k phi_k`` for each of ``rows``.
+
+        ``rows``: row numbers; ``scale``: a factor for each; phi ends with the 1 of the constant, if
+        any.
+        """
         out = np.empty((len(rows), self.width), dtype)
         _load(self.X, rows, scale, self._position, self.constant, out)
         return out
@@ -118,7 +122,10 @@ def _sum(
 
 @njit(nogil=True, cache=True)
 def _add(X: Any, rows: NDArray[np.int64], coef: FloatArray, constant: bool, w: FloatArray) -> None:
-    """Add ``sum coef_k phi_k`` over the row numbers ``rows`` to ``w``, in place."""
+    """Add ``sum coef_k phi_k`` over the row numbers ``rows`` to ``w``, in place.
+
+    phi_k is row k of X, followed by a 1 if ``constant``.
+    """
     for k in range(len(rows)):
         row_axpy(X, rows[k], coef[k], w)
         if constant:

@@ -139,7 +139,10 @@ def _are_rows(rows: NDArray[Any], n: int) -> bool:
 
 
 def _given(fitted: NDArray[np.int64], held: NDArray[np.int64], weights: FloatArray) -> Fold:
-    """Make a fold from the row numbers to fit and to hold out, and the weights (n,) of all rows."""
+    """Make a fold from the row numbers to fit (``fitted``) and to hold out (``held``).
+
+    ``weights`` (n,): the weights of all rows.
+    """
     own = np.zeros(len(weights))
     own[fitted] = weights[fitted]
     return Fold(own, held)

@@ -195,6 +195,10 @@ class _HeldOut:
     held: tuple[NDArray[np.int64], ...]
 
     def __call__(self, chunk: int) -> list[FloatArray]:
+        """Return one array (rows, machines) of decision values per fold, of the rows in ``chunk``.
+
+        ``chunk``: the number of a chunk (a range of rows read at a time).
+        """
         first, last = self.design.data.chunk(chunk)
         X = self.design.data.X(first, last)
         found = []

@@ -151,9 +151,10 @@ class GramStage:
         return self.gram.norms
 
     def solve(self, task: PointTask) -> PathPoint:
-        """Solve a point to its relative gap, proved over all rows; see ``stage.Stage``.
+        """Solve one point of a path to the relative gap ``task.tol``, proved over all rows.
 
-        If rounding keeps the gap above the target, return the best point.
+        ``task``: its dual, a start, and the rows decided by screening rules (`PointTask`). If
+        rounding keeps the gap above the target, return the best point.
         """
         dual, alpha, live, tol, tuning = task.dual, task.alpha, task.live, task.tol, self.tuning
         counts = {"steps": 0, "newton": 0, "checks": 1, "screened": 0}
@@ -253,7 +254,8 @@ class GramStage:
     def _norm_may_be_zero(self, dual: Dual, point: PathPoint) -> bool:
         """Whether the optimum w* of a nu-SVC is 0 as far as float32 entries can tell.
 
-        The optimal value -1/2 ||w*||^2 is then 0, and no relative gap can be reached.
+        ``point``: the best point so far. The optimal value -1/2 ||w*||^2 is then 0, and no relative
+        gap can be reached.
         """
         if dual.coupling is None or point.primal < 0 or not self.gram.psd or np.any(dual.lin):
             return False
@@ -265,7 +267,8 @@ class GramStage:
     ) -> bool:
         """Whether to take Newton steps after ``steps`` pair steps on the rows ``live``.
 
-        ``idle``: whether the last round of pair steps gained nothing.
+        ``alpha`` (n,): the present alpha; ``live``: numbers of the rows that may move; ``idle``:
+        whether the last round of pair steps gained nothing.
         """
         if not self.quick:
             return self.gram.wide
@@ -393,7 +396,7 @@ class CachedScores:
         self.coef, self.scores, self.drift = np.zeros(len(gram)), np.zeros(len(gram)), 0.0
 
     def move(self, coef: FloatArray) -> None:
-        """Compute the scores of a new w from the nearest multiple of the last one.
+        """Compute the scores ``K @ coef`` of a new w from the nearest multiple of the last w.
 
         Only rows whose coefficients differ from the multiple are added. Rounding errors of the
         scaling are not added, but counted in ``drift``.

@@ -107,6 +107,7 @@ class FullGram:
         self._alike = number_equal_rows(side.X)
 
     def __len__(self) -> int:
+        """Return the number of rows n."""
         return len(self.K)
 
     def add(self, scores: FloatArray, rows: NDArray[np.int64], coef: FloatArray) -> float:

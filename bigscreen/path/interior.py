@@ -94,6 +94,10 @@ class _KeepBest:
     made: int = 0
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
+        """Keep ``point`` if its gap is the smallest; return None if the solve is to stop.
+
+        ``stats``: the solver's report, of which "stalled" is read.
+        """
         self.made += 1
         if self.best is None or point.gap < self.best.gap:
             self.best = point

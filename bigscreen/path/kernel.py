@@ -98,9 +98,10 @@ class KernelStage:
         return norms
 
     def solve(self, task: PointTask) -> PathPoint:
-        """Solve a point to its relative gap, proved over all rows; see ``stage.Stage``.
+        """Solve one point of a path to the relative gap ``task.tol``, proved over all rows.
 
-        If rounding keeps the gap above the target, return the best point.
+        ``task``: its dual, a start, and the rows decided by screening rules (`PointTask`). If
+        rounding keeps the gap above the target, return the best point.
         """
         solve = self._solve
         entries = solve.kernel_entries
@@ -173,7 +174,10 @@ class KernelStage:
             self._near = ProvedScores(*(memory[f"near_{name}"] for name in ProvedScores._fields))
 
     def _start(self, task: PointTask) -> FloatArray | None:
-        """Choose the alpha to start from, (n,) (`start_near_last`); None to start from zero."""
+        """Choose the alpha (n,) from which to solve the point ``task``; None to start from zero.
+
+        It is the task's alpha, or one nearer to the last point (`start_near_last`).
+        """
         dual, alpha = task.dual, task.alpha
         free = np.all(task.decided == FREE)
         if free and np.array_equal(alpha, dual.feasible(np.zeros(len(dual)))):
@@ -205,6 +209,7 @@ class _Judge:
     left: float = np.inf
 
     def __call__(self, point: Point) -> Certificate:
+        """Certify a solver's point over all rows, and keep its scores if it is the best so far."""
         rows = score_rows(self.design, self.problem, point, self.fleet, every=True, near=self.near)
         certificate = rows.certificate()
         self.near = rows.proved
@@ -247,5 +252,9 @@ class ThrottledGapBall:
         return GapBall().region(point, rounding)
 
     def after_restart(self, removed: int, false: int) -> Rule:
-        """Return the rule itself, unchanged, to go on with: it is safe whatever it has removed."""
+        """Return the rule for the solve after rows have come back: the same rule, as it is safe.
+
+        ``removed``: how many rows came back; ``false``: how many had been removed wrongly (0 for a
+        safe rule).
+        """
         return self

@@ -71,6 +71,7 @@ class PathOptions:
         return "nu" if "nu" in PROBLEMS[self.fit.problem].parameters else "C"
 
     def __post_init__(self) -> None:
+        """Raise `InputError` for a problem without paths, and for rules that do not suit it."""
         kind = PROBLEMS[self.fit.problem]
         if kind.squared or kind.twice:
             raise InputError(f"a path does not solve {self.fit.problem}: fit each value by itself")

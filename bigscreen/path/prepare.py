@@ -119,7 +119,7 @@ class PreparedPath:
 
     @property
     def published(self) -> Published | None:
-        """The function that adds the errors of stored features to a point's rounding, or None."""
+        """The function that adds the errors of stored features to a point's bounds, or None."""
         return None if self.errors is None else self._published
 
     def _published(self, stage: Stage, dual: Dual, solved: PathPoint) -> PathPoint:

@@ -298,7 +298,11 @@ class PathJob:
         return is_solved(record, self.fit.tol)
 
     def _deadline(self, fold: int | None) -> float | None:
-        """Return when a walk has used its share of the time left; None without a limit."""
+        """Return when a walk (solve of the grid) must end; None without a time budget.
+
+        ``fold``: the number of its fold, None for the walk over all rows. Each walk has an equal
+        share of the time that is left.
+        """
         if self._end is None or self.prepared.side_by_side:
             return self._end
         now, walks = time.monotonic(), 1 + (0 if fold is None else len(self.folds) - fold)

@@ -92,7 +92,7 @@ def check_spread(y: NDArray[Any], what: str) -> None:
 def _auc(positive: NDArray[np.bool_], scores: FloatArray, weights: FloatArray) -> float:
     """Compute the weighted AUC: the chance that a positive row scores above a negative one.
 
-    Equal scores count half.
+    ``positive``, ``scores``, ``weights``: (rows,) each. Equal scores count half.
     """
     values, place = np.unique(scores, return_inverse=True)
     up = np.bincount(place, weights * positive, len(values))

@@ -31,7 +31,8 @@ Start = Callable[[Dual, float], tuple[FloatArray, FloatArray | None] | None]
 """A function from a dual and its grid value to a start (alpha, w or None), or to None."""
 
 Published = Callable[[Stage, Dual, PathPoint], PathPoint]
-"""A function that adds the rounding errors of the published model to a point's bounds."""
+"""A function that adds to a point's error bounds the errors of the model that is published for it.
+The model's features may differ from the stage's by rounding."""
 
 
 @dataclass(frozen=True)
@@ -246,10 +247,10 @@ class Walk:
 
 
 def _proof(solved: PathPoint, value: float) -> dict[str, Any]:
-    """Collect what is proved of a point, by the names that its record has.
+    """Collect what is proved of a solved point (P, D, gap, errors), by its record's names.
 
-    If the kernel has no gap, primal and gaps are None, and there is a violation. ``value``: the
-    value of the grid, for the error.
+    If the kernel is not positive semidefinite, P and gaps are None, and there is a KKT violation.
+    ``value``: the value of the grid, for the error message.
     """
     names = ("primal", "dual", "gap", "relative_gap", "rounding", *ROUNDING_FIELDS)
     proof: dict[str, Any] = {name: getattr(solved, name) for name in names}

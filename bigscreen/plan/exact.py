@@ -68,7 +68,10 @@ def is_solved_by_pairs(request: Request, n: int) -> bool:
 
 
 def _memory_parts(data: Rows, request: Request, pairs: bool) -> dict[str, Held]:
-    """Return the bytes held in addition to kernel columns, by what they are for."""
+    """Return the bytes held in addition to kernel columns, by what they are for.
+
+    ``pairs``: whether pair steps solve the fit, in one process.
+    """
     n, d, tuning = data.n_rows, data.n_features, request.tuning
     over_shards = request.once if pairs else request.over_shards
     rows = over_shards(int(n * (tuning.row_copies + pairs) * data.row_bytes))

@@ -211,11 +211,11 @@ def choose_solver(request: Request, n: int, m: int) -> str:
 
 
 def _choose_features(fit: _Fit, room: float) -> str:
-    """Choose between stored features, which cost n m^2 once, and features recomputed in each pass.
+    """Choose "stored" features, which cost n m^2 once, or features "recomputed" in each pass.
 
-    The choice is the cheaper one, in nanoseconds for each feature. Stored features that do not fit
-    in memory are read in each pass. With recomputed features, a small gap takes the features of
-    about 16 m more rows in each pass.
+    ``room``: bytes of memory left. The choice is the cheaper one, in nanoseconds for each feature.
+    Stored features that do not fit in memory are read in each pass. With recomputed features, a
+    small gap takes the features of about 16 m more rows in each pass. "raw" for linear machines.
     """
     request, tuning, data, n, m = fit.request, fit.tuning, fit.data, fit.n, fit.m
     if request.is_linear:

@@ -81,6 +81,7 @@ class Held:
     workers: int
 
     def __add__(self, other: Held) -> Held:
+        """Return the sums of both needs, process by process."""
         return Held(self.own + other.own, self.each + other.each, self.workers)
 
     def times(self, factor: float) -> Held:
@@ -183,14 +184,21 @@ class Request:
         return Held(self.tuning.process_bytes, each, self.processes)
 
     def room(self, held: Held, in_workers: bool) -> float:
-        """Return the bytes left next to ``held``, in the workers or in the coordinating process."""
+        """Return the bytes left next to ``held``, in the workers or in the coordinating process.
+
+        ``in_workers``: whether the memory is divided among the workers of a cluster.
+        """
         left = self.memory - held.total
         if self.cluster and in_workers:
             return min(left, self.workers * (self.worker_limit - held.each))
         return left
 
     def refusal(self, held: Held, parts: dict[str, Held], advice: str) -> str | None:
-        """Explain why a fit that needs ``held`` cannot run, with the arithmetic; None if it can."""
+        """Explain why a fit that needs ``held`` cannot run, with the arithmetic; None if it can.
+
+        ``parts``: the memory that adds up to ``held``, by what it is for; ``advice``: what the user
+        can do.
+        """
         who, needed, allowed = "this fit", held.total, float(self.memory)
         sizes = {name: part.total for name, part in parts.items()}
         if needed <= allowed:

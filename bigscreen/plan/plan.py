@@ -85,7 +85,10 @@ def plan(
 
 
 def _plan_request(data: Rows, request: Request, exact: bool) -> Plan:
-    """Plan a fit; the coordinating process alone runs a fit too small for several workers."""
+    """Plan a fit; the coordinating process alone runs a fit too small for several workers.
+
+    ``exact``: whether the machine has an exact kernel, not landmarks or linear features.
+    """
     if request.cluster and _is_small(data, request, exact):
         threads = min(request.workers, usable_processors())
         request = replace(request, workers=threads, cluster=False, idle=request.workers)
@@ -93,7 +96,10 @@ def _plan_request(data: Rows, request: Request, exact: bool) -> Plan:
 
 
 def _is_small(data: Rows, request: Request, exact: bool) -> bool:
-    """Whether one process would solve the problem about as fast as several."""
+    """Whether one process would solve the problem about as fast as several.
+
+    ``exact``: whether the machine has an exact kernel, not landmarks or linear features.
+    """
     n = data.n_rows
     if exact:
         return n <= request.tuning.few_rows and is_solved_by_pairs(request, n)
@@ -110,7 +116,10 @@ def plan_on(
     has_folder: bool = True,
     prefers_stored: bool = False,
 ) -> Plan:
-    """Plan a fit on a fleet, or ``fits`` fits that share their features; see `plan`."""
+    """Plan a fit on a fleet's threads or workers, or ``fits`` fits that share their features.
+
+    ``has_folder``, ``prefers_stored``: see `plan`.
+    """
     return plan(
         data,
         options,

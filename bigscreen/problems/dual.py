@@ -123,7 +123,10 @@ class Dual:
         return gradient
 
     def losses(self, scores: FloatArray, mu: Mu = 0.0) -> FloatArray:
-        """The primal's loss of every row (rows,): for a C-SVC the hinge loss times the weight."""
+        """Return the primal's loss of every row (rows,), at the scores of w and the multiplier mu.
+
+        For a C-SVC it is the hinge loss times C and the row's weight.
+        """
         G = self.gradient(scores, mu)
         if self.curve is not None:
             # (At the best alpha the quadratic part is half of the linear part.)
@@ -137,7 +140,10 @@ class Dual:
         return 0.5 * w_sq + float(np.sum(mu * self.total)) + float(np.sum(self.losses(scores, mu)))
 
     def value(self, alpha: FloatArray, w_sq: float) -> float:
-        """D(alpha) = p . alpha - e . |alpha| - 1/2 q . alpha^2 - 1/2 ||w(alpha)||^2."""
+        """Compute D(alpha) = p . alpha - e . |alpha| - 1/2 q . alpha^2 - 1/2 ||w(alpha)||^2.
+
+        ``w_sq``: ``||w(alpha)||^2``.
+        """
         # Not np.dot: on long arrays BLAS wakes its threads for it, and then they wait for work.
         value = float(np.sum(self.linear(alpha))) - 0.5 * w_sq
         return value if self.curve is None else value - float(np.sum(self.bend(alpha)))
@@ -221,11 +227,11 @@ class Dual:
         return sums - self.total
 
     def multiplier(self, scores: FloatArray) -> Mu:
-        """The mu that minimises P(w, mu): a weighted order statistic of the breakpoints.
+        """Return the mu that minimises P(w, mu): a weighted order statistic of the breakpoints.
 
-        If a whole interval of mu minimises P (as with equal class weights and every alpha at its
-        bound), it is the middle of the interval, as in LIBSVM: an end of it may predict one class
-        for every row.
+        ``scores``: of w, (rows,). If a whole interval of mu minimises P (as with equal class
+        weights and every alpha at its bound), it is the middle of the interval, as in LIBSVM: an
+        end of it may predict one class for every row.
         """
         return self._each_group(middle_order_statistic, *self.breakpoints(scores))
 

@@ -87,7 +87,10 @@ def dual_and_gap(
 
 @njit(cache=True, nogil=True)
 def multipliers(parts: Arrays, scores: FloatArray) -> FloatArray:
-    """The multiplier of every group that minimises P (groups,): see ``Dual.multiplier``."""
+    """Compute the multiplier of every group that minimises P at these scores: float64 (groups,).
+
+    It is ``Dual.multiplier`` in a compiled form.
+    """
     sign, lin, lo, hi, t, tube, group, total = parts
     n, out = len(scores), np.empty(len(total))
     values, weights = np.empty(2 * n), np.empty(2 * n)
@@ -111,9 +114,10 @@ def multipliers(parts: Arrays, scores: FloatArray) -> FloatArray:
 
 @njit(cache=True, nogil=True)
 def _middle(values: FloatArray, weights: FloatArray, threshold: float) -> float:
-    """The middle of the minimising multipliers, from breakpoints (values) and their weights.
+    """Return the middle of the multipliers that minimise P, from its breakpoints and their weights.
 
-    It is `middle_order_statistic` in a compiled form, also for few values.
+    ``values``, ``weights``: the breakpoints; ``threshold``: the cumulative weight at which the
+    minimum lies. It is `middle_order_statistic` in a compiled form, also for few values.
     """
     total = 0.0
     for weight in weights:
@@ -138,7 +142,10 @@ def _middle(values: FloatArray, weights: FloatArray, threshold: float) -> float:
 def _select_both(
     values: FloatArray, weights: FloatArray, threshold: float, level: float
 ) -> tuple[float, float]:
-    """The weighted order statistics at ``threshold - level`` and ``threshold + level``."""
+    """Return the weighted order statistics at ``threshold - level`` and ``threshold + level``.
+
+    ``values``, ``weights``: the numbers and their weights. See `_select`.
+    """
     low = _select(values, weights, threshold - level)
     if np.isfinite(low):
         below = 0.0
@@ -152,7 +159,11 @@ def _select_both(
 
 @njit(cache=True, nogil=True)
 def _select(values: FloatArray, weights: FloatArray, threshold: float) -> float:
-    """A weighted order statistic by quickselect: `order_statistic`, compiled."""
+    """Return the smallest value at which the weights of the values up to it reach ``threshold``.
+
+    A weighted order statistic by quickselect: `order_statistic`, compiled. It is -inf for a
+    threshold of 0 or less, and inf if all weights together are too little.
+    """
     if threshold <= 0.0:
         return -np.inf
     v, w = values.copy(), weights.copy()
@@ -211,10 +222,11 @@ def gap_and_doubt(
     errors: FloatArray,
     spread: float,
 ) -> tuple[float, float]:
-    """The Frank-Wolfe gap, and how far errors of the scores u can move it.
+    """Compute the Frank-Wolfe gap, and how far errors of the scores u can move it.
 
-    A score may be off by ``relative |u| + errors spread`` (relative, errors: (rows,)). The error
-    bound of the gap is the sum of `dual.sensitivity` times the errors over all rows.
+    ``mu``: the multipliers (groups,). A score may be off by ``relative |u| + errors spread``
+    (relative, errors: (rows,)). The error bound of the gap is the sum of `dual.sensitivity` times
+    the errors over all rows.
     """
     sign, lin, lo, hi, t, tube, group, _ = parts
     gap, doubt = 0.0, 0.0
@@ -244,7 +256,11 @@ def gap_and_doubt(
 
 @njit(nogil=True, cache=True)
 def row_gap(G: float, lo: float, hi: float, tube: float, alpha: float) -> float:
-    """One row's part of the Frank-Wolfe gap at its gradient G and alpha, as in ``Dual.slacks``."""
+    """Compute one row's part of the Frank-Wolfe gap at its gradient G and its alpha.
+
+    ``lo``, ``hi``: the row's box; ``tube``: half-width of a regression's tube. As in
+    ``Dual.slacks``.
+    """
     if tube == 0.0:
         return G * (hi - alpha) if G > 0 else -G * (alpha - lo)
     up, down = max(alpha, 0.0), max(-alpha, 0.0)

@@ -81,8 +81,9 @@ def largest_gaps(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None
 def proves(gap: float, rounding: float, primal: float, tol: float, support: int) -> bool:
     """Whether the relative gap is at most tol even if rounding has hidden ``rounding`` of it.
 
-    Without support vectors w is 0, and P = 0 is exact: 0 / 0 counts as 0. With some, the terms of
-    P may have cancelled out, and its sign and size are unknown.
+    ``primal``: P; ``support``: the number of support vectors. Without support vectors w is 0, and P
+    = 0 is exact: 0 / 0 counts as 0. With some, the terms of P may have cancelled out, and its sign
+    and size are unknown.
     """
     if support == 0 and primal == 0 and gap <= 0:
         return True
@@ -99,9 +100,10 @@ def sufficient_gap(rounding: float, primal: float, tol: float) -> float:
 
 
 def read_off(dual: Dual, gradient: FloatArray, h: float) -> FloatArray:
-    """The alpha that the smoothed loss implies (rows,): its slope at the gradients G (rows,).
+    """Return the alpha (rows,) that the smoothed loss implies: its slope at the gradients G.
 
-    ``h`` is the half-width of the smoothing. A squared loss is smooth already: h is not used.
+    ``gradient``: G (rows,); ``h``: the half-width of the smoothing. A squared loss is smooth
+    already: h is not used.
     """
     if dual.curve is not None:
         return dual.best(gradient)
@@ -541,7 +543,7 @@ def by_term(term: NDArray[Any], values: FloatArray, terms: int) -> FloatArray:
 def add_rows(
     columns: Any, border: FloatArray, coef: FloatArray, term: NDArray[np.integer], v: FloatArray
 ) -> None:
-    """Add ``coef_i [c_i, border_i]`` to ``v[term_i]``; columns are dense or CSR."""
+    """Add ``coef_i [c_i, border_i]`` of every row i to ``v[term_i]``; columns: dense or CSR."""
     for i in range(len(coef)):
         if coef[i] != 0.0:
             _add_row(columns, border, coef, i, v[term[i]])

@@ -93,6 +93,7 @@ class _Penalised(_Offset):
     C: float
 
     def __post_init__(self) -> None:
+        """Raise `InputError` if C, the kind of offset or its scaling is not allowed."""
         if not (is_number(self.C) and self.C > 0):
             raise InputError(f"C must be a positive finite number, got {self.C!r}")
         if self.intercept not in INTERCEPTS:
@@ -104,7 +105,7 @@ class _Penalised(_Offset):
             )
 
     def at(self, value: float) -> Self:
-        """The problem with another C."""
+        """Return the problem with ``value`` as its C."""
         return replace(self, C=value)
 
     def factor(self, other: Self) -> float | None:
@@ -195,6 +196,7 @@ class Svr(_Penalised):
     intercept_scaling: float = 1.0
 
     def __post_init__(self) -> None:
+        """Raise `InputError` if C, the offset or epsilon is not allowed."""
         super().__post_init__()
         if not (is_number(self.epsilon) and self.epsilon >= 0):
             raise InputError(f"epsilon must be a finite number, 0 or more, got {self.epsilon!r}")
@@ -233,6 +235,7 @@ class Quantile(_Penalised):
     intercept: str = "none"
 
     def __post_init__(self) -> None:
+        """Raise `InputError` if C, the offset or tau is not allowed."""
         super().__post_init__()
         if not (is_number(self.tau) and 0 < self.tau < 1):
             raise InputError(f"tau must lie strictly between 0 and 1, got {self.tau!r}")
@@ -271,6 +274,7 @@ class Sublinear(_Penalised):
     intercept: str = "none"
 
     def __post_init__(self) -> None:
+        """Raise `InputError` if a parameter is not allowed, and convert a and b to float64."""
         super().__post_init__()
         if self.intercept == "true":
             raise InputError("the general problem has no unpenalised offset; use constant or none")
@@ -403,6 +407,7 @@ class NuSvc:
     intercept_scaling = 1.0
 
     def __post_init__(self) -> None:
+        """Raise `InputError` if nu, mass or the kind of offset is not allowed."""
         _check_nu(self.nu, self.mass)
         if self.intercept not in INTERCEPTS:
             raise InputError(f"intercept must be none, constant or true, got {self.intercept!r}")
@@ -431,7 +436,7 @@ class NuSvc:
         return -float(np.mean(mu))
 
     def at(self, value: float) -> Self:
-        """The problem with another nu."""
+        """Return the problem with ``value`` as its nu."""
         return replace(self, nu=value)
 
     def factor(self, other: Self) -> float | None:
@@ -466,6 +471,7 @@ class NuSvr:
     intercept_scaling = 1.0
 
     def __post_init__(self) -> None:
+        """Raise `InputError` if nu, mass, C or the kind of offset is not allowed."""
         _check_nu(self.nu, self.mass)
         if not (is_number(self.C) and self.C > 0):
             raise InputError(f"C must be a positive finite number, got {self.C!r}")
@@ -492,7 +498,7 @@ class NuSvr:
         return _difference(mu) if self.intercept == "true" else 0.0
 
     def at(self, value: float) -> Self:
-        """The problem with another C."""
+        """Return the problem with ``value`` as its C."""
         return replace(self, C=value)
 
     def factor(self, other: Self) -> float | None:
@@ -522,6 +528,7 @@ class OneClass:
     intercept_scaling = 1.0
 
     def __post_init__(self) -> None:
+        """Raise `InputError` if nu or mass is not allowed."""
         _check_nu(self.nu, self.mass)
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
@@ -537,7 +544,7 @@ class OneClass:
         return float(np.sum(mu))
 
     def at(self, value: float) -> Self:
-        """The problem with another nu."""
+        """Return the problem with ``value`` as its nu."""
         return replace(self, nu=value)
 
     def factor(self, other: Self) -> float | None:
@@ -546,7 +553,10 @@ class OneClass:
 
 
 def largest_nu(positive: float, negative: float, intercept: str) -> float:
-    """The largest feasible nu of a nu-SVC, from the total weights of both classes."""
+    """Return the largest feasible nu of a nu-SVC, from the total weights of both classes.
+
+    It is 1 unless the offset (``intercept``) is "true": each class then holds half of nu.
+    """
     if intercept != "true":
         return 1.0
     return 2.0 * min(positive, negative) / (positive + negative)
@@ -607,7 +617,7 @@ def _difference(mu: Mu) -> float:
 
 
 def _check_nu(nu: float, mass: float) -> None:
-    """Raise InputError unless nu lies in (0, 1] and the weight of all rows is positive."""
+    """Raise InputError unless nu is in (0, 1] and ``mass``, the rows' total weight, positive."""
     if not (is_number(nu) and 0 < nu <= 1):
         raise InputError(f"nu must lie in (0, 1], got {nu!r}")
     if not (is_number(mass) and mass > 0):

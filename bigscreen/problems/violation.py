@@ -50,10 +50,10 @@ def extremes(
 
 
 def violation(dual: Dual, alpha: FloatArray, scores: FloatArray) -> float:
-    """The KKT violation of alpha: the largest ``t_i G_i - t_j G_j`` of a pair that can move.
+    """Compute the KKT violation of alpha: the largest ``t_i G_i - t_j G_j`` of a movable pair.
 
-    Both rows of a pair are in one group. Without a coupling it is the largest gradient of a row
-    that can move. The number is in LIBSVM's scale, see ``libsvm_scale``.
+    ``scores``: of w(alpha). Both rows of a pair are in one group. Without a coupling it is the
+    largest gradient of a row that can move. The number is in LIBSVM's scale, see ``libsvm_scale``.
     """
     v = (dual.lin - dual.sign * scores) / dual.step_signs
     highest, lowest = extremes(dual, alpha, v, int(np.size(dual.total)))

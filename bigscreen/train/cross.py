@@ -108,7 +108,10 @@ def _pair_scores(job: Job, model: Model, max_rows: int = 4000) -> FloatArray:
 
 
 def _without_fold(binary: Binary, f: int, y: NDArray[np.int32], weights: FloatArray) -> Binary:
-    """Return the problem that leaves out fold f; ``weights`` are 0 for rows of the fold."""
+    """Return the problem that leaves out the rows of fold number f, named after the fold.
+
+    ``y``, ``weights`` (n,): label codes, and row weights that are 0 for rows of the fold.
+    """
     return binary._replace(
         problem=with_mass_of(binary.problem, y, weights),
         name=f"fold {f + 1}" if binary.name is None else f"{binary.name}, fold {f + 1}",

@@ -182,10 +182,10 @@ def count_parts(n: int, division: Division) -> list[int]:
 
 
 def _divide_total(dual: Dual, rows: list[NDArray[np.int64]]) -> list[FloatArray]:
-    """Divide the total of the coupling constraint among the parts, for each group of rows.
+    """Divide the total of the coupling constraint among the parts, in proportion to their boxes.
 
-    A part's share is proportional to the widths of its boxes: if the whole problem is feasible, the
-    problem of each part is.
+    ``rows``: the row numbers of each part. Returns for each part its share (groups,), from 0 to 1.
+    If the whole problem is feasible, the problem of each part is.
     """
     if dual.coupling is None:
         return [np.ones(1)] * len(rows)
@@ -213,7 +213,10 @@ class _Levels:
         self.intercepts: FloatArray
 
     def solve(self, parts: int, local: Callable[[int], AbstractContextManager[Fleet]]) -> None:
-        """Partition the rows, and solve each part from the present alpha."""
+        """Partition the rows into ``parts`` parts, and solve each from its present alpha.
+
+        ``local`` makes the fleet (of a number of threads) on which one part is solved.
+        """
         began = time.monotonic()
         self.report({"event": "phase", "phase": "partition"})
         n, largest = len(self.alpha), self.division.largest
@@ -383,7 +386,10 @@ class StartCheck:
     stats: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
-        """Return None to stop the solve, else a verdict with the rule's screening region."""
+        """Return None to stop the solve, else a verdict with the rule's screening region.
+
+        ``point``: the solver's iterate; ``stats``: its report, of which "stalled" is read.
+        """
         self.passes, self.stats = self.passes + 1, stats
         # Without a positive semidefinite kernel there is no gap, only the KKT violation.
         near = (point.relative_gap if self.definite else point.violation) <= self.target
@@ -460,7 +466,10 @@ class PartProblem:
         return self.whole.intercept_scaling
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
-        """Return the dual problem of the part's rows, with the part's share of the total."""
+        """Return the dual problem of a part's rows, with the part's share of the coupling's total.
+
+        ``y``, ``weights``: label codes or targets, and weights; ``scale`` multiplies the box.
+        """
         dual = self.whole.dual(y, weights, scale)
         share = self.share if dual.group is not None else float(self.share[0])
         return replace(dual, total=dual.total * share)
@@ -520,8 +529,9 @@ def squared_norm(
 ) -> tuple[float, int]:
     """Return ``||sum_i coef_i phi_i||^2``, and the number of kernel entries computed for it.
 
-    With implicit features the sum runs over pairs of blocks of the rows whose coefficient is not 0,
-    each unordered pair once, so that a process holds at most two blocks.
+    ``coef``: (n,). Without explicit features the sum runs over pairs of blocks of at most
+    ``max_block_rows`` rows whose coefficient is not 0, each unordered pair once: a process holds at
+    most two blocks.
     """
     constant = float(coef.sum()) ** 2 if problem.intercept == "constant" else 0.0
     if not design.exact:
@@ -573,14 +583,17 @@ def longest_step(dual: Dual, alpha: FloatArray) -> float:
 def pick_rows(
     design: Design, ids: NDArray[np.int64], codes: NDArray[Any], weights: FloatArray
 ) -> Design:
-    """Return the design of these rows alone; they are read from the original data."""
+    """Return the design (rows and kernel) of the rows ``ids`` alone, read from the original data.
+
+    ``codes``, ``weights``: the label codes or targets, and weights, of these rows.
+    """
     columns = isinstance(design.kernel, Precomputed)
     data = Picked(design.data, ids, codes, weights, columns)
     return replace(design, data=data, square=None)  # ``square``: the kernel matrix of all rows
 
 
 def load_rows(design: Design) -> Design:
-    """Return the design with its rows copied into memory."""
+    """Return a design with its rows copied into memory."""
     data = design.data
     n = data.n_rows
     rows = MemoryDataset(data.X(0, n), data.y(0, n), data.layout.labels, data.weights(0, n))

@@ -73,7 +73,7 @@ class ExactJob(Job):
         return starting_point(self, design, binary)
 
     def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:
-        """Return support vectors (row numbers), coefficients and offset of a solved problem."""
+        """Return the support vectors (row numbers), coefficients and offset of a solved problem."""
         assert fitted.point.alpha is not None and fitted.certificate.intercept is not None
         support, coef = self._support(attempt.design, binary, fitted.point.alpha)
         if attempt.rows is not None:
@@ -126,7 +126,10 @@ class ExactJob(Job):
         return support, signed[support]
 
     def _parts(self, results: list[Result]) -> dict[str, Any]:
-        """Return the arrays of the model: support vectors, coefficients, and parts if any."""
+        """Return the arrays of the model: support vectors, coefficients, and the partition if any.
+
+        ``results``: one for each binary problem.
+        """
         data = self.data
         rows, coef = combine_supports([(result["support"], result["coef"]) for result in results])
         parts = {

@@ -135,7 +135,7 @@ class FeaturesJob(Job):
             )
 
     def _attempt(self, binary: Binary) -> Attempt:
-        """Return how to solve one problem with the plan's solver."""
+        """Return how to solve one binary problem: solver, start, and solvers that may continue."""
         start = self._start(self.design, binary)
         solver: Solver = CoordinateDescent(seed=self.options.seed)
         then: tuple[Rung, ...] = ()
@@ -178,14 +178,22 @@ class FeaturesJob(Job):
         return scale_machine(fitted.point.coef, fitted, binary, self.data, offset)
 
     def _parts(self, results: list[Result]) -> dict[str, Any]:
-        """Return the arrays of the model: landmarks, coefficients, and a small factor."""
+        """Return the arrays of the model: landmarks, coefficients, and the factor if it is small.
+
+        ``results``: one for each binary problem. The factor is that of the landmarks' kernel
+        matrix.
+        """
         known, factor = {}, self.factor
         if factor is not None and factor.matrix.nbytes <= MAX_FACTOR_BYTES:
             known["factor"] = factor
         return {"landmarks": self.model_landmarks(), "coef": self._coef(results), **known}
 
     def _coef(self, results: list[Result]) -> FloatArray:
-        """Return the coefficients of all machines, (machines, landmarks or columns)."""
+        """Return the model's coefficients of all machines, (machines, landmarks or columns).
+
+        ``results``: one for each machine (binary problem), with coefficients of the solver's
+        features.
+        """
         coefs = [np.asarray(result["coef"]) for result in results]
         # Stored features are phi = T' k(x, Z), and the model has coefficients of k(x, Z).
         if self.source is not None and self.source is not self.design:

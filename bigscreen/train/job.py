@@ -196,9 +196,10 @@ class Job:
         return problems(self.data, self.options)
 
     def _should_store(self, some: Sequence[Binary]) -> Plan | None:
-        """Return a plan with stored features, if rounding ended one of these solves too early.
+        """Return a plan with stored features if rounding ended one of these solves too early.
 
-        None without room for them. None also if the time left is less than twice the time used.
+        ``some``: the problems that were solved. None if rounding ended no solve, if there is no
+        room for stored features, or if the time left is less than twice the time used.
         """
         now = time.monotonic()
         late = self.deadline is not None and self.deadline - now < 2.0 * (now - self.started)
@@ -283,7 +284,7 @@ class Job:
             self._take_result(binary, attempt, fitted)
 
     def _solve_together(self, some: Sequence[Binary]) -> None:
-        """Solve several problems that share their passes; each gets the same result as alone."""
+        """Solve several problems in shared passes over the rows; results are as if solved alone."""
         name = TOGETHER if some[0].fold is None else f"{TOGETHER}-fold-{some[0].fold}"
         folder = self._folder(name)
         attempts = {binary.folder: (binary, self._attempt_without_fold(binary)) for binary in some}
@@ -310,7 +311,10 @@ class Job:
         self.seconds["solve"] += time.monotonic() - began - lockstep.seconds
 
     def solved_fold(self, some: Sequence[Binary], share: float) -> Model:
-        """Solve the problems of a fold within a share of the time left; returns their machine."""
+        """Solve the problems ``some`` of a fold, and return their machine.
+
+        ``share``: the part of the time left that they may take.
+        """
         self._share_time(self.deadline, share)
         for place in range(0, len(some), self.plan.together):
             self.solve(some[place : place + self.plan.together])
@@ -422,7 +426,10 @@ class Job:
         self.seconds["total"] = time.monotonic() - self.started
 
     def machine(self, results: list[Result], parts: dict[str, Any] | None = None) -> Model:
-        """Assemble a model from one result for each problem; ``parts``: see `_parts`."""
+        """Assemble a model from one result for each binary problem.
+
+        ``parts``: the arrays that `_parts` makes of them; None: make them.
+        """
         parts = self._parts(results) if parts is None else parts
         ledgers: list[Any] = [result.get("ledger") for result in results]
         return Model(
@@ -442,7 +449,7 @@ class Job:
         raise NotImplementedError
 
     def _attempt(self, binary: Binary) -> Attempt:
-        """Return how to solve one problem."""
+        """Return how to solve one binary problem: design, solver, fleet and start."""
         raise NotImplementedError
 
     def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:
@@ -450,7 +457,10 @@ class Job:
         raise NotImplementedError
 
     def _parts(self, results: list[Result]) -> dict[str, Any]:
-        """Return the arrays of a model: its landmarks or support vectors, and coefficients."""
+        """Return the arrays of a model (landmarks or support vectors, coefficients), by field name.
+
+        ``results``: one for each binary problem.
+        """
         raise NotImplementedError
 
     def design_of(self, kernel: Kernel | None) -> Design:
@@ -520,11 +530,14 @@ class Job:
         return KeptFiles(self.folder(binary), f"{self._of}/{binary.folder}", self.options.resume)
 
     def folder(self, binary: Binary) -> Path | None:
-        """Return the folder of one problem, or None without a work folder."""
+        """Return the folder of one problem's checkpoints and result; None without a work folder."""
         return self._folder(binary.folder)
 
     def _folder(self, name: str) -> Path | None:
-        """Return the folder of this name in the work folder; None without a work folder."""
+        """Return the folder ``name`` in the work folder; None without a work folder.
+
+        With stored features its name has a suffix of its own.
+        """
         work, stored = self.options.work, self.plan.features == "stored"
         return None if work is None else work / (name + STORED * stored)
 

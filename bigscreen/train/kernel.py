@@ -70,6 +70,7 @@ class _EntrySum:
     mean: float | None = None
 
     def __call__(self, shard: int) -> float:
+        """Return the sum of the entries (or squared distances) of the shard with this number."""
         total = 0.0
         start, stop = self.data.shard(shard)
         for a, b in row_ranges(stop - start, self.data.chunk_rows):

@@ -24,7 +24,10 @@ from bigscreen.plan.tuning import PLAN
 
 
 def share_kernel_matrix(design: Design) -> Design:
-    """Give a design of few rows a kernel matrix, which solver and closing pass share."""
+    """Add a kernel matrix in memory, for solver and closing pass, to a design of few rows.
+
+    A design of many rows, or with a user's kernel, is returned as it is.
+    """
     data, kernel = design.data, design.kernel
     if data.n_rows > PLAN.few_rows or not isinstance(kernel, Compiled):
         return design
@@ -75,9 +78,9 @@ class RowsByLabel:
             self.recipe = Recipe.of(design.kernel, self.X)
 
     def pair(self, codes: Iterable[int]) -> tuple[Design, NDArray[np.int64]]:
-        """Return the design of the rows of two labels, and their row numbers.
+        """Return the design (rows and kernel) of the rows of two labels, and their row numbers.
 
-        The next call overwrites the memory of this design.
+        ``codes``: the two label codes. The next call overwrites the memory of this design.
         """
         slices = [slice(self.ends[code], self.ends[code + 1]) for code in codes]
         ids, own, weights = (

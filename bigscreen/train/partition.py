@@ -83,7 +83,10 @@ class Centres:
         return Gate(self.landmarks.X, coef, self.offset, self.landmarks.ids)
 
     def distances(self, X: Any, ids: NDArray[np.int64] | None = None) -> FloatArray:
-        """Return squared distances to all parts without the term k(x, x), float64 (rows, parts)."""
+        """Return squared distances to all parts without the term k(x, x), float64 (rows, parts).
+
+        ``X``: rows; ``ids``: their numbers, which a precomputed kernel needs.
+        """
         block = self.kernel.block(Operand(X, ids), self.landmarks, dtype=self.dtype)
         if len(self.owner) > len(self):
             # Landmarks are sorted by part, so that one pass over the block sums it by part.
@@ -99,7 +102,7 @@ class Centres:
         return np.concatenate(found).astype(np.int32) if found else np.empty(0, np.int32)
 
     def only(self, keep: NDArray[np.int64]) -> Centres:
-        """Return the centres of these parts alone, renumbered in this (ascending) order."""
+        """Return the centres of the parts ``keep`` (ascending) alone, renumbered from 0."""
         rows = np.flatnonzero(np.isin(self.owner, keep))
         ids = None if self.landmarks.ids is None else self.landmarks.ids[rows]
         owner = np.searchsorted(keep, self.owner[rows]).astype(np.int32)
@@ -351,10 +354,11 @@ def kernel_k_means(
 def auction_prices(
     distances: FloatArray, limit: int, max_rounds: int = PARTITION.max_price_rounds
 ) -> FloatArray:
-    """Return prices to add to distances, so that no part is nearest to more than ``limit`` rows.
+    """Return prices (parts,) to add to distances: no part is then nearest to over ``limit`` rows.
 
-    An auction: each part with too many rows raises its price until its surplus prefers another
-    part. Some parts may stay too large: no price separates equal rows.
+    ``distances``: (rows, parts). An auction of at most ``max_rounds`` rounds: each part with too
+    many rows raises its price until its surplus prefers another part. Some parts may stay too
+    large: no price separates equal rows.
     """
     parts = distances.shape[1]
     price = np.zeros(parts)
@@ -415,9 +419,9 @@ def spill(
 def _choose_seeds(gram: NDArray[Any], parts: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Choose sample rows as the first centres by greedy k-means++, int64 (parts,).
 
-    For each centre a few candidates are drawn, with probabilities proportional to their squared
-    distance from the centres so far. The candidate that leaves the smallest sum of squared
-    distances is chosen.
+    ``gram``: the rows' Gram matrix. For each centre a few candidates are drawn, with probabilities
+    proportional to their squared distance from the centres so far. The candidate that leaves the
+    smallest sum of squared distances is chosen.
     """
     diag = np.diag(gram).astype(np.float64)
     trials = 2 + int(np.log(parts))
@@ -439,7 +443,10 @@ def _choose_seeds(gram: NDArray[Any], parts: int, rng: np.random.Generator) -> N
 
 
 def _fill_empty_parts(owner: NDArray[np.int64], distances: FloatArray) -> NDArray[np.int64]:
-    """Give each empty part the row that is farthest from the mean of its present part."""
+    """Give each empty part the row that is farthest from the mean of its present part.
+
+    ``owner`` (rows,): the part of each row; ``distances`` (rows, parts). Returns the new owners.
+    """
     counts = np.bincount(owner, minlength=distances.shape[1])
     if counts.all():
         return owner

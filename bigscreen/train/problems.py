@@ -119,7 +119,8 @@ def libsvm_scale(problem: Problem, multiplier: tuple[float, ...], data: Rows) ->
     """Return the factor by which LIBSVM multiplies w and the offset of a solved problem.
 
     It is 1 / rho for a nu-SVC (so that its margin is 1), nu times the total weight of the rows for
-    a one-class machine, and 1 for all other problems.
+    a one-class machine, and 1 for all other problems. ``multiplier``: of the coupling at the
+    optimum, one for each group, from which rho follows.
     """
     if isinstance(problem, OneClass):
         return problem.nu * problem.mass

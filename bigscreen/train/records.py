@@ -35,7 +35,11 @@ def versions() -> dict[str, str]:
 
 
 def versions_and_products(kernel: Kernel, exact: bool) -> dict[str, str]:
-    """Return package versions, and the processor instructions that multiply rows."""
+    """Return versions of packages, and the processor instructions that multiply rows, by name.
+
+    ``exact``: whether the machine has no explicit features, so that even a linear kernel computes
+    entries.
+    """
     raw = kernel.name == "linear" and not exact  # products with w, no kernel entries
     products = describe_products(None if raw else kernel)
     return {**versions(), "products": products}
@@ -140,7 +144,10 @@ def support_rows(kernel: Kernel, data: Rows, rows: NDArray[np.int64]) -> Any:
 def scale_machine(
     coef: FloatArray, fitted: Fitted, binary: Binary, data: Rows, offset: float
 ) -> dict[str, Any]:
-    """Return coefficients and offset of a machine, times LIBSVM's factor for the problem."""
+    """Return the coefficients and offset of a solved problem in LIBSVM's scale (`libsvm_scale`).
+
+    ``coef``, ``offset``: in the problem's own scale.
+    """
     scale = libsvm_scale(binary.problem, fitted.certificate.multiplier, data)
     if fitted.ended == "nothing" and isinstance(binary.problem, NuSvc):
         scale = 1.0  # the margin is 0
@@ -150,7 +157,7 @@ def scale_machine(
 def explain_missed_gap(fitted: Fitted, tol: float, features: str) -> str | None:
     """Explain why a fit missed its gap, if more passes would not help; else None.
 
-    ``features`` is `Plan.features`.
+    ``tol``: the requested relative gap; ``features``: "stored", "recomputed", "raw" or "exact".
     """
     proved = fitted.certificate
     if fitted.ended == "nothing":
@@ -193,7 +200,11 @@ def explain_missed_gap(fitted: Fitted, tol: float, features: str) -> str | None:
 def record_problem(
     fitted: Fitted, name: Any, tol: float, features: str, landmarks: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return what the model records of one problem: certificate, history and screening."""
+    """Return what a model records of one problem: certificate, history and screening.
+
+    ``name``: the problem's label, None if it is the only one; ``landmarks``: what certificates
+    record of the landmarks.
+    """
     return {
         "certificate": {
             "label": name,

@@ -94,7 +94,10 @@ def resample(
 
 
 def _draw_outcomes(data: Rows, fits: int, way: str, seed: int) -> Iterator[Outcomes]:
-    """Yield each fit's permuted labels (``way`` "permutation"), or its bootstrap weights."""
+    """Yield permuted labels (``way`` "permutation") or bootstrap weights for ``fits`` fits.
+
+    ``seed``: of the random draws.
+    """
     rng, n = np.random.default_rng([seed, 0x64726177]), data.n_rows
     if way == "permutation":
         y = data.y(0, n)

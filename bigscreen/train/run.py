@@ -152,7 +152,10 @@ def _plan_fits(
     scratch: Callable[[], Path] | None,
     fits: int = 1,
 ) -> tuple[TrainOptions, Plan]:
-    """Plan ``fits`` fits; returns the options, with a folder if features need one, and the plan."""
+    """Plan ``fits`` fits to the same rows; return the options, and the plan.
+
+    If features need a folder and the options name none, the options get one that ``scratch`` makes.
+    """
     outlined = plan_on(fleet, data, options, fits)
     if outlined.disk_bytes and options.work is None and scratch is not None:
         options = replace(options, work=scratch())

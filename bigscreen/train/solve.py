@@ -120,7 +120,10 @@ def solve(
 
 
 def _outcome(problem: Problem, y: ArrayLike | None, n: int) -> tuple[ArrayLike, list[int] | None]:
-    """Return the targets or label codes that the problem uses, and the labels of codes."""
+    """Return the targets or label codes (n,) that the problem uses, and the labels of codes.
+
+    ``y``: what the user gave, for ``n`` rows. The labels are None for problems without labels.
+    """
     if isinstance(problem, (Sublinear, OneClass)):
         if isinstance(problem, Sublinear) and len(problem.a) != n:
             raise InputError(

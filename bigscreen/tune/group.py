@@ -263,9 +263,9 @@ def is_too_rough(
 
 
 def _scoring(X: Any, stage: Stage, step: Step) -> tuple[FloatArray, float]:
-    """Return a machine's coefficients of the features X, float64 (r,), and its offset.
+    """Return the coefficients of the features X, float64 (r,), and the offset of a solved machine.
 
-    ``step``: a solved point of ``stage``.
+    ``step``: a solved point of the solver ``stage``.
     """
     made = stage.machine(step.dual, step.solved)
     coef = np.asarray(made["coef"])
@@ -297,7 +297,7 @@ def _start(
 
 
 def _drop_tiny_directions(factor: nystrom.Factor) -> nystrom.Factor:
-    """Drop the directions of ``T`` that float32 columns cannot represent."""
+    """Return the landmarks' factor ``T`` without directions too small for float32 columns."""
     T = factor.matrix
     lengths = np.einsum("ij,ij->j", T, T)  # inverses of the eigenvalues
     keep = nystrom.FLOAT32_CUTOFF * lengths < lengths.min()
@@ -307,4 +307,4 @@ def _drop_tiny_directions(factor: nystrom.Factor) -> nystrom.Factor:
 
 
 def _silent(done: int, total: int) -> None:
-    """Report no progress: the place of a function that is called with (rows done, rows)."""
+    """Report no progress: the place of a function that is called with (rows done, all rows)."""

@@ -157,6 +157,7 @@ class TuneOptions:
     tuning: SearchTuning = SearchTuning()
 
     def __post_init__(self) -> None:
+        """Raise `InputError` if an option has a wrong value, or the problem cannot be searched."""
         fit = self.fit
         if fit.problem not in SEARCHED:
             raise InputError(f"a search is for {', '.join(SEARCHED)}, not for {fit.problem}")

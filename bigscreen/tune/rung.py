@@ -264,7 +264,8 @@ class RungSolver:
     ) -> Solved | None:
         """Solve and score the path of one unit (group, fold), or read it from an interrupted run.
 
-        None if float32 kernel entries were too inaccurate (`is_too_rough`).
+        ``prepared``: the prepared rows of each group. None if float32 kernel entries were too
+        inaccurate (`is_too_rough`).
         """
         (pair, f), tol = unit, task.tol
         own, part, values = prepared[pair], task.folds[f], task.values[pair]
@@ -324,13 +325,17 @@ class RungSolver:
         records: list[dict[str, Any]],
         arrays: Arrays,
     ) -> None:
-        """Write the results of one unit (group, fold), so that a resumed run can read them."""
+        """Write the results of one unit (group, fold) of rung number r for a resumed run.
+
+        ``values``: of C or nu; ``records``, ``arrays``: of the unit's points, one record a value.
+        """
         self._rung(r).write(_name(unit), {"values": values, "points": records}, arrays)
 
     def _kept(self, r: int, unit: Unit, values: list[float]) -> Solved | None:
-        """Read the results of a unit (group, fold) that an interrupted run has written.
+        """Read the results that an interrupted run has written for a unit of rung number r.
 
-        None if there are none for these values.
+        A unit is a group and a fold; ``values``: its values of C or nu. None if there are no
+        results for these values.
         """
         found = self._rung(r).read(_name(unit))
         if found is None or found[0]["values"] != values:
@@ -379,7 +384,10 @@ class RungSolver:
             raise OutOfTime
 
     def _drop_factors(self, pairs: list[Pair]) -> None:
-        """Drop the landmark factors of these groups if the factors of all would take too much."""
+        """Drop the landmark factors of groups if the factors of all would take too much memory.
+
+        ``pairs``: the groups whose factors are dropped, by number of landmarks and gamma.
+        """
         for pair in pairs:
             factor = vars(self.groups[pair]).get("factor")
             if factor is not None:

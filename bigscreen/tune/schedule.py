@@ -65,7 +65,10 @@ def rungs(
 
 
 def _ranks(strata: NDArray[Any], seed: int) -> FloatArray:
-    """Draw a random rank in (0, 1] for every row, evenly spread within each stratum."""
+    """Draw a random rank in (0, 1] for every row, evenly spread within each stratum.
+
+    ``strata`` (n,): the stratum (label code) of each row.
+    """
     rng = np.random.default_rng([seed, 0x72756E67])
     place = np.empty(len(strata))
     for code in np.unique(strata):

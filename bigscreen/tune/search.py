@@ -163,7 +163,10 @@ class Search:
         return self._record(late)
 
     def _record(self, late: bool) -> dict[str, Any]:
-        """Make the record of the search, JSON-able; ``late``: whether the time ended too soon."""
+        """Make the search's record, JSON-able: grid, rounds, candidates with scores, and the best.
+
+        ``late``: whether the time ended too soon.
+        """
         best = self._best()
         parameter, rule = self.options.parameter, self.options.elimination
 
@@ -254,7 +257,11 @@ class Search:
 
     # -- one rung ----------------------------------------------------------------------------------
     def _rung(self, r: int, rung: Rung, alive: list[Candidate], tol: float) -> None:
-        """Solve and score candidates on the rows of rung number r, to the relative gap ``tol``."""
+        """Solve and score the candidates ``alive`` on the rows of a rung, to the gap ``tol``.
+
+        ``r``: the number of the rung (round of the search), from 0. Their outcomes replace earlier
+        ones.
+        """
         began = time.monotonic()
         values: dict[Pair, list[float]] = {}
         for c in alive:
