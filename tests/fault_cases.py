@@ -8,14 +8,15 @@ Each case is a small fit, path, search or prediction on two worker processes (st
 command, or those of a scheduler of their own), or an ingest, in which something is killed,
 terminated, interrupted, stopped or made ten times slower at a random moment; Ctrl-C comes while
 workers start; the scheduler freezes for good; or a worker comes late, the disk fills, a byte of a
-chunk is turned over, the client's connection is cut. It must end with what an undisturbed run
-writes, bit for bit; or in one sentence, neither empty nor with a traceback, and then come to that
-with ``--resume`` (or anew, where nothing was kept; an ingest goes on by itself). A run that is not
-over after ten times its usual time (at least `HANGS` seconds) hangs. No process of it may
-be left, and no temporary folder once the next command has run. Prints the counts, and every case
-that did not; also when Ctrl-C ends it. Disks fill where the user may mount one. A victim with
-a colon and a number is drawn this many times as often. With ``--minutes`` it is a soak test: one
-case after the other for this time (inf: until Ctrl-C).
+chunk is turned over, the client's connection is cut; a worker is retired, or both, or a new one
+comes and both old ones are retired. It must end with what an undisturbed run writes, bit for bit;
+or in one sentence, neither empty nor with a traceback, and then come to that with ``--resume`` (or
+anew, where nothing was kept; an ingest goes on by itself). A run that is not over after ten times
+its usual time (at least `HANGS` seconds) hangs. No process of it may be left, and no temporary
+folder once the next command has run. Prints the counts, and every case that did not; also when
+Ctrl-C ends it. Disks fill where the user may mount one. A victim with a colon and a number is drawn
+this many times as often. With ``--minutes`` it is a soak test: one case after the other for this
+time (inf: until Ctrl-C).
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 import pyarrow
+from distributed import Client
 from pyarrow import parquet
 
 from bigscreen.files.scratch import scratch
@@ -123,7 +125,7 @@ from bigscreen.intake import ingest as ingest_module
 from bigscreen.intake.tuning import IngestTuning
 from bigscreen.cli import main
 monitor.MONITOR = monitor.MonitorTuning(checkpoint_seconds={every})
-tuning = replace(CLUSTER, frozen_seconds={frozen})
+tuning = replace(CLUSTER, frozen_seconds={frozen}, look_seconds=0.5)
 connecting.connect = partial(connecting.connect, tuning=tuning)
 local.local_cluster = partial(local.local_cluster, tuning=tuning)
 ingest_module.TUNING = IngestTuning(
@@ -141,11 +143,12 @@ FAULTS = {
     "scheduler": ("KILL", "TERM", "PAUSE"),
     "frozen": ("STOP",),
     "late": ("JOIN",),
+    "retired": ("ONE", "BOTH", "SWAP"),
     "connection": ("CUT",),
     "disk": ("FULL",),
     "chunk": ("FLIP",),
 }
-CLUSTERS = ("scheduler", "frozen", "late", "connection")
+CLUSTERS = ("scheduler", "frozen", "late", "retired", "connection")
 ALONE = ("coordinator", "disk", "chunk")
 """Victims that need a scheduler of their own, and victims of commands without workers."""
 PATIENCE = 5
@@ -283,6 +286,8 @@ class World:
                 relay.cut()
             elif case.victim == "late":
                 cluster.append(worker(self.folder, address))
+            elif case.victim == "retired":
+                retire(case, self.folder, address, cluster)
             elif case.victim == "disk":
                 undo.callback(self._fill())
             elif case.victim == "chunk":
@@ -449,6 +454,16 @@ def worker(folder: Path, address: str) -> subprocess.Popen[str]:
         text=True,
         start_new_session=True,
     )
+
+
+def retire(case: Case, folder: Path, address: str, cluster: list[subprocess.Popen[str]]) -> None:
+    """Retire a worker, or both; or let a new one come before both are retired."""
+    with suppress(OSError), Client(address, timeout=10, set_as_default=False) as client:
+        workers = sorted(client.nthreads())
+        if case.fault == "SWAP":
+            cluster.append(worker(folder, address))
+            client.wait_for_workers(len(workers) + 1, timeout=20)
+        client.retire_workers(workers[:1] if case.fault == "ONE" else workers)
 
 
 class Relay:
