@@ -216,9 +216,10 @@ def _remaining_certificate(model: Model, k: int, edited: Changes) -> dict[str, A
 
 
 def _remaining_ledger(book: Ledger, data: Rows, edited: Changes) -> Ledger:
-    """Cut a ledger (``book``) down to the rows that remain, by their new numbers.
+    """Cut a ledger (what is proved of each row) down to the rows that remain, by new numbers.
 
-    Rows of a store keep their numbers; rows in memory are numbered from 0 again.
+    ``book``: the ledger; ``data``: the rows before the edits ``edited``. Rows of a store keep their
+    numbers; rows in memory are numbered from 0 again.
     """
     numbers = book.numbers()
     gone = np.sort(edited.numbers[edited.removed])

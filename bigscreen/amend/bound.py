@@ -70,7 +70,10 @@ class Machine:
 
     @classmethod
     def of(cls, model: Model, k: int, binary: Binary) -> Machine:
-        """Take the k-th score of a model that has a ledger; ``binary``: the problem it solves."""
+        """Take the k-th score of a model that has a ledger (what is proved of each row).
+
+        ``binary``: the problem that the score solves.
+        """
         assert model.ledger is not None
         book, exact = model.ledger[k], model.support is not None
         own, offset = model.coef[k], float(model.intercept[k])

@@ -107,7 +107,7 @@ def compress(
     fleet: Fleet,
     overwrite: bool = False,
 ) -> tuple[Dataset, dict[str, Any]]:
-    """Write a store of only the rows that a fit needs, by a model's ledger.
+    """Write a store of only the rows that a fit needs, as a model's ledger proves them.
 
     Rows that are proved to be out are not written. Rows at their bound are merged into one row a
     class: their weighted mean, with the sum of their weights. For a machine with landmarks it is

@@ -34,7 +34,9 @@ from bigscreen.train.start import starting_point
 
 @dataclass(frozen=True)
 class EditStart:
-    """The start of a fit of edited rows: a dual point, and what the old ledger says of each row.
+    """The start of a fit of edited rows: a dual point, and what was proved of each old row.
+
+    The ledger of the old model records what its certificate proves of each row.
 
     Parameters
     ----------

@@ -203,7 +203,7 @@ class SeparatePair:
     def dual_point(
         self, coef: FloatArray, offset: float, listed: list[tuple[NDArray[np.int64], FloatArray]]
     ) -> DualPoint:
-        """Make the dual point that a ledger keeps.
+        """Make the dual point that a ledger keeps (the record of what is proved of each row).
 
         ``coef``, ``offset``: w(alpha) as coefficients of columns and an offset. ``listed``: for
         each shard the positions and alpha of rows whose alpha is not the one of their side.

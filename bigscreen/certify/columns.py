@@ -79,7 +79,7 @@ TUNING = ColumnTuning()
 
 
 class FieldwiseSum:
-    """A dataclass whose instances are added field by field."""
+    """Base class of dataclasses whose instances are added field by field."""
 
     def __add__(self, other: Self) -> Self:
         """Return an instance whose fields are the sums of both instances' fields."""
@@ -179,13 +179,17 @@ class ColumnPass:
 
     @property
     def alike(self) -> Any:
-        """A key that is equal for passes over the same columns, which can be one pass."""
+        """A key that is equal for passes over the same columns: they can be joined (`together`)."""
         source = None if self.source is None else self.source.column_key
         return self.solved.column_key, self.summed.column_key, source, self.dtype
 
     @staticmethod
     def together(passes: Iterable[ColumnPass]) -> SeveralPasses:
-        """Join passes over the same columns into one pass; its items are tuples of their items."""
+        """Join several points' passes over the same columns into one pass that reads them once.
+
+        Each item of the joint pass is a tuple of the points' items: shard number, and alpha or
+        sides.
+        """
         return SeveralPasses(tuple(passes))
 
     @property
@@ -195,12 +199,18 @@ class ColumnPass:
 
     @property
     def weights(self) -> list[float]:
-        """The weights of the readings whose mixture is alpha; [1] if there is none."""
+        """The weights of the dual points whose weighted mean (mixture) is alpha; [1] if it is one.
+
+        Each dual point is a `Reading`: an alpha that is read off the scores of some w.
+        """
         return [reading.weight for reading in self.point.readings] or [1.0]
 
     @property
     def keeps_alpha(self) -> bool:
-        """Whether a ledger can hold the dual point."""
+        """Whether alpha is kept for a ledger (what is proved of each row).
+
+        Only that of a C-SVC without an unpenalised offset is.
+        """
         return self.keep and type(self.problem) is CSvc and not self.frame.groups
 
     @property
@@ -294,9 +304,10 @@ class ColumnPass:
         return parts if given is None else [dual.with_decisions(given, each) for each in parts]
 
     def _readings(self, dual: Dual, columns: Any, known: FloatArray | None) -> Iterator[FloatArray]:
-        """The alpha (rows,) of each reading of the point, from the scores of these columns.
+        """Compute the alpha (rows,) of each reading, the dual points whose mixture is alpha.
 
-        ``known``: scores of the point's own w, which a reading at this w uses again; or None.
+        ``columns``: those from whose scores alpha is read off; ``known``: scores of the point's own
+        w, which a reading at this w uses again; or None.
         """
         for reading in self.point.readings:
             scores = known

@@ -90,7 +90,7 @@ def close_exact(
         computed again in float64; entries for which float32 is too coarse (``Kernel.precision``)
         are float64 in any case. In float64 nothing is shared with the solver.
     keep : bool
-        Keep the scores that a ledger of the rows is made of, as ``evidence``.
+        Keep the scores, as ``evidence``, from which a ledger is made: what is proved of each row.
 
     Returns
     -------
@@ -265,7 +265,10 @@ class ScoredRows:
         return np.flatnonzero(part)
 
     def certificate(self, keep: bool = False) -> Certificate:
-        """The certificate of the scores; ``keep``: with the evidence that a ledger is made of."""
+        """Make the certificate of the scores: P, D, their gap and bounds on rounding errors.
+
+        ``keep``: with the evidence from which a ledger (what is proved of each row) is made.
+        """
         proof, dual, alpha = self.proof, self.dual, self.alpha
         primal, gap, rounding = proof.primal, proof.gap, proof.rounding
         offset, left, evidence = self.problem.offset(proof.mu), None, None

@@ -56,7 +56,7 @@ def close_explicit(
         The kernel design behind a design of stored features, with the same rows: float64
         certifies its exact columns in place of the features stored in float32.
     keep : bool
-        Keep the scores that a ledger of the rows is made of, as ``evidence``.
+        Keep the scores, as ``evidence``, from which a ledger is made: what is proved of each row.
     """
     program = _program(design, problem, point, certify, source, keep, tuning)
     sums = program.total(fleet)
@@ -262,7 +262,7 @@ def _program(
 
 
 def _with_middle(point: Point) -> Point:
-    """The point with an alpha in the middle of every box, to be scaled to the coupling's total.
+    """Return the point with an alpha in the middle of every box, to be scaled to the coupling.
 
     It is the alpha that w = 0 implies if every p is 0, as in all problems whose total is not 0.
     With any other w the rows in the smoothing band can have too little room.
@@ -329,7 +329,7 @@ def _rounding(
 def _evidence(
     program: ColumnPass, sums: Sums, pair: SeparatePair, alpha: FeasibleAlpha, offsets: BestOffsets
 ) -> Evidence:
-    """The scores, with bounds on their errors, that a ledger is made of."""
+    """Collect the scores and error bounds from which a ledger (what is proved of rows) is made."""
     summed, frame, coef = program.summed, program.frame, program.coef
     largest = frame.largest(summed.column_bound)
     size = float(np.sum(np.abs(coef))) + (abs(program.constant) + offsets.largest)

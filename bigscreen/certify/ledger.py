@@ -22,7 +22,9 @@ from bigscreen.problems.recipes import Problem
 
 @dataclass(frozen=True)
 class Evidence:
-    """The scores of a closing pass and their error bounds, from which a ledger is made.
+    """The scores of a closing pass with error bounds, from which a ledger of the rows is made.
+
+    A closing pass certifies a point over all rows; a ledger says what is then proved of each row.
 
     Parameters
     ----------

@@ -98,11 +98,12 @@ class Sample:
         return own + self._total(self.primal, n), other + self._dual_error(n, w_alpha, scaled)
 
     def gap_error(self, n: int, apart: FloatArray, scaled: float) -> float:
-        """Bound on the error of the gap if all rows that may be off their side are in float64.
+        """Bound the error of the gap over n rows, if rows that may be off their side use float64.
 
-        An error d of its feature moves a row's part of P by ``-alpha s <w, d>``, and of D by
-        ``-alpha s <w(alpha), d>``, if the row is on its side. Their difference depends only on
-        ``apart = w - w(alpha)`` (r,). ``scaled``: as for ``bounds``.
+        A row is on its side if alpha is the end of its box that its gradient implies. An error d of
+        the row's feature then moves its part of P by ``-alpha s <w, d>``, and of D by ``-alpha s
+        <w(alpha), d>``. Their difference depends only on ``apart = w - w(alpha)`` (r,). ``scaled``:
+        as for ``bounds``.
         """
         if not self.rows:
             return 0.0
@@ -150,7 +151,7 @@ class Sample:
 
 
 def stride(n: int, rows: int) -> int:
-    """The distance between two sampled rows if ``rows`` of n rows are sampled."""
+    """Return the distance between two sampled rows if about ``rows`` of n rows are sampled."""
     return max(1, n // rows)
 
 
@@ -175,7 +176,7 @@ class ComparedRows(NamedTuple):
         """Compute float64 columns of ``rows``, for comparison with the ``summed`` columns.
 
         ``true``: the kernel design. ``used``: the design that was summed, which is ``true`` or the
-        design of its stored features.
+        design of its stored features. ``drawn``: whether each row is in the random sample.
         """
         known = summed.astype(np.float64)
         columns = true.columns(rows, np.float64)

@@ -79,7 +79,8 @@ class KernelTiles:
 class SharedEntries:
     """Scores from kernel entries in memory that solver and closing pass share (few rows).
 
-    ``square``: the kernel matrix of all rows. ``constant``: whether a 1 is appended to every phi.
+    ``program``: has the support rows, their coefficients and error bounds; ``square``: the kernel
+    matrix of all rows; ``constant``: whether a 1 is appended to every phi.
     """
 
     program: ScoreProgram
@@ -133,11 +134,12 @@ class CarriedScores:
         whole: KernelTiles,
         design: Design,
     ) -> CarriedScores:
-        """Make the source of the scores of a w that is ``factor`` times a proved w but in few rows.
+        """Make the source of the scores of a w that is near a multiple of a proved w.
 
-        ``near``: the proved w; ``coef`` (n,): ``s alpha`` of the w; ``moved``: the rows in which
-        they differ; ``whole``: the source of the scores of w computed anew. Rounding differences in
-        the other coefficients count as if more rows had changed.
+        ``near``: the proved w; ``factor``: the multiple; ``coef`` (n,): ``s alpha`` of the w;
+        ``moved``: the few rows whose coefficients differ from the multiple's; ``whole``: the source
+        of the scores of w computed anew. Rounding differences in the other coefficients count as if
+        more rows had changed.
         """
         program = ScoreProgram.of(design, coef - factor * near.coef, np.float64, moved)
         off = (
@@ -204,7 +206,11 @@ class ScoreProgram:
     def of(
         cls, design: Design, coef: FloatArray, dtype: type, ids: NDArray[np.int64] | None = None
     ) -> ScoreProgram:
-        """A program for ``sum_j coef_j phi_j``, coef (n,); ``ids``: the rows with coef not 0."""
+        """Make the program that computes ``<w, phi_i>`` of rows, for ``w = sum_j coef_j phi_j``.
+
+        ``coef``: (n,); ``ids``: the rows whose coef is not 0, None: found here; ``dtype``: of
+        entries.
+        """
         data, kernel = design.data, design.kernel
         assert kernel is not None
         # (The diagonal of a kernel that is not positive semidefinite does not bound its entries.)

@@ -193,7 +193,7 @@ class KernelCache:
     def _compute(
         self, rows: Operand, places: NDArray[np.int64], out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Compute the entries of the rows at these places with all rows of the side.
+        """Compute the kernel entries of the rows at these places with all rows of the cache's side.
 
         Returns an array (places padded to a ROW_MULTIPLE, rows of the side), within ``out`` or, if
         None, this thread's buffer, which the next call overwrites.

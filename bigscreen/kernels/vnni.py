@@ -93,6 +93,7 @@ class Panels(NamedTuple):
     fits : bool (rows,)
         Whether a row's values are on the grid; rows that are not are stored as 0.
     others : float32 (panels, other columns, rows of a panel)
+        The columns that are no integers.
     halves : float64 (rows,)
         Half the squared norms of the other columns.
     """

@@ -441,7 +441,10 @@ class TrainOptions:
 
     @property
     def folder_record(self) -> dict[str, Any]:
-        """The record of the options in work folders, with the offset as recipes name it."""
+        """The record of the options in work folders: `record`, but the offset named as in recipes.
+
+        Recipes are the problems of `bigscreen.problems.recipes`.
+        """
         return {**self.record, "intercept": RECIPE_OFFSETS[str(self.intercept)]}
 
     @property
@@ -465,7 +468,10 @@ class TrainOptions:
 
     @property
     def offset(self) -> str:
-        """The kind of offset that the problem has, as recipes name it."""
+        """The kind of offset that the problem has: "none", "constant" (penalised) or "true".
+
+        They are the names of `bigscreen.problems.recipes`.
+        """
         own = PROBLEMS[self.problem].own_offset
         return "true" if own else RECIPE_OFFSETS[str(self.intercept)]
 

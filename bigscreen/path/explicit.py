@@ -41,7 +41,8 @@ class ExplicitTuning:
         is at most this; else coordinate descent. ``max_quick_newton_size`` is for quick stages,
         which update the previous step's matrix in float32.
     max_dense_columns : int
-        Take no Newton steps if there are more columns than this: they store rows as dense arrays.
+        Take no Newton steps if there are more columns than this: Newton steps store rows as dense
+        arrays.
     max_retries : int
         Continue a solve at most this often after the pass over all rows has found a wider gap than
         the solver did.

@@ -162,8 +162,8 @@ class ProxNewton:
     ----------
     columns : ExplicitRows
     quick : bool
-        Compute directions by Cholesky factors, in half the time. The last bits of results differ
-        from those with the general linear solver, which stages that are not quick use.
+        Compute directions by Cholesky factors, in half the time of the general linear solver. The
+        last bits of results differ.
     tuning : ProximalTuning
     """
 

@@ -45,7 +45,7 @@ class FeatureErrors:
         self._looked = ComparedRows.at(source, stored, source.data.rows(self.rows), features, drawn)
 
     def added(self, dual: Dual, solved: PathPoint, w: FloatArray, constant: float) -> PathPoint:
-        """Return the point with the errors of stored features added to its rounding bounds.
+        """Return the point with bounds that include the errors of stored (rounded) features.
 
         See maths.md 4.
 

@@ -88,7 +88,7 @@ class FoldsJob(ManyJob):
         return found
 
     def _ledger(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> None:
-        """Keep no ledger: the rows of these models cannot be edited."""
+        """Return no ledger (what is proved of each row): rows of these models cannot be edited."""
 
     def _report_event(self, event: dict[str, Any], binary: Binary) -> None:
         """Drop the event: passes of these fits are not reported one by one."""

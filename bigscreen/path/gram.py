@@ -64,7 +64,8 @@ class GramTuning:
         Leave screened rows out of the solve if they are at least this part of its rows; with fewer,
         copying the smaller matrix costs more than it saves.
     interior : InteriorCosts
-        Try an interior point once pair steps have cost as much.
+        Estimated costs of the interior point method and of pair steps: try the method once pair
+        steps have cost as much as it would.
     """
 
     extra_pair_steps: int = 500

@@ -232,8 +232,9 @@ class _Judge:
 class ThrottledGapBall:
     """The gap ball rule, applied only once the gap has fallen below ``part`` times ``last``.
 
-    ``last``: the gap at the last screening. A round that screens costs as much as a round that
-    moves rows. ``name`` and ``safe`` as every `Rule` has them.
+    The rule: w* lies in a ball around w whose radius is the root of the gap. ``last``: the gap at
+    the last screening. A round that screens costs as much as a round that moves rows. ``name`` and
+    ``safe`` (it removes no row wrongly) as every `Rule` has them.
     """
 
     part: float = 0.3

@@ -279,7 +279,7 @@ def exact_stage(  # noqa: PLR0913
     matrix_rows: float = np.inf,
     tuning: PathTuning = PATH,
 ) -> tuple[Stage, str]:
-    """Make the stage for an exact kernel: its whole matrix if it fits, else cached columns.
+    """Make a path's solver for an exact kernel: on its matrix if that fits, else cached columns.
 
     Parameters
     ----------

@@ -314,7 +314,7 @@ class Dual:
         return np.where(under, AT_LO, decided)
 
     def with_decisions(self, decided: NDArray[np.int8], alpha: FloatArray) -> FloatArray:
-        """alpha with every decided variable set to its value (which may break the coupling).
+        """Return alpha with every decided variable set to its value, which may break the coupling.
 
         ``decided`` (rows,): decisions as `decide` returns them.
         """
@@ -322,7 +322,10 @@ class Dual:
         return np.where(decided == AT_HI, self.hi, np.where(decided == AT_LO, self.lo, rest))
 
     def decisions_in_place(self, decided: NDArray[np.int8], alpha: FloatArray) -> NDArray[np.int8]:
-        """The decisions about variables whose alpha has the decided value already; else FREE."""
+        """Return the decisions about variables whose alpha has the decided value; else ``FREE``.
+
+        ``decided`` (rows,): decisions as `decide` returns them.
+        """
         return np.where(self.with_decisions(decided, alpha) == alpha, decided, FREE)
 
     def feasible(self, alpha: FloatArray, fixed: NDArray[np.bool_] | None = None) -> FloatArray:

@@ -16,7 +16,8 @@ from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import Dual
 
 MAX_COMPILED_ROWS = 4096
-"""Use the compiled loops of this module for at most this many rows: they sum one after another."""
+"""Use this module's compiled loops for at most this many rows. They add terms one by one, which
+rounds more than numpy's pairwise sums."""
 
 GRADIENT_ERROR = 2.0**-51
 """Bound on the rounding error of a row's gradient, relative to the sizes of its terms."""
@@ -40,7 +41,7 @@ class Arrays(NamedTuple):
 
 
 def arrays(dual: Dual) -> Arrays:
-    """The arrays of a dual as compiled loops take them."""
+    """Return the arrays of a dual for compiled loops: contiguous, with zeros in place of None."""
     n = len(dual)
     coupled = dual.coupling is not None
     return Arrays(
@@ -56,7 +57,10 @@ def arrays(dual: Dual) -> Arrays:
 
 
 def as_loop_array(values: FloatArray) -> FloatArray:
-    """A contiguous, writeable float64 array: loops are compiled again for any other kind."""
+    """Return values as a contiguous, writeable float64 array, for compiled loops.
+
+    Loops are compiled again for any other kind of array.
+    """
     found = np.ascontiguousarray(values, np.float64)
     return found if found.flags.writeable else found.copy()
 

@@ -130,7 +130,7 @@ class Reading:
     multiplier: tuple[float, ...] = ()
 
     def alpha(self, dual: Dual, scores: FloatArray) -> FloatArray:
-        """The dual point of rows with these scores (the intercept included)."""
+        """Return the dual point (rows,) of rows with these scores (the intercept included)."""
         return read_off(dual, dual.gradient(scores, np.array(self.multiplier)), self.smoothing)
 
     def to_dict(self) -> dict[str, Any]:
@@ -279,8 +279,8 @@ class Certificate:
         If the kernel is not: the violation of the KKT conditions over all rows
         (``m(alpha) - M(alpha)``, LIBSVM's measure); ``rounding_bound`` then bounds its error.
     evidence : object or None
-        The scores from which a ledger of the rows is made, if the closing pass was to keep them;
-        not part of the JSON record.
+        The scores from which a ledger (what is proved of each row) is made, if the closing pass was
+        to keep them; not part of the JSON record.
     """
 
     primal: float
@@ -362,7 +362,7 @@ class SumLayout:
 
     @classmethod
     def of(cls, problem: Problem, data: Any) -> SumLayout:
-        """Make the layout of a problem's sums over these rows."""
+        """Make the layout of a problem's sums over rows; of ``data`` no row is read."""
         dual = problem.dual(data.y(0, 0), data.weights(0, 0))
         total = np.empty(0) if dual.coupling is None else np.atleast_1d(dual.total)
         curved = dual.curve is not None
@@ -386,7 +386,7 @@ class SumLayout:
 
     @property
     def first(self) -> int:
-        """The index of the first multiplier among the extras."""
+        """The index of the first multiplier among a machine's extras (its numbers next to w)."""
         return int(self.constant != 0)
 
     def largest(self, bound: float) -> float:
@@ -395,7 +395,7 @@ class SumLayout:
 
     @property
     def buckets(self) -> int:
-        """How many terms alpha is summed in, each of which can be scaled down.
+        """The number of terms (separate sums over alpha) that can be scaled down for the coupling.
 
         Two a group (rows with ``t alpha >= 0``, and the rest); one without a coupling.
         """
@@ -403,15 +403,15 @@ class SumLayout:
 
     @property
     def lifts(self) -> int:
-        """How many terms can be scaled up from 0 to raise alpha: one a group if any total is not 0.
+        """The number of terms that can be scaled up from 0 to raise alpha for the coupling.
 
-        A sum can only be too small for a total that is not 0.
+        One a group if any total is not 0: only then can a sum be too small.
         """
         return self.groups if np.any(self.total) else 0
 
     @property
     def terms(self) -> int:
-        """How many terms there are: first those that can be scaled down, then those scaled up."""
+        """The number of terms (separate sums over alpha): those to scale down, then the others."""
         return self.buckets + self.lifts
 
     def value(self, scales: FloatArray, sums: FloatArray) -> float:
@@ -423,12 +423,18 @@ class SumLayout:
         return linear - float(scales**2 @ sums[self.terms :]) if self.curved else linear
 
     def mu(self, extras: FloatArray) -> Mu:
-        """The multiplier among the extras: a float, or (groups,); 0 without a coupling."""
+        """Return the multiplier from a machine's extras: a float or (groups,); 0 if not coupled.
+
+        ``extras``: the numbers next to w, which are the constant's coefficient and the multipliers.
+        """
         mu = extras[self.first :]
         return mu if self.groups > 1 else float(np.sum(mu))
 
     def border(self, dual: Dual) -> FloatArray:
-        """The border entries of rows, next to their columns: float64 (rows, extras)."""
+        """Make the entries of rows next to their columns: float64 (rows, extras).
+
+        They multiply the machine's extras: the appended constant, then ``s t`` for the row's group.
+        """
         out = np.zeros((len(dual), self.extras))
         if self.constant:
             out[:, 0] = self.constant
@@ -534,7 +540,7 @@ class Terms:
 
 
 def by_term(term: NDArray[Any], values: FloatArray, terms: int) -> FloatArray:
-    """Sum values (rows,) by the index of each row's term: float64 (terms,)."""
+    """Sum values (rows,) by the index ``term`` (rows,) of each row's term: float64 (terms,)."""
     # (For an empty input np.bincount returns integers.)
     return np.bincount(term, values, terms).astype(np.float64)
 

@@ -494,7 +494,7 @@ class NuSvr:
         return Dual(sign, sign * y[:, 0], *box, constant_array(1.0, n), total, group)
 
     def offset(self, mu: Mu) -> float:
-        """``b``: half the difference of the two multipliers."""
+        """Return the offset b: half the difference of the two multipliers, or 0 if there is one."""
         return _difference(mu) if self.intercept == "true" else 0.0
 
     def at(self, value: float) -> Self:

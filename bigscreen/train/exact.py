@@ -69,7 +69,7 @@ class ExactJob(Job):
         )
 
     def _start(self, design: Design, binary: Binary) -> Start:
-        """Return the start that the options request."""
+        """Return the start of a problem's solve that the options request (`starting_point`)."""
         return starting_point(self, design, binary)
 
     def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:

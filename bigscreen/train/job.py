@@ -123,9 +123,9 @@ class Job:
     """
 
     max_later_rows = 1 << 20
-    """Compute ledgers right after each solve if the problems have more rows than this together.
-    Smaller ledgers are computed when they are read: until then a row holds about 60 bytes, 60 MiB
-    in all."""
+    """Compute ledgers (what is proved of each row) right after each solve if the problems have more
+    rows than this together. Smaller ledgers are computed when they are read: until then a row holds
+    about 60 bytes, 60 MiB in all."""
 
     def __init__(
         self,
@@ -213,7 +213,10 @@ class Job:
         return self._over_stored() if short else None
 
     def _store_features(self, plan: Plan) -> None:
-        """Discard all results, and prepare to solve again with stored features."""
+        """Discard all results, and prepare to solve all problems again with stored features.
+
+        ``plan``: the new plan, with stored features.
+        """
         self.plan, self._over_stored = plan, None
         self.report({"event": "phase", "phase": "again, with features stored: float32 columns end"})
         self.results.clear()
@@ -260,7 +263,7 @@ class Job:
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """Count all the time that a block takes as one phase, including solves within it."""
+        """Count all the time of a ``with`` block as one phase, including solves within it."""
         began, spent = time.monotonic(), dict(self.seconds)
         yield
         taken = time.monotonic() - began
@@ -474,7 +477,10 @@ class Job:
 
     # -- the ledger: proofs about single rows ------------------------------------------------------
     def _ledger(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Ledger | None:
-        """Return the ledger of one problem, with the row numbers of the data source."""
+        """Return the ledger of a solved problem: what its certificate proves of each row; or None.
+
+        Rows have the numbers that they have in the data source.
+        """
         data, found = self.data, fitted.ledger
         if found is None:
             return None
@@ -502,7 +508,11 @@ class Job:
         self._of = self._held.enter_context(claim_folder(*of, "fit", "label-*"))
 
     def _read_result(self, binary: Binary) -> Result | None:
-        """Return the result that the resumed run has kept of a problem, or None."""
+        """Return the result that an interrupted run has kept of a problem.
+
+        None if there is none, if the run is no resumed one, or if the result missed the gap: the
+        solve then goes on from its last checkpoint.
+        """
         found = self.kept(binary).read(DONE)
         if found is None:
             return None

@@ -155,7 +155,10 @@ def _part_solver(job: Job, design: Design) -> Solver:
 
 
 def _part_bytes(job: Job) -> int:
-    """Return the bytes that the rows of a part may take; its kernel columns may take as many."""
+    """Return the bytes that the rows of a part (cluster) may take while a worker solves it.
+
+    The part's kernel columns may take as many.
+    """
     return job.plan.cache_bytes // (2 * max(1, job.fleet.workers))
 
 

@@ -152,7 +152,7 @@ class PreparedRows:
     Parameters
     ----------
     stage : callable
-        Returns a stage for one walk.
+        Returns a path's solver (stage) for one walk (solve of the grid).
     parallel : bool
         Whether walks may run in parallel.
     quick : bool

@@ -104,7 +104,7 @@ class Candidate(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """A candidate's result on the last rung that it reached.
+    """A candidate's result on the last rung (round of the search) that it reached.
 
     ``scores`` has one score of held-out rows for each fold; ``rung`` is the rung's number, from 0,
     and ``rows`` its number of rows; ``gap`` is the largest relative gap of the folds (None if the

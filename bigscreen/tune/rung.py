@@ -38,10 +38,11 @@ class OutOfTime(Exception):
 
 
 class RungTask(NamedTuple):
-    """The work of rung number ``r``: its rows (None: all rows), folds, and candidates.
+    """The work of one rung (round of a search): its rows (None: all), folds and candidates.
 
-    ``values``: for each group (number of landmarks, gamma) the values of C or nu; ``tol``: the
-    relative gap to reach; ``quick``: use float32 kernel entries as far as they prove the gap.
+    ``r``: its number, from 0; ``values``: for each group (number of landmarks, gamma) the values of
+    C or nu; ``tol``: the relative gap to reach; ``quick``: use float32 kernel entries as far as
+    they prove the gap.
     """
 
     r: int
@@ -344,7 +345,10 @@ class RungSolver:
 
     # -- memory and time ---------------------------------------------------------------------------
     def _bytes(self, task: RungTask, pair: Pair) -> float:
-        """Estimate the bytes that a group (number of landmarks, gamma) needs on a rung."""
+        """Estimate the bytes that the candidates of a group need while a rung is solved.
+
+        ``pair``: the group's number of landmarks, and gamma.
+        """
         landmarks, rows = pair[0], task.n_rows
         if landmarks is None or self.options.fit_of(*pair, 1e-3).coupled:
             matrix = 4.0 if task.quick and self.options.fit.problem != "nu-svc" else 8.0
