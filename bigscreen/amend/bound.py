@@ -188,12 +188,12 @@ class Bound:
 
     @property
     def gap(self) -> float:
-        """P' - D', not below 0."""
+        """The gap P' - D' in the edited problem, not below 0."""
         return max(self.primal - self.dual, 0.0)
 
     @property
     def relative_gap(self) -> float:
-        """``gap`` divided by P' (see `problems.point.relative_gap`)."""
+        """The gap in the edited problem divided by P' (see `problems.point.relative_gap`)."""
         return relative_gap(self.gap, self.primal)
 
     def intervals(self, X: Features) -> tuple[FloatArray, FloatArray, FloatArray]:

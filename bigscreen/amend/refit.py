@@ -48,8 +48,8 @@ class EditStart:
         For edited rows: alpha. For the other rows: the end of the box that the side of the row
         under the old w implies. (Exact machines: alpha.)
     far : float64 (n,)
-        The distance of each row from its hinge point in the old ledger, in the ledger's unit; 0 for
-        edited rows. (Exact machines: all 0.)
+        How far the old w can move before each row reaches its hinge point, in radii of the old
+        ledger; 0 for edited rows. (Exact machines: all 0.)
     """
 
     found: Bound
@@ -59,7 +59,7 @@ class EditStart:
 
     @property
     def dual(self) -> float:
-        """D of alpha."""
+        """A lower bound on the dual objective of the edited problem at ``alpha``."""
         return self.found.primal - self.found.gap
 
 
@@ -142,7 +142,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         return one and self.plan.solver == "newton"
 
     def _make_nearby(self) -> Nearby | None:
-        """The solver over rows that the edits can affect; None if there are too many such rows."""
+        """Make the solver over rows that the edits can affect; None if there are too many rows."""
         (binary,), source = self.problems, self.source
         assert source is not None and source.kernel is not None and source.factor is not None
         begun, data, n = self.begun[binary.folder], source.data, source.data.n_rows

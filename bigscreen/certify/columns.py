@@ -174,7 +174,11 @@ class ColumnPass:
         return total
 
     def __call__(self, item: tuple[int, NDArray[Any] | None]) -> Sums:
-        """The sums of shard ``item[0]``; ``item[1]``: its alpha, its sides, or None (read off)."""
+        """Return the sums of one shard's rows.
+
+        ``item``: the shard's number, and the alpha of its rows, their sides, or None: alpha is read
+        off the scores.
+        """
         return SeveralPasses((self,))((item,))[0]
 
     @property
@@ -227,7 +231,7 @@ class ColumnPass:
 
     @property
     def zero_sums(self) -> Sums:
-        """Sums over an empty set of rows."""
+        """The sums over no rows, to which shards' sums are added."""
         frame, parts = self.frame, len(self.weights)
         return Sums(
             sizes=np.zeros(parts),

@@ -271,7 +271,10 @@ class IncrementalCertifier:
 
 
 class _PassResult(NamedTuple):
-    """The result of a pass over all rows: its w, its margin and its sums."""
+    """The result of a pass over all rows for a point: its w, the margin used and the sums.
+
+    Rows whose gradient is at most ``margin`` from 0 were summed from float64 columns.
+    """
 
     w: FloatArray
     margin: float

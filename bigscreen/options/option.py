@@ -48,7 +48,7 @@ class Values(Protocol):
 
 @dataclass(frozen=True)
 class Words:
-    """Values that are one of several words.
+    """The values of an option that is one of several words.
 
     Parameters
     ----------
@@ -66,35 +66,38 @@ class Words:
 
     @property
     def must(self) -> str:
-        """The requirement for a value."""
+        """The requirement for a value, which continues "must" in error messages."""
         return f"be one of {', '.join(self.words)}"
 
     def accept(self, value: Any) -> bool:
-        """Whether it is one of the words."""
+        """Whether a value is one of the words."""
         return isinstance(value, str) and value in self.words
 
 
 @dataclass(frozen=True)
 class Count:
-    """Whole numbers, at least ``least``."""
+    """The values of an option that is a whole number, at least ``least``."""
 
     least: int = 1
     metavar: ClassVar[str] = "N"
 
     @property
     def must(self) -> str:
-        """The requirement for a value."""
+        """The requirement for a value, which continues "must" in error messages."""
         return f"be a whole number, at least {self.least}"
 
     def accept(self, value: Any) -> bool:
-        """Whether it is a whole number of any type, and not too small."""
+        """Whether a value is a whole number of any type, and not too small."""
         whole = isinstance(value, Integral) and not isinstance(value, bool)
         return whole and value >= self.least
 
 
 @dataclass(frozen=True)
 class Number:
-    """Finite numbers that pass a test, or one of several words."""
+    """The values of an option that is a finite number which passes ``test``, or one of ``words``.
+
+    ``must``: the requirement in words.
+    """
 
     must: str = "be a finite number"
     test: Callable[[float], bool] = lambda value: True
@@ -102,27 +105,30 @@ class Number:
     metavar: ClassVar[str] = "X"
 
     def accept(self, value: Any) -> bool:
-        """Whether it is one of the words, or a number that passes."""
+        """Whether a value is one of the words, or a number that passes the test."""
         if isinstance(value, str):
             return value in self.words
         return is_number(value) and self.test(value)
 
 
 class Bytes(Number):
-    """Sizes of memory in bytes."""
+    """The values of an option that is a size of memory in bytes."""
 
     metavar = "SIZE"
 
 
 class Seconds(Number):
-    """Times in seconds."""
+    """The values of an option that is a time in seconds."""
 
     metavar = "TIME"
 
 
 @dataclass(frozen=True)
 class Other:
-    """Any values that pass a test; ``words`` are those that the command line accepts."""
+    """The values of an option that pass the test ``accept``; ``must``: the requirement in words.
+
+    ``words``: the values that the command line accepts.
+    """
 
     must: str = ""
     accept: Callable[[Any], bool] = lambda value: True

@@ -110,7 +110,7 @@ class ColumnsStage:
         self._begin(ExplicitRows(X, constant), quick, tuning)
 
     def for_thread(self) -> ColumnsStage:
-        """Return a new stage on the same rows that has solved nothing yet, for another thread."""
+        """Return a new solver on these rows, for another thread; it has solved no point yet."""
         other = ColumnsStage.__new__(ColumnsStage)
         other._begin(self.columns, self.quick, self.tuning)
         return other

@@ -133,7 +133,7 @@ class GramStage:
     def _begin(
         self, gram: FullGram, quick: bool, interior: GramInterior, tuning: GramTuning
     ) -> None:
-        """Set up a stage that has solved nothing yet, on a matrix that other stages may share.
+        """Set up a solver that has solved no point yet, on a matrix that other solvers may share.
 
         ``_kept``: the scores of the last w; ``_square``: the part of K that pair steps read, copied
         for the rows ``_order`` into ``_room`` (None: no copy yet).
@@ -232,7 +232,11 @@ class GramStage:
         return {"support": support, "coef": coef, "constant": constant}
 
     def memory(self) -> dict[str, NDArray[Any]]:
-        """Return the coefficients and scores of the last w, for `recall` (see ``stage.Stage``)."""
+        """Return by name what the next solve reuses, to be saved; `recall` takes it back.
+
+        ``coef`` (``sign * alpha``) and ``scores`` of the last w; ``numbers``: the bound on the
+        scores' rounding, the ratio of gap to violation, and whether entries are float64.
+        """
         kept = self._kept
         numbers = np.array([kept.drift, self._share, self.gram.wide], np.float64)
         return {"coef": kept.coef, "scores": kept.scores, "numbers": numbers}

@@ -201,7 +201,9 @@ def make_stage(
     walks: int = 1,
     tuning: PathTuning = PATH,
 ) -> PreparedPath:
-    """Prepare the rows once for ``walks`` walks: one for each fold, and one over all rows.
+    """Prepare a path's rows and solver, once for all its walks (solves of the grid).
+
+    ``walks``: their number, one for each fold and one over all rows.
 
     Rows and features must fit in memory (`beyond_memory` is false).
 

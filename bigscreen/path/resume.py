@@ -83,7 +83,7 @@ def _plain(value: np.ndarray) -> Any:
 
 
 def save_point(kept: KeptFiles, k: int, record: Any, arrays: Arrays, state: Arrays) -> None:
-    """Write point k of a walk, and the state that the next point starts from.
+    """Write point k of a walk (solve of the grid), and the state that the next point starts from.
 
     The state is written first, and the state before it deleted last: at any moment the last
     complete point has its state.

@@ -209,9 +209,10 @@ class PathJob:
 
     # -- rows or features in memory ----------------------------------------------------------------
     def _solve_in_memory(self) -> tuple[list[list[Point]], Shared, float]:
-        """Solve with a stage in memory: the points of each walk, what models share, and seconds.
+        """Solve with rows, features or the kernel matrix in memory.
 
-        The seconds are those of making the stage.
+        Returns the points of each walk (solve of the grid), what the models share, and the seconds
+        that preparing took.
         """
         began = time.monotonic()
         self.prepared = prepared = make_stage(

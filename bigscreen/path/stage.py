@@ -76,7 +76,8 @@ class PathPoint:
     ) -> PathPoint:
         """Certify a feasible alpha from the scores of its w(alpha).
 
-        ``definite``: whether the kernel is positive semidefinite; ``norm`` as `prove` takes it.
+        ``definite``: whether the kernel is positive semidefinite; ``norm``: ``||w||^2`` if it is
+        known from w itself, None: it follows from the scores.
         """
         proof = prove(dual, alpha, *scores, norm)
         found = cls(

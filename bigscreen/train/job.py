@@ -467,7 +467,10 @@ class Job:
         raise NotImplementedError
 
     def design_of(self, kernel: Kernel | None) -> Design:
-        """Return the design of the rows, shifted if that loses fewer digits in float32."""
+        """Return the design of the rows (with their kernel), shifted if float32 then loses less.
+
+        ``kernel``: None for a linear machine.
+        """
         options = self.options
         balanced = options.coupled and options.problem != "one-class"
         # The gate of an early model, which finds the part of a new row, needs rows without a shift.

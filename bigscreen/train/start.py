@@ -74,7 +74,10 @@ def starting_point(job: Job, design: Design, binary: Binary, tuning: StartTuning
 
 
 def should_start_from_fewer(job: Job, design: Design, binary: Binary) -> bool:
-    """Whether a problem starts from a machine on a subset of its landmarks."""
+    """Whether a solve starts from a loosely solved fit with a subset of its landmarks.
+
+    Newton's solves of fits with many landmarks do, unless the options request another start.
+    """
     asked = (
         job.options.tuning.start == "auto" and job.plan.solver == "newton" and binary.fold is None
     )
