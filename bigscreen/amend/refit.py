@@ -107,7 +107,8 @@ class _AmendedFeatures(_Amended, FeaturesJob):
     def _store(self) -> None:
         """Prepare the solve over the rows that the edits can affect; else store all rows' features.
 
-        They are stored if the run has several problems, or if too many rows can be affected.
+        The solve is prepared if the run is one C-SVC solved by Newton steps, and few rows can be
+        affected.
         """
         if self._is_single_newton():
             self.nearby = self._make_nearby()
@@ -205,7 +206,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         return w
 
     def _landmarks(self, bare: Design) -> Operand:
-        """The old model's landmarks, moved like the rows if ``bare`` moves its rows."""
+        """Return the old model's landmarks, shifted and scaled if ``bare`` does so with rows."""
         rows: Any = self.old.landmarks
         known = self.old.provenance.get("nystrom") or {}
         self.sampling = known.get("sampling", self.options.sampling)

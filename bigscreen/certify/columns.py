@@ -159,7 +159,7 @@ class ColumnPass:
     tuning: ColumnTuning = TUNING
 
     def total(self, fleet: Fleet) -> Sums:
-        """The sums of all rows."""
+        """Run the pass over all shards on a fleet (threads or workers); return the total sums."""
         data, point = self.summed.data, self.point
         given: NDArray[Any] | None = point.sides
         if point.alpha is not None:

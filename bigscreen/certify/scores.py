@@ -29,9 +29,10 @@ their number: partial sums err at random."""
 
 
 class BandedScores(NamedTuple):
-    """Scores of rows, how far each may be from the exact score, and whether it is in float64.
+    """Scores of rows, their bands, and whether they come from float64 kernel entries.
 
-    ``exact``: whether the entries were float64, one value for all rows or one for each.
+    ``bands``: how far each score may be from the exact one; ``exact``: one value for all rows or
+    one for each.
     """
 
     scores: FloatArray

@@ -454,7 +454,7 @@ class TrainOptions:
 
     @property
     def rule(self) -> str:
-        """The screening rule that "auto" stands for."""
+        """The name of the screening rule of the fit: never "auto", but what it stands for."""
         if self.solver in STOCHASTIC:
             return "none"  # screening saves nothing if rows are drawn at random
         if self.screening != "auto":

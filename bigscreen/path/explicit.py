@@ -80,7 +80,7 @@ class Engine(Protocol):
 
 
 class ColumnsStage:
-    """A path's solver for explicit features in memory; problems must have no coupling (offset).
+    """A path's solver for explicit features in memory, of problems without an equality constraint.
 
     Parameters
     ----------

@@ -125,7 +125,7 @@ class GramStage:
         self._begin(gram, quick, interior, tuning)
 
     def for_thread(self) -> GramStage:
-        """Return a new stage on the same matrix that has solved nothing yet, for another thread."""
+        """Return a new solver on this kernel matrix, for another thread; no point is solved yet."""
         other = GramStage.__new__(GramStage)
         other._begin(self.gram, self.quick, self._interior, self.tuning)
         return other

@@ -132,7 +132,7 @@ class PreparedPath:
         return self.errors.added(dual, solved, self._features(machine), machine["constant"])
 
     def for_walk(self) -> Stage:
-        """Return the stage for one walk: a new one if walks run in parallel."""
+        """Return the solver for one walk (solve of the grid): a new one if walks are parallel."""
         if self.side_by_side:
             assert isinstance(self.stage, ColumnsStage)
             return self.stage.for_thread()

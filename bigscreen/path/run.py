@@ -202,7 +202,7 @@ class PathJob:
         return path
 
     def _report_phase(self, event: dict[str, Any]) -> None:
-        """Report progress of making the stage; raise TimeOver if the deadline has passed."""
+        """Report progress of preparing the rows; raise TimeOver if the deadline has passed."""
         self.report(event)
         if self._strict is not None and time.monotonic() > self._strict:
             raise TimeOver(f"the time budget ended in the phase {event['phase']}")

@@ -26,7 +26,8 @@ GRADIENT_ERROR = 2.0**-51
 class Arrays(NamedTuple):
     """The arrays of a `Dual` for compiled loops: contiguous, zeros if the `Dual` has None.
 
-    ``t`` is its coupling.
+    ``sign``, ``lin``, ``lo``, ``hi``, ``tube``: (rows,), see `Dual`; ``t``: its coupling;
+    ``group``: the group of each row.
     """
 
     sign: FloatArray

@@ -14,7 +14,7 @@ from bigscreen.tune.options import SearchTuning
 
 
 class Rung(NamedTuple):
-    """A round of the search: its row numbers (ascending; None: all), and its candidates' number."""
+    """A round of the search: its row numbers (ascending; None: all), and how many candidates."""
 
     rows: NDArray[np.int64] | None
     candidates: int
