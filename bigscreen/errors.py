@@ -12,8 +12,8 @@ class InputError(ValueError):
 
     The message is one sentence for a person: what is wrong, where (file, line or row), what to do.
     The command line prints it and exits with code 2. Messages name options in backticks in their
-    Python form, alone (`` `drop` ``) or with a value (`` `decimal=','` ``); the command line
-    replaces them by its own form (``--drop``, ``--decimal ,``).
+    Python form, such as ``drop`` or ``decimal=','``; the command line replaces them by its own
+    form (``--drop``, ``--decimal ,``).
     """
 
 

@@ -17,7 +17,7 @@ html_show_copyright = False
 html_extra_path = ["_made/page", "../bigscreen/report/schemas.json"]
 html_static_path = ["static"]
 html_css_files = ["tables.css"]
-exclude_patterns = ["_made/*.md"]
+exclude_patterns = ["_made/*.md", "templates"]
 
 myst_heading_anchors = 3
 # Blocks without a language are commands and formulas, not Python.
@@ -26,6 +26,10 @@ highlight_language = "none"
 # What estimators inherit from scikit-learn refers to its own pages.
 suppress_warnings = ["myst.xref_missing", "ref.ref"]
 autosummary_generate = True
+# The tables of parameters say their types; defaults stand as in the source.
+autodoc_typehints = "none"
+autodoc_preserve_defaults = True
+templates_path = ["templates"]
 numpydoc_show_class_members = False
 add_module_names = False
 

@@ -120,7 +120,7 @@ def table() -> str:
     rows = ["| package | imports |", "|---|---|"]
     for name in sorted(found, key=lambda one: (level[one], one)):
         below = ", ".join(sorted(found[name], key=lambda one: (level[one], one))) or "nothing"
-        rows.append(f"| `{name}` | {below} |")
+        rows.append(f"| {name} | {below} |")
     return "\n".join([*rows, ""])
 
 

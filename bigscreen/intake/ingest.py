@@ -105,9 +105,9 @@ def ingest(  # noqa: PLR0913
     Parameters
     ----------
     sources : path, list of paths, frame, array, (X, y), (X, y, weight), or iterable of these
-        svmlight, CSV, TSV, ARFF, HDF5, NPY, NPZ, IDX or Parquet files, folders of them, or patterns
-        such as ``part-*.csv``; pandas, polars, Arrow and dask data frames; numpy, scipy sparse or
-        dask arrays. Row numbers run from 0 over all sources in their order.
+        svmlight, CSV, TSV, ARFF, HDF5, NPY, NPZ, IDX, Parquet or Feather files, folders of them,
+        or patterns such as ``part-*.csv``; pandas, polars, Arrow and dask data frames; numpy, scipy
+        sparse or dask arrays. Row numbers run from 0 over all sources in their order.
     path : path
         The dataset to make. If it is a URL, the finished dataset is copied there, manifest last.
     label, weight : str or int, optional
@@ -190,6 +190,7 @@ def ingest(  # noqa: PLR0913
     Returns
     -------
     Ingested
+        The datasets ``store`` and ``holdout`` (or None), and ``notes``: sentences for the user.
 
     Raises
     ------

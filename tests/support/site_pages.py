@@ -12,7 +12,7 @@ SPHINX_PAGES = {"genindex", "modindex", "py-modindex", "search"}
 def sources(docs):
     """List the source files of pages; each becomes a page of its own name."""
     found = [*docs.rglob("*.md"), *docs.rglob("*.rst")]
-    return sorted(path for path in found if "_made" not in path.relative_to(docs).parts)
+    return sorted(p for p in found if not {"_made", "templates"} & set(p.relative_to(docs).parts))
 
 
 def title(source):
