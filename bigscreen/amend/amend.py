@@ -260,15 +260,15 @@ def _notes(model: Model, data: Rows, edited: Changes, strict: bool) -> list[str]
     if scaling != "none":
         if strict:
             raise InputError(
-                f"the store's scaling ({scaling}) was learnt from rows of before, and only their "
-                "source can tell another: ingest that again without the rows that leave, and fit"
+                f"the store's scaling ({scaling}) was learnt from the rows before the edit; only "
+                "their source can give another: ingest that without the rows that leave, and fit"
             )
-        notes.append(f"scaling {scaling} stays as the rows of before gave it")
+        notes.append(f"scaling {scaling} stays as the rows before the edit gave it")
     if strict:
         return notes
     gamma = (model.provenance.get("parameters") or {}).get("gamma")
     if isinstance(gamma, str) and "gamma" in model.kernel.to_dict():
-        notes.append(f"gamma stays what {gamma!r} was for the rows of before")
+        notes.append(f"gamma stays what {gamma!r} was for the rows before the edit")
     if model.support is None and model.landmarks is not None:
         known = set(_row_bytes(model.landmarks))
         gone = np.flatnonzero(edited.removed)

@@ -293,17 +293,17 @@ def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> 
     size += abs(primal) + abs(dual) + square + machine.apart**2
     reach = float(np.sum(duals[0].reach + duals[1].reach) + np.abs(coef).sum())
     # How far rounding can have moved w(alpha): half of its square is in D.
-    astray = 0.0 if machine.exact else float(np.sqrt(2.0 * doubt))
-    rounding = doubt + slack * reach + 0.5 * off + SUM_ERROR * size + astray * np.sqrt(square)
+    w_error = 0.0 if machine.exact else float(np.sqrt(2.0 * doubt))
+    rounding = doubt + slack * reach + 0.5 * off + SUM_ERROR * size + w_error * np.sqrt(square)
     dual_doubt += slack * float(np.abs(coef).sum()) + 0.5 * off + SUM_ERROR * size
-    dual_doubt += astray * float(np.sqrt(square))
+    dual_doubt += w_error * float(np.sqrt(square))
     total = max(primal - dual, 0.0) + rounding
     towards = 0.0 if machine.exact else float(coef @ (u - u_alpha))
     apart = machine.apart**2 - 2.0 * towards + square
     known = 2.0 * slack * float(np.abs(coef).sum()) + off + SUM_ERROR * size
-    known += astray * (astray + 2.0 * machine.apart + 2.0 * float(np.sqrt(square)))
+    known += w_error * (w_error + 2.0 * machine.apart + 2.0 * float(np.sqrt(square)))
     # (The distance within its error bounds that gives the largest radius.)
-    spread = float(np.sqrt(max(total - 0.25 * max(apart - known, 0.0), 0.0))) + 0.5 * astray
+    spread = float(np.sqrt(max(total - 0.25 * max(apart - known, 0.0), 0.0))) + 0.5 * w_error
     radius = 0.5 * float(np.sqrt(max(apart + known, 0.0))) + spread
     radius = min(float(np.sqrt(2.0 * total)), radius)
     return Bound(

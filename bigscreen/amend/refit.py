@@ -176,10 +176,10 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         # The error of w(alpha): its old error, plus the errors of the kernel entries used here.
         proof = found.machine.proof
         moved = float(np.sum(np.abs(book.dual.coef)) + np.sum(np.abs(coef)) + change)
-        astray = float(np.sqrt(2.0 * proof["rounding_bound"]))
-        astray += source.feature_error(np.float64) * moved
+        w_error = float(np.sqrt(2.0 * proof["rounding_bound"]))
+        w_error += source.feature_error(np.float64) * moved
         largest = float(np.max(np.abs(sums)))
-        known = KnownDualPoint(alpha, w_alpha, largest, astray, proof["certified_in"])
+        known = KnownDualPoint(alpha, w_alpha, largest, w_error, proof["certified_in"])
         incremental = IncrementalCertifier(source, binary.problem, self.fleet, known)
         old = Near(self._old(binary), begun.dual)
         standing = StartingPoint(alpha, w_alpha, old, found.primal)

@@ -80,6 +80,6 @@ def warmup(threads: int | None, json_file: str | None) -> None:
     if json_file:
         report.write_result(json_file, "warmup", {"kept": kept, "seconds": spent})
     report.table(
-        f"Compiled, and kept in {kept or '__pycache__ beside the package'}",
+        f"Compiled, and kept in {kept or '__pycache__ of the package'}",
         {what: report.seconds(each) for what, each in spent.items()},
     )

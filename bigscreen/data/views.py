@@ -308,6 +308,7 @@ class Moved(View):
         ``w``, float64 (d,), has a coefficient per feature. The result is the machine's offset for
         mapped rows minus its offset for rows of ``base`` (the move's exponent must be 0).
         """
+        assert self.move.exponent == 0
         return 0.0 if self.move.origin is None else float(w @ self.move.origin)
 
     @cached_property

@@ -130,8 +130,8 @@ def _preparation(known: Preparation) -> ColumnTransformer:
         moved = known.offset is not None and bool(np.any(known.offset[own]))
         if moved or (known.factor is not None and bool(np.any(known.factor[own] != 1.0))):
             raise InputError(
-                "the model is of before: its categories were scaled, which the pipeline does not "
-                "do; ingest and fit again, or export to onnx"
+                "the model was saved by an older version, which scaled categories; the pipeline "
+                "does not: ingest and fit again, or export to onnx"
             )
     return out
 

@@ -86,7 +86,7 @@ def make_private_folder(name: str) -> Path:
     except FileExistsError:
         if not is_private(folder):
             raise InputError(
-                f"{folder} is not a folder of yours that nobody else can change: remove it, or set "
+                f"{folder} is not a folder that you own and only you can change: remove it, or set "
                 "TMPDIR to a folder of your own"
             ) from None
     return folder

@@ -69,7 +69,7 @@ def _check_same(work: Path, fields: dict[str, Any], noun: str) -> None:
         before = unseal((work / PROBLEM).read_bytes(), needed=False)
     except Damaged as error:
         raise InputError(
-            f"{work / PROBLEM} is damaged ({error}), so nobody knows what {work} belongs to; "
+            f"{work / PROBLEM} is damaged ({error}), and what {work} belongs to is not known; "
             "leave out --resume to start again"
         ) from error
     if what := describe_changes(before, fields):

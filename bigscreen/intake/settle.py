@@ -468,8 +468,8 @@ class StoreBuilder:
             self.notes.append(f"{found.unlabelled} row(s) have no {what}.")
         if self._is_float64(transform.preparation):
             self.notes.append(
-                "features are stored as float64: some column is too far from 0 beside its spread "
-                "for float32, or beyond its range; with --scale standard float32 would do."
+                "features are stored as float64: some column is too far from 0, compared with its "
+                "spread, for float32, or beyond its range; with --scale standard float32 would do."
             )
         elif found.narrowed is not None and not self.shape.wide:
             self.notes.append(

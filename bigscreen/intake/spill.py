@@ -430,7 +430,7 @@ class Journal:
         except (Damaged, LookupError, AttributeError) as error:
             if not anew:
                 raise InputError(
-                    f"{self.folder / JOURNAL} is damaged, so nobody knows what was done: delete "
+                    f"{self.folder / JOURNAL} is damaged, and what was done is not known: delete "
                     f"{self.folder} or use overwrite to start anew."
                 ) from error
             lines, changed = [], []

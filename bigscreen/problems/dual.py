@@ -207,7 +207,7 @@ class Dual:
         if self.coupling is None:
             raise ValueError("a problem without coupling has no multiplier")
         if self.curve is not None:
-            raise ValueError("squared losses have no kinks")
+            raise ValueError("squared losses have no breakpoints")
         size, rest = np.abs(self.coupling), self.lin - self.sign * scores
         if self.tube is None:
             return rest / self.coupling, size * (self.hi - self.lo), self.group

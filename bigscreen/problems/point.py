@@ -519,8 +519,8 @@ class Terms:
         self.parts = [(dual.sign * alpha, bucket)]
         lin = [by_term(bucket, dual.linear(alpha), frame.buckets)]
         if frame.lifts:
-            zone = (alpha > dual.lo) & (alpha < dual.hi)
-            rise = np.where(zone, frame.rise(dual, alpha), 0.0)
+            free = (alpha > dual.lo) & (alpha < dual.hi)
+            rise = np.where(free, frame.rise(dual, alpha), 0.0)
             group = np.zeros(len(dual), np.int8) if dual.group is None else dual.group
             self.parts.append((dual.sign * rise, frame.buckets + group))
             lin.append(by_term(group, dual.linear(rise), frame.lifts))

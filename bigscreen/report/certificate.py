@@ -251,7 +251,7 @@ def _rank(known: Mapping[str, Any] | None) -> dict[str, str]:
     if rank < m:
         said += f", none below {known['cutoff']:.1g} of the largest"
     if "ridge" in known:
-        said += f", {known['ridge']:.1g} beside the kernel's diagonal"
+        said += f", {known['ridge']:.1g} added to the kernel's diagonal"
     return {"rank": said}
 
 

@@ -380,7 +380,7 @@ def auction_prices(
 
 
 def spill(
-    choice: NDArray[np.integer[Any]], loss: NDArray[np.float32], largest: int, parts: int
+    choice: NDArray[np.integer[Any]], loss: FloatArray, largest: int, parts: int
 ) -> NDArray[np.int64]:
     """Assign each row to its nearest part that has room.
 
@@ -390,7 +390,7 @@ def spill(
     ----------
     choice : int (n, k)
         The k nearest parts of each row, nearest first.
-    loss : float32 (n,)
+    loss : float64 (n,)
         How much farther the second nearest part is than the nearest.
 
     Returns

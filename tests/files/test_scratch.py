@@ -106,12 +106,12 @@ def test_a_prepared_folder_is_refused(temporary: Path, tmp_path: Path, precious:
     folder.rename(temporary / "aside")
     # As another user would have it, who knows the URL: a link, or a folder that both can change.
     folder.symlink_to(precious)
-    with pytest.raises(InputError, match="is not a folder of yours that nobody else can change"):
+    with pytest.raises(InputError, match="is not a folder that you own and only you can change"):
         ingest(source, store)
     folder.unlink()
     folder.mkdir(mode=0o755)
     (folder / "prepared.store").symlink_to(precious)
-    with pytest.raises(InputError, match="is not a folder of yours that nobody else can change"):
+    with pytest.raises(InputError, match="is not a folder that you own and only you can change"):
         ingest(source, store)
     assert (precious / "file").read_text() == "kept" and len(list(precious.iterdir())) == 1
     (folder / "prepared.store").unlink()
@@ -189,5 +189,5 @@ def test_folders_of_other_users(shared: Path, temporary: Path) -> None:
     made = make_private_folder("test")
     assert make_private_folder("test") == made
     os.chown(made, 12345, 12345)
-    with pytest.raises(InputError, match="not a folder of yours"):
+    with pytest.raises(InputError, match="not a folder that you own"):
         make_private_folder("test")

@@ -112,7 +112,7 @@ def test_idx_finds_its_labels_by_name(suffix, tmp_path):
     assert got_X.dtype == np.float32 and np.array_equal(got_X, images.reshape(50, 20))
     assert np.array_equal(got_y, digits)
     other = labels.rename(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="no labels file beside it"):
+    with pytest.raises(InputError, match="no labels file next to it"):
         open_source(path)
     assert np.array_equal(collect(open_source(path, labels_file=str(other)), 7)[1], digits[7:])
     write_idx(other, digits[:-1])

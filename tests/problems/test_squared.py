@@ -345,7 +345,7 @@ def test_paths_and_exact_solvers_refuse_squared_losses():
         solve(CSvc(1.0, 1, (), "constant", 2.0), X, codes)
     for fine in (CSvc(1.0, 1, (), "none", 2.0), Svr(1.0, 0.1, "constant"), Lad(1.0)):
         refuse_uncommon(fine)
-    with pytest.raises(ValueError, match="no kinks"):
+    with pytest.raises(ValueError, match="no breakpoints"):
         SquaredSvc(1.0, 1, (), "true").dual(codes, np.ones(30)).multiplier(np.zeros(30))
 
 

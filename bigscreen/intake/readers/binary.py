@@ -393,7 +393,8 @@ def open_idx(
         labels = Path(labels_file) if labels_file else find_idx_labels(path)
         if labels is None:
             raise InputError(
-                f"{path} has no labels file beside it: name one (`labels_file`), or say label none."
+                f"{path} has no labels file next to it: name one (`labels_file`), or say label "
+                "none."
             )
 
     def matrix() -> OpenMatrix:
@@ -521,7 +522,9 @@ class MatrixReader(Reader):
         self._without_labels = label is False
         within = [c for c in (self._label, self._weight) if c is not None]
         if within and self.sparse:
-            raise InputError(f"{place}: labels and weights of sparse rows must be arrays beside X.")
+            raise InputError(
+                f"{place}: labels and weights of sparse rows must be arrays of their own."
+            )
         if len(set(within)) < len(within):
             raise InputError(f"{place}: column {within[0]} cannot be both label and weight.")
         self._features = np.delete(np.arange(width), within)

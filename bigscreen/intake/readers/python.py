@@ -140,7 +140,7 @@ class DaskReader(BlocksReader):
             raise InputError(f"the dask array has {X.ndim} dimensions; X needs rows and columns.")
         super().__init__(())
         self._X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
-        self._beside = [self._align(part) for part in (y, weight)]
+        self._beside = [self._align("y", y), self._align("weight", weight)]
         self.n_features = int(X.shape[1])
         self._size = 0 if math.isnan(X.nbytes) else int(X.nbytes)
         parts = [X, *(part for part in (y, weight) if part is not None)]
@@ -150,10 +150,10 @@ class DaskReader(BlocksReader):
             for part in parts
         )
 
-    def _align(self, part: Any) -> Any:
+    def _align(self, name: str, part: Any) -> Any:
         """Return labels or weights with the row blocks of X: a dask array, a flat array, or None.
 
-        `part` is a dask array, array-like or None.
+        `part` is a dask array, array-like or None; `name` is "y" or "weight".
 
         Raises
         ------
@@ -165,7 +165,7 @@ class DaskReader(BlocksReader):
         chunks = self._X.chunks[0]
         if not (any(map(math.isnan, chunks)) or part.chunks[0] == chunks):
             if part.shape[0] != self._X.shape[0]:
-                raise InputError(f"y has {part.shape[0]} rows and X has {self._X.shape[0]}.")
+                raise InputError(f"{name} has {part.shape[0]} rows and X has {self._X.shape[0]}.")
             return part.rechunk({0: chunks})
         return part
 

@@ -212,7 +212,7 @@ class BlockRun(BlockRounds):
         if at_0 or dual.coupling is None:
             gradient = dual.gradient(scores, mu[0] if dual.group is None else mu)
             return dual.feasible(read_off(dual, gradient, h))
-        return read_at_totals(dual, scores, mu, h)
+        return read_at_totals(dual, scores, h)
 
     def open_at(self, start: FloatArray) -> None:
         """Start from a feasible alpha (n,): send it to the shards, and choose the first block."""

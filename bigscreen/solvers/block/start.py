@@ -12,11 +12,11 @@ from bigscreen.problems.violation import extremes, one_sided_gradients
 from bigscreen.solvers.block.working_set import choose_multipliers, is_free
 
 
-def read_at_totals(dual: Dual, scores: FloatArray, mu: FloatArray, h: float) -> FloatArray:
+def read_at_totals(dual: Dual, scores: FloatArray, h: float) -> FloatArray:
     """Read alpha off the scores, at the multipliers for which it meets the coupling's totals.
 
-    ``scores`` (n,): of all rows, without multipliers. ``mu`` is not used. ``h``: half-width of the
-    smoothed loss, whose dual point is returned: float64 (n,) (see `read_off`).
+    ``scores`` (n,): of all rows, without multipliers. ``h``: half-width of the smoothed loss,
+    whose dual point is returned: float64 (n,) (see `read_off`).
     """
     assert dual.coupling is not None
     gradient, alpha = dual.gradient(scores), np.zeros(len(dual))
