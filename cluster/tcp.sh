@@ -26,7 +26,9 @@ role=$1
 shift
 case $role in
 scheduler)
-    exec dask scheduler --no-dashboard "$@"
+    # Dask's dashboard needs bokeh; without it the page that the scheduler prints would be empty.
+    python3 -c 'import bokeh' 2>/dev/null || set -- --no-dashboard "$@"
+    exec dask scheduler "$@"
     ;;
 workers)
     [ $# -ge 3 ] || usage

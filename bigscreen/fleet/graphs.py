@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,22 +11,27 @@ from typing import Any
 import dask
 from dask.base import compute
 from dask.delayed import delayed
-from distributed import Client
+from distributed import Client, get_worker
 
 from bigscreen.fleet.connecting import address_of
 
 
 def active_client() -> Client | None:
-    """Return the client that Dask would use now for its collections; None: threads here."""
+    """Return the client that Dask would use now for its collections; None: threads here.
+
+    None, too, within a task of a worker, which would wait for itself, and for asynchronous clients.
+    """
     if "distributed" not in sys.modules or dask.config.get("scheduler", None) not in (
         *(None, "dask.distributed", "distributed"),
     ):
         return None
-    try:
-        client: Client = Client.current(allow_global=True)
-    except ValueError:
+    with contextlib.suppress(ValueError):
+        get_worker()
         return None
-    return client
+    with contextlib.suppress(ValueError):
+        client: Client = Client.current(allow_global=True)
+        return None if client.asynchronous else client
+    return None
 
 
 def run_graph(
@@ -62,7 +68,7 @@ def _client_of(scheduler: Any) -> Iterator[Client]:
     """Yield a client of a scheduler: the caller's own, which has its persisted blocks, if any."""
     active = active_client()
     address, security = address_of(scheduler)
-    if isinstance(scheduler, Client):
+    if isinstance(scheduler, Client) and not scheduler.asynchronous:
         yield scheduler
     elif active is not None and address_of(active)[0] == address:
         yield active

@@ -6,7 +6,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, get_worker
+from distributed import Client, LocalCluster, get_client
 from scipy import sparse
 
 from bigscreen import SVC, LinearSVC, LinearSVR, NystroemSVC
@@ -122,8 +122,9 @@ def test_a_worker_of_the_fit_may_be_in_a_task(cluster, rows, tmp_path):
     """A fit inside a task runs on the threads of that worker, not on its own cluster."""
 
     def fit(X, y):
-        get_worker()
-        return NystroemSVC(n_components=40, random_state=0).fit(X, y).coef_
+        with get_client():
+            lazy = da.from_array(X, chunks=(170, -1))
+            return NystroemSVC(n_components=40, random_state=0).fit(lazy, y).coef_
 
     X, y, _ = rows
     with Client(cluster) as client:
