@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from bigscreen.options import option
 
 BAD_INPUT = 2
-"""Exit code of a command that refuses its input, or that the system refuses something."""
+"""Exit code of a command that refuses its input, or that fails by an error of the operating system
+(a missing file, a full disk, too little memory)."""
 
 # Bytes and seconds of each unit that `Bytes` and `Seconds` know.
 _BYTES = {"": 1, "b": 1}
@@ -73,7 +74,11 @@ class Commands(click.Group):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run a command; see `click.Command.main`."""
+        """Run the command that ``args`` name, with the parameters of `click.Command.main`.
+
+        With ``standalone_mode`` the process exits, and an error is printed as one sentence; else
+        the command's result is returned.
+        """
         run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
         if not standalone_mode:
             return run()
@@ -282,7 +287,10 @@ def _check_extra(option: str, path: str, others: Sequence[str]) -> None:
 
 @contextmanager
 def each_block(threads: int | None) -> Iterator["Each"]:
-    """Yield ``each(function, blocks)``, which runs on threads of this process."""
+    """Yield ``each(function, blocks)``, a map over blocks that runs on threads of this process.
+
+    ``threads``: their number; None: one for each core.
+    """
     from bigscreen.fleet.inline import Inline
 
     fleet = Inline(threads)
@@ -409,7 +417,19 @@ def lock_output(path: str) -> AbstractContextManager[None]:
 
 
 class GridRun(NamedTuple):
-    """The state in which a command that fits a grid begins: finished or not, folder, deadline."""
+    """The state in which a command that fits a grid (`path`, `tune`) begins.
+
+    Attributes
+    ----------
+    is_finished : bool
+        Whether an earlier run has finished the output, so that it only has to be shown.
+    work : str
+        Folder that keeps finished work until the output is written.
+    owns_work : bool
+        Whether the command chose the folder, so that it may be removed.
+    deadline : float or None
+        Value of ``time.monotonic()`` at which the time budget ends; None without a budget.
+    """
 
     is_finished: bool
     work: str
@@ -422,6 +442,10 @@ def begin_grid(context: click.Context, out: str, values: dict[str, Any]) -> Grid
 
     Parameters
     ----------
+    context : click.Context
+        Unlocks the output when the command ends.
+    out : str
+        The output: a file of a path or of a model.
     values : dict
         The options resume, overwrite, plots, page, log, json_file, work, time_budget, and those
         of where it runs.
@@ -535,7 +559,7 @@ def check_fleet(values: dict[str, Any]) -> None:
 
 @contextmanager
 def open_fleet(values: dict[str, Any], deadline: float | None = None) -> Iterator["Fleet"]:
-    """Open the fleet: threads, local worker processes or a Dask cluster; close it at the end.
+    """Open a fleet (the workers): threads, local processes or a Dask cluster; close it at the end.
 
     ``values``: the options of where a command runs, by name. ``deadline``, a value of
     ``time.monotonic()``, bounds the waiting for workers.
@@ -550,7 +574,7 @@ def open_fleet(values: dict[str, Any], deadline: float | None = None) -> Iterato
 
 
 def _opened(values: dict[str, Any], deadline: float | None, owned: ExitStack) -> "Fleet":
-    """Open the fleet that the options ``values`` ask for, and make ``owned`` close it.
+    """Open the fleet (the workers) that the options ``values`` ask for; ``owned`` closes it.
 
     ``deadline``, a value of ``time.monotonic()``, bounds the waiting for workers.
     """

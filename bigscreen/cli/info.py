@@ -128,7 +128,10 @@ def store_facts(record: dict[str, Any]) -> dict[str, str]:
 
 
 def _marks(record: dict[str, Any]) -> dict[str, str]:
-    """List what else the source writes for a missing value."""
+    """Name the marks of missing values in a record, as a line of its table; {} if there are none.
+
+    The usual marks, such as NA, are not named.
+    """
     return {"missing, too": ", ".join(record["missing"])} if record["missing"] else {}
 
 
@@ -219,7 +222,10 @@ def path_facts(record: dict[str, Any]) -> dict[str, str]:
 
 
 def _products(provenance: dict[str, Any]) -> str | None:
-    """Return what computed the products of rows; None for models of older versions."""
+    """Return what computed inner products of rows in a fit; None for models of older versions.
+
+    The text names the library or the compiled loop, for instance a BLAS.
+    """
     products: str | None = provenance.get("versions", {}).get("products")
     return products
 

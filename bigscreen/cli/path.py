@@ -51,7 +51,7 @@ class Grid(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.
     name = "grid"
 
     def __init__(self, log: bool) -> None:
-        """Keep how values are spaced; see the class."""
+        """Space the values of a grid by equal factors if ``log``, else by equal steps."""
         self.log = log
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:
@@ -224,7 +224,8 @@ def _fit(
 ) -> "TrainOptions":
     """Make the options that all fits of the path share, checked against each other.
 
-    ``values``: the command's options by name; ``work``, ``resume``: see `train_options`.
+    ``values``: the command's options by name, with a grid of C or nu. ``work``: the folder of
+    features and checkpoints; ``resume``: whether to continue from the checkpoints.
     """
     by_user = click.core.ParameterSource.COMMANDLINE
     if values["nu"] is not None and context.get_parameter_source("problem") != by_user:

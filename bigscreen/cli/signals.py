@@ -146,7 +146,10 @@ def _dropped(otherwise: Callable[[Any], object], of: Any) -> None:
 
 
 def _again(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt again, unless it is being handled."""
+    """Raise KeyboardInterrupt again, unless it is being handled: the handler of a timer's signal.
+
+    A timer starts with every KeyboardInterrupt, because Python or compiled code may drop it.
+    """
     handled = sys.exc_info()[1]
     while handled is not None and not isinstance(handled, KeyboardInterrupt):
         handled = handled.__context__

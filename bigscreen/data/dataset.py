@@ -29,10 +29,12 @@ from bigscreen.files.sealed import Damaged, check_seal
 FORMAT = "bigscreen dataset"
 """Value of the manifest's field "format", which identifies a dataset."""
 SCHEMA = 3
-"""Version of the manifest. Version 1 had no regression targets; 1 and 2 had no checksums."""
+"""Version of the manifest's format that is written; 1 to this one are read.
+
+Version 1 had no regression targets; 1 and 2 had no checksums."""
 
 CHECKSUM_SCHEMA = 3
-"""First schema whose manifest has the checksum of every chunk and a checksum of itself."""
+"""First version (`SCHEMA`) of a manifest with a checksum of every chunk and one of itself."""
 
 MANIFEST = "manifest.json"
 """File of a dataset's folder with its layout, preparation, fingerprint and checksums."""

@@ -52,7 +52,10 @@ class MemoryDataset(Rows):
         shard_rows: int | None = None,
         chunk_rows: int | None = None,
     ) -> None:
-        """Check and convert the arrays; see the class for the parameters."""
+        """Check and convert the arrays of features, outcomes and weights.
+
+        ``labels``: the label of every code in ``y``; None if ``y`` holds regression targets.
+        """
         self._X = as_features(X, lambda row: f"row {row}", wide=True)
         n_rows, n_features = self._X.shape
         self.layout = Layout.of(

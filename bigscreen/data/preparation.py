@@ -400,7 +400,12 @@ class Moments:
     """
 
     def __init__(self, n_features: int) -> None:
-        """Begin with no rows; ``low`` and ``high`` are of the nonzeros if rows are sparse."""
+        """Begin with no rows; all arrays have an entry per column.
+
+        Of sparse rows, only the stored values (usually the nonzeros) are accumulated: ``counts`` of
+        them, their ``mean``, ``deviation`` (sum of squared differences from the mean), ``low`` and
+        ``high``.
+        """
         self.rows = 0
         self.counts = np.zeros(n_features)
         self.mean = np.zeros(n_features)

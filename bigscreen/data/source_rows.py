@@ -144,7 +144,10 @@ class _Named(Mapping[str, Any]):
     """
 
     def __init__(self, table: Any, names: list[Any]) -> None:
-        """Map the text of every column name to the name; see the class."""
+        """Map the text of every column name in ``names`` to the name, by which ``table`` is read.
+
+        ``_texts`` lists the texts of all names if two names have the same text, else it is empty.
+        """
         self._table = table
         self._names = {name_text(name): name for name in names}
         self._texts = [*map(name_text, names)] if len(self._names) < len(names) else []
@@ -200,7 +203,7 @@ def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float
 def _hashed(values: NDArray[Any], bits: int, missing: Missing) -> NDArray[np.float64]:
     """Return the hash bucket, in 0..2**bits-1, of every value's text, float64 (rows,).
 
-    A mark in ``missing``, or None, is hashed as `MISSING_CATEGORY`.
+    None, or a text that means "missing" by ``missing``, is hashed as `MISSING_CATEGORY`.
     """
     known: dict[str, int] = {}
     out = np.empty(len(values))

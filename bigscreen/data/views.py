@@ -150,7 +150,11 @@ class Picked(Rows):
         weights: FloatArray,
         columns: bool = False,
     ) -> None:
-        """Lay the chosen rows out on a grid of their own; see the class for the parameters."""
+        """Take rows ``ids`` of ``base``, with their label codes (or targets) and weights.
+
+        ``columns``: features are kernel entries with all rows, of which those with the chosen rows
+        are kept. The rows get a grid of shards and chunks of their own.
+        """
         self.base, self.ids, self.columns = base, ids, columns
         self._codes, self._weights = codes, weights
         self.preparation = base.preparation
@@ -225,6 +229,7 @@ class Held(Picked):
     X : Features
         Features of the rows (k, d), not checked again.
     sqnorms : float64 (k,)
+        Squared norms of the rows of X.
     """
 
     def __init__(
@@ -236,7 +241,7 @@ class Held(Picked):
         X: Features,
         sqnorms: FloatArray,
     ) -> None:
-        """Keep the arrays; see the class for the parameters."""
+        """Keep rows ``ids`` of ``base``: codes (or targets), weights, features X, squared norms."""
         self.base, self.ids, self.preparation = base, ids, base.preparation
         self._codes, self._weights, self._X, self._sqnorms = codes, weights, X, sqnorms
         grid = 1 << max(0, len(ids) - 1).bit_length()

@@ -107,7 +107,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return self
 
     def _fit_more(self, X: Any, y: Any, sample_weight: Any) -> None:
-        """Fit what depends on the fitted machine (a subclass: sigmoids of probabilities)."""
+        """Fit what depends on the fitted machine: nothing here, in a subclass probabilities."""
 
     def _html_repr(self) -> str:
         """Render scikit-learn's diagram and, once fitted, the certificate for a notebook."""
@@ -217,7 +217,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     # -- work ------------------------------------------------------------------------------------
     @contextmanager
     def _fleet(self, entries: int, X: Any = None) -> Iterator[Any]:
-        """Yield the workers of a fit to X: a Dask cluster (`_scheduler_for`), else threads.
+        """Yield the workers of a fit to X: a Dask cluster if one is given or active, else threads.
 
         ``entries``: rows times columns of the work; little work gets one thread.
         """
@@ -516,14 +516,21 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
     def _rows(
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
     ) -> tuple[Rows, NDArray[np.int64] | None]:
-        """Return the rows to fit and their numbers in X, as `Machine._rows`; set ``classes_``."""
+        """Return the rows to fit and the numbers in X of the rows with weight; set ``classes_``.
+
+        The numbers are None if all rows have weight. ``owned`` deletes temporary folders after the
+        fit.
+        """
         data, numbers = super()._rows(X, y, sample_weight, owned)
         if is_store(X):
             self.classes_ = np.array(data.labels)
         return data, numbers
 
     def _check_input(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
-        """Check X and labels that are not in a store, and set ``classes_``; see `Machine`."""
+        """Check X and labels y that are not in a store, and set ``classes_``.
+
+        ``square``: X is a matrix of kernel entries, (rows, rows).
+        """
         X, y = self._checked(X, y)
         check_classification_targets(y)
         given = Labelled.of(X, y, sample_weight, square)
@@ -561,7 +568,10 @@ class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn 
         return self._scores(X)[:, 0]
 
     def _check_input(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
-        """Check X and targets that are not in a store; see `Machine._check_input`."""
+        """Check X and targets y that are not in a store.
+
+        ``square``: X is a matrix of kernel entries, (rows, rows).
+        """
         X, y = self._checked(X, y, y_numeric=True)
         return Targets.of(X, column_or_1d(y, warn=True), sample_weight, square)
 

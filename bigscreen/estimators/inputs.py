@@ -120,8 +120,8 @@ class Given:
     ) -> Rows:
         """Read all blocks into memory, or into a store if they take more than ``most`` bytes.
 
-        ``folder`` creates the store's folder. Rows become float64 if ``wide``. ``scheduler`` as in
-        `rows`.
+        ``folder`` creates the store's folder. Rows become float64 if ``wide``. The workers of
+        ``scheduler`` store a Dask array's blocks (None: where Dask computes them now).
 
         Raises
         ------
@@ -237,7 +237,9 @@ class KeptBlocks:
         return cls(list(X.to_delayed().ravel()), starts, rows, square)
 
     def describe(self, scheduler: Any) -> tuple[bool, bool, float]:
-        """Compute what the first block with kept rows is like; ``scheduler`` as in `Given.rows`.
+        """Compute what the first block with kept rows is like, on the workers of ``scheduler``.
+
+        None: where Dask computes now.
 
         Returns
         -------
@@ -262,9 +264,10 @@ class KeptBlocks:
         folder: Path,
         scheduler: Any,
     ) -> None:
-        """Write all kept rows, chunk by chunk of the store; ``scheduler`` as in `Given.rows`.
+        """Write all kept rows, chunk by chunk of the store, on the workers of ``scheduler``.
 
-        Outcomes y and weights go to the workers through ``folder``, which they must see.
+        None: where Dask computes now. Outcomes y and weights go to the workers through files in
+        ``folder``, which they must see.
 
         Raises
         ------
@@ -309,7 +312,10 @@ def _gather(
 def _describe(
     blocks: list[Any], rows: list[NDArray[np.int64]], columns: None
 ) -> tuple[bool, bool, float]:
-    """Return what `KeptBlocks.describe` does, of rows as `_gather` takes them."""
+    """Return whether rows are sparse, whether they need float64, and a row's bytes in memory.
+
+    ``blocks`` are arrays, and ``rows`` are the numbers of the rows to stack of each block.
+    """
     X = _gather(blocks, rows, columns)
     wide, is_sparse = not fits_float32(X), sparse.issparse(X)
     size = 8 if wide else 4
@@ -324,10 +330,11 @@ def _write_chunk(
     k: int,
     folder: str,
 ) -> bool:
-    """Write chunk ``k`` of a store, from rows as `_gather` takes them; a task of a Dask graph.
+    """Write chunk ``k`` of a store, from rows ``rows[i]`` of each ``blocks[i]``; a Dask task.
 
     Returns False, and writes nothing, if the rows need float64 and the store has float32.
-    ``folder`` has the outcomes and weights of all rows.
+    ``columns`` are the kept columns (None: all). ``folder`` has the outcomes and weights of all
+    rows.
     """
     if not Path(folder).is_dir():
         raise InputError(
@@ -346,7 +353,7 @@ def _write_chunk(
 
 @dataclass(frozen=True)
 class Labelled(Given):
-    """Rows with labels, without the rows of weight zero; see `Given`.
+    """Rows with labels, given as arrays and not in a store, without the rows of weight zero.
 
     Attributes
     ----------
@@ -358,7 +365,9 @@ class Labelled(Given):
 
     @classmethod
     def of(cls, X: Any, y: NDArray[Any], sample_weight: Any, square: bool = False) -> Labelled:
-        """Encode labels and leave out rows of weight zero; fields as in `Given`.
+        """Encode labels as codes and leave out rows of weight zero.
+
+        ``square``: X is a precomputed kernel matrix, whose columns are left out with the rows.
 
         Raises
         ------
@@ -375,11 +384,13 @@ class Labelled(Given):
 
 @dataclass(frozen=True)
 class Targets(Given):
-    """Rows with the targets of a regression, without the rows of weight zero; see `Given`."""
+    """Rows with the targets of a regression, given as arrays, without the rows of weight zero."""
 
     @classmethod
     def of(cls, X: Any, y: Any, sample_weight: Any, square: bool = False) -> Targets:
-        """Check targets and leave out rows of weight zero; fields as in `Given`.
+        """Check the targets y of a regression and leave out rows of weight zero.
+
+        ``square``: X is a precomputed kernel matrix, whose columns are left out with the rows.
 
         Raises
         ------
@@ -403,11 +414,13 @@ class Targets(Given):
 
 @dataclass(frozen=True)
 class Unlabelled(Given):
-    """Rows without labels or targets, and without the rows of weight zero; see `Given`."""
+    """Rows without labels or targets, given as arrays, without the rows of weight zero."""
 
     @classmethod
     def of(cls, X: Any, sample_weight: Any = None, square: bool = False) -> Unlabelled:
-        """Leave out rows of weight zero; fields as in `Given`.
+        """Leave out rows of weight zero.
+
+        ``square``: X is a precomputed kernel matrix, whose columns are left out with the rows.
 
         Raises
         ------

@@ -125,9 +125,10 @@ class KernelMachine(Machine):
     def _rows(
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
     ) -> tuple[Rows, NDArray[np.int64] | None]:
-        """Return the rows to fit and their numbers in X, as `Machine._rows`.
+        """Return the rows to fit, and the numbers in X of the rows with weight (None: all).
 
-        Rows that are not numeric are replaced by their kernel entries with each other.
+        Rows that are not numeric are replaced by their kernel entries with each other. ``owned``
+        deletes temporary folders after the fit.
         """
         # Training rows that are not numeric: the kernel function compares other rows with them.
         self._objects = X if callable(self.kernel) and _is_not_numeric(X) else None

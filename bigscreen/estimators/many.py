@@ -94,7 +94,13 @@ def fit_many(machine: Fitted, X: Any, y: Any, sample_weight: Any = None) -> list
 
 
 def _count(y: NDArray[Any], weights: NDArray[Any] | None) -> int:
-    """Return the number of fits that the columns of y and of the weights ask for."""
+    """Return the number of fits: the columns of y or of the weights, whichever has columns.
+
+    Raises
+    ------
+    InputError
+        If neither has more than one dimension, or both have and disagree.
+    """
     for what, given in (("y", y), ("sample_weight", weights)):
         if given is not None and (given.ndim not in (1, 2) or (given.ndim == 2 and not given.size)):
             raise InputError(
@@ -115,7 +121,11 @@ def _count(y: NDArray[Any], weights: NDArray[Any] | None) -> int:
 
 
 def _outcome(machine: Machine, y: NDArray[Any], j: int) -> NDArray[Any] | None:
-    """Return the codes or targets of fit j; None if all fits share one vector."""
+    """Return label codes or targets of fit j, (n_samples,), from column j of y.
+
+    None if y is one vector, which all fits share. InputError if a target is not finite, or the
+    column has other labels than column 0.
+    """
     if y.ndim == 1:
         return None
     own = y[:, j]

@@ -75,7 +75,10 @@ class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-
         return {"nu": self.nu}
 
     def _check_input(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
-        """Check X that is not in a store; y is ignored. See `Machine._check_input`."""
+        """Check X that is not in a store; y is ignored.
+
+        ``square``: X is a matrix of kernel entries, (rows, rows).
+        """
         if is_chunked(X):
             self.n_features_in_ = int(X.shape[1])
         else:

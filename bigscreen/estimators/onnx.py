@@ -85,7 +85,7 @@ class _Added(Graph):
     """A `Graph` whose nodes and constants are added to a graph of skl2onnx."""
 
     def __init__(self, scope: Any, container: Any) -> None:
-        """Add to skl2onnx's ``container``, with unique names from its ``scope``."""
+        """Add to the graph ``container`` of skl2onnx, with unique names from its ``scope``."""
         import onnx
 
         self.onnx, self._scope, self._container = onnx, scope, container
@@ -176,9 +176,10 @@ def _refuse_wrong_graphs(meta: Any, has_values: bool) -> None:
 
 
 def _use(scope: Any, container: Any, machine: Any) -> _Use | None:
-    """Determine what a machine's second output is used for; None at the end of a graph.
+    """Determine what a meta-estimator uses a classifier's second ONNX output for.
 
-    ``scope`` and ``container`` are skl2onnx's: the operators, and the graph with its options.
+    Returns None if the machine is in no meta-estimator (except pipelines and searches). ``scope``
+    and ``container`` are skl2onnx's: the operators, and the graph with its options.
 
     Raises
     ------
@@ -319,7 +320,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
 def _values_in_meta(
     graph: Graph, machine: Any, features: str, scores: str, codes: str, use: _Use
 ) -> str:
-    """Add the values that a meta-estimator expects of a classifier, (rows, labels).
+    """Add the values that a meta-estimator expects of a classifier, (rows, labels), to the graph.
 
     ``features``, ``scores`` and ``codes`` (of the predicted labels) are names of results in the
     graph; returns the name of the values. ``use`` is what the meta-estimator does with them.
@@ -344,7 +345,7 @@ def _values_in_meta(
 
 
 def _values(graph: Graph, machine: Any, scores: str) -> str:
-    """Add the values of the machine's `decision_function`; return their name.
+    """Add the values of the machine's `decision_function` to the graph; return their name.
 
     ``scores`` names the model's scores (rows, k).
     """

@@ -141,7 +141,10 @@ class NuSVR(_KernelRegressor):
     def _rows(
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
     ) -> tuple[Rows, NDArray[np.int64] | None]:
-        """Return the rows to fit, each twice (`Mirrored`), and the kept rows' numbers in X."""
+        """Return the rows to fit, each twice (two dual variables per row), and the rows' numbers.
+
+        The numbers are those in X of the rows with weight; None for all.
+        """
         data, numbers = super()._rows(X, y, sample_weight, owned)
         if self._objects is not None:
             raise InputError("NuSVR takes rows of numbers; use SVR for a kernel of other things")

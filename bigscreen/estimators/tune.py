@@ -133,7 +133,11 @@ class _Search(Classifier):
         self.intercept_ = model.intercept
 
     def _publish_results(self, record: dict[str, Any]) -> None:
-        """Set the search's attributes (``cv_results_``, ``best_params_``, ...) from its record."""
+        """Set the search's attributes (``cv_results_``, ``best_params_``, ...) from its record.
+
+        The record has "best" (parameters and score), "folds" (their number) and "candidates": for
+        each its parameters, its scores and the last rung (number of rows) that it reached.
+        """
         names = ["gamma", self._parameter]
         names += [] if self._exact else ["landmarks"]
         called = {"landmarks": "n_components"}

@@ -142,7 +142,8 @@ class Choices:
     def check(self, like: Preparation | None) -> Choices:
         """Return the options, checked, and completed from the store or model that `like` describes.
 
-        `like` is None if the new store takes nothing from an existing store or model.
+        `like` is the preparation (columns, categories, labels) of that existing store or model;
+        None if the new store takes nothing from one.
 
         Raises
         ------
@@ -206,8 +207,7 @@ class Choices:
         """Return the marks of missing values, and whether the sources may have missing values.
 
         They may if missing numbers are imputed (here or by the store that `like` describes), or if
-        rows
-        with missing values are dropped.
+        rows with missing values are dropped.
         """
         filled = self.impute is not None or (like is not None and like.fill is not None)
         return Missing(self.missing, filled or self.drop_missing)
@@ -215,8 +215,8 @@ class Choices:
     def record(self, like: Preparation | None) -> dict[str, Any]:
         """Return the options as JSON values by name, for the journal and the manifests.
 
-        Options for missing values that were not used are left out; so are the marks that come from
-        `like`.
+        Options for missing values that were not used are left out; so are marks of missing values
+        that come from `like`, the preparation of an existing store or model (None: there is none).
         """
         out = {**self.__dict__, "rows": [*self.rows], "missing": [*self.missing]}
         # Options that were not used are left out, so that journals from before these options match.

@@ -52,7 +52,7 @@ Column = str | int
 """A column of a table, by name or by position."""
 
 Progress = Callable[[dict[str, Any]], None]
-"""A function that is called with an event of `ingest`, as its option `progress` describes."""
+"""A function that is called with an event of `ingest`: a dict of its phase, bytes and rows done."""
 
 BUCKETS = "buckets"
 """Folder of the bucket files (rows in the order they were read) in the folder of an ingest."""
@@ -373,8 +373,7 @@ def _local_folder(target: RemotePath) -> Path:
     """Return the local folder for a dataset that is copied to the URL `target`.
 
     It is equal for equal URLs, so that a second run finds the files of a first run that was killed.
-    A
-    finished dataset in it, whose copy to the URL did not end, is deleted.
+    A finished dataset in it, whose copy to the URL did not end, is deleted.
     """
     path = make_private_folder(f"ingest-{os.geteuid()}-{hash_json(str(target))[:16]}") / target.name
     # A complete dataset whose copy did not end is made again: its journal is gone.
@@ -439,7 +438,7 @@ def _run(
     each : callable
         Applies a function to items in threads of this process.
     fleet : Fleet or None
-        Workers that read and sort; None: `each` does all work.
+        Worker processes that read and sort; None: `each` does all work.
 
     Returns
     -------
@@ -535,7 +534,7 @@ def _find_finished(wanted: StoreRequest, journal: Journal) -> Ingested | None:
 
 
 def _refuse_existing(wanted: StoreRequest) -> None:
-    """Raise InputError if a dataset exists and is not to be overwritten, or is no dataset."""
+    """Raise InputError if a requested path exists, unless it is a dataset to be overwritten."""
     for path in wanted.paths:
         if path.exists() and not wanted.overwrite:
             raise InputError(f"{path} exists already; choose another path or overwrite it.")
@@ -604,7 +603,11 @@ class _Reporter:
     """
 
     def __init__(self, progress: Progress | None, sizes: list[int], deadline: float | None) -> None:
-        """Keep the three arguments that the class describes."""
+        """Report to ``progress`` (None: report nothing), and stop at ``deadline`` (None: never).
+
+        ``sizes`` are the bytes of each source on disk. ``deadline`` is a value of
+        ``time.monotonic()``.
+        """
         self._progress, self._sizes, self._deadline = progress, sizes, deadline
 
     def read(self, event: dict[str, Any]) -> None:
@@ -624,7 +627,7 @@ class _Reporter:
         )
 
     def build(self, event: dict[str, Any]) -> None:
-        """Report the rows measured or written: `event` is a report of `StoreBuilder`."""
+        """Report the rows measured or written: `event` has the phase, its rows so far, and all."""
         self._send(**event)
 
     def _send(self, **event: Any) -> None:

@@ -54,8 +54,7 @@ class Input:
         """Return a reader of the source.
 
         `options` are the arguments of `open_source`; data in memory already has its reader, which
-        is
-        returned without them.
+        is returned without them.
         """
         return open_source(self._source, **options) if is_path(self._source) else self._source
 
@@ -63,8 +62,7 @@ class Input:
         """Return a function without arguments that opens this file in any process of a fleet.
 
         The function raises FileChanged if the file has changed since it was listed. `options` are
-        the
-        arguments of `open_source`.
+        the arguments of `open_source`. A fleet is a set of worker processes.
         """
         path = self._source.absolute()
         return partial(_open_unchanged, path, tuple(self.identity[1:]), options)

@@ -33,7 +33,7 @@ class IngestCosts:
         Copies of a chunk of the dataset that are in memory at once: its rows as they are collected,
         stacked, checked, and being written.
     stored_row_bytes : int
-        Label, norm, source row and weight of a stored row on disk.
+        Label, norm, source row number and weight of a stored row on disk, 8 bytes each.
     """
 
     base_bytes: int = 320 << 20
@@ -45,6 +45,7 @@ class IngestCosts:
 
 
 COSTS = IngestCosts()
+"""The costs by which an ingest is planned."""
 
 
 def count_threads(memory: int, asked: int | None) -> int:

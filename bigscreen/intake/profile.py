@@ -41,6 +41,7 @@ class ProfileTuning:
 
 
 TUNING = ProfileTuning()
+"""The default values."""
 
 
 def find_nearly_equal(texts: Iterable[Any]) -> str | None:
@@ -71,8 +72,9 @@ class CopyCounter:
     def __init__(self, seed: int = 0, max_hashes: int = TUNING.max_hashes) -> None:
         """Begin without hashes; all 64-bit hashes are kept until there are over `max_hashes`.
 
-        `seed` chooses the hash function. ``_shift`` counts how often the limit of hashes was
-        halved.
+        `seed` chooses the hash function. ``_times`` counts the rows with each of ``_hashes``,
+        ``_weights`` has a factor of each column for the hash of a row, and ``_shift`` counts how
+        often the largest hash that is kept was halved.
         """
         self._max_hashes = max_hashes
         self._hashes, self._times = np.empty(0, np.uint64), np.empty(0, np.int64)
@@ -153,6 +155,8 @@ def _hash_rows(
 class Sums(NamedTuple):
     """Sums over each numeric column: powers 1 to 3 of (value - shift), counts, extremes.
 
+    The shift of a column is a number near its values, so that the powers lose no digits.
+
     Attributes
     ----------
     powers : float64 array (3, columns)
@@ -217,7 +221,11 @@ class TableProfile:
     """
 
     def __init__(self, preparation: Preparation, tuning: ProfileTuning = TUNING) -> None:
-        """Begin without rows: all counts are zero."""
+        """Begin without rows: all counts are zero.
+
+        ``_kinds`` counts the rows of each category by categorical column, ``_sums`` has sums over
+        the numeric columns, and ``_first`` their values in the first rows, (rows, columns).
+        """
         self._known, self._tuning = preparation, tuning
         self._numeric = preparation.numeric_columns
         self._rows, self._copies = 0, CopyCounter(max_hashes=tuning.max_hashes)
@@ -282,8 +290,7 @@ class TableProfile:
         """Return the statistics of numeric column number `k`, which is source column `c`.
 
         The dict holds counts of missing values and zeros, range, mean, standard deviation, skew,
-        and
-        remarks for the user.
+        and remarks for the user.
         """
         sums, n = self._sums, int(self._sums.counts[k])
         kind = "date" if c in self._known.dates else "number"
@@ -316,9 +323,8 @@ class TableProfile:
     def _find_undeclared_mark(self, k: int) -> float | None:
         """Return the smallest or largest value of a column if it may mark missing values, or None.
 
-        It may if it is frequent and lies far from all other values, as -999 does. `k` counts
-        numeric
-        columns.
+        It may if it is frequent and lies far from all other values, as -999 does. `k` is the
+        position of the column among the numeric columns.
         """
         values, times = np.unique(self._first[:, k], return_counts=True)
         values, times = values[~np.isnan(values)], times[~np.isnan(values)]
@@ -341,11 +347,11 @@ class TableProfile:
         return bool(whole and len(np.unique(first)) == len(first) >= 0.9 * len(self._first))
 
     def _describe_category(self, c: int, recode: dict[int, NDArray[np.int32]]) -> dict[str, Any]:
-        """Return the statistics of the categorical source column `c`; see `record` for `recode`.
+        """Return the statistics of the categorical source column `c`.
 
         The dict holds the number of missing values, of categories that occur, of rows with the
-        commonest
-        one, of categories in fewer than 5 rows, and remarks for the user.
+        commonest one, of categories in fewer than 5 rows, and remarks for the user. `recode` maps
+        a column's codes, in order of first appearance, to its final codes.
         """
         texts = self._known.categories[c]
         counts = np.zeros(len(texts), np.int64)

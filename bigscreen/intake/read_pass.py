@@ -122,7 +122,9 @@ class Reading:
     ) -> None:
         """Restore the state after the last saved row of the journal, or start without rows.
 
-        `folder` is where the bucket files with the rows are.
+        `request` names the sources, and `folder` holds the bucket files with the rows.
+        ``_written`` has the number of labels, and of categories by column, that the journal lists
+        already, and ``_listed`` the number of dropped rows that it lists.
         """
         self.tuning = tuning
         self.request, self.folder, self.journal = request, folder, journal
@@ -182,7 +184,10 @@ class Reading:
             self._read_all(report, each, anywhere)
 
     def _read_all(self, report: Report, each: Each, anywhere: Each | None) -> None:
-        """Read the rows that no bucket file holds yet; see `run` for the parameters.
+        """Read the rows that no bucket file holds yet.
+
+        `report` is called with the progress. `each` applies the parser to pieces of a source, as
+        `map` does; `anywhere` does so for pieces that other processes can read (None: `each` does).
 
         Raises
         ------
@@ -236,7 +241,7 @@ class Reading:
         blocks : iterable of Block
             Its rows, without rows that an earlier run has read.
         report : callable
-            Called with the progress after each block; see `run`.
+            Called after each block with a dict: number of the source, bytes and rows read.
 
         Raises
         ------
@@ -261,7 +266,8 @@ class Reading:
     ) -> Iterator[tuple[Reader, Iterable[Block]]]:
         """Yield reader and blocks of each source that is not done, opened one after another.
 
-        Consecutive small sources are read whole by `anywhere`, or else `each`: many at once.
+        `each` applies a parser to pieces, as `map` does, and `anywhere` (if given) does so in other
+        processes. Consecutive small sources are read whole by `anywhere`, or else by `each`.
         """
         found, count = self.found, len(self.request.openers)
         small = dict(enumerate(self.request.small))
@@ -280,8 +286,8 @@ class Reading:
     def _open_source(self, k: int, each: Each, anywhere: Each | None) -> _Open:
         """Return the reader of source `k`, and its blocks; errors name the source.
 
-        See `run` for `each` and `anywhere`. If the source is empty, NoRows is raised by its first
-        block.
+        `each` applies the parser to pieces, as `map` does; `anywhere`, if given, does so in other
+        processes. If the source is empty, NoRows is raised when the first block is requested.
         """
         name = self.request.names[k]
         try:
@@ -294,7 +300,8 @@ class Reading:
     def _start_reader(self, k: int, each: Each, anywhere: Each | None) -> _Open:
         """Open source `k`; return its reader and its blocks from the first row not yet read.
 
-        See `run` for `each` and `anywhere`.
+        `each` applies the parser to pieces, as `map` does; `anywhere`, if given, does so in other
+        processes.
 
         Raises
         ------
@@ -313,7 +320,10 @@ class Reading:
         return reader, reader.blocks(skip, by)
 
     def _count_requested(self, rows: int) -> int:
-        """Return how many of the first `rows` rows of the source are in the requested range."""
+        """Return how many of the first `rows` rows of the source are in the range of rows to read.
+
+        The option `rows` of `ingest` gives the range, over the rows of all sources.
+        """
         first, stop = self.request.choices.rows
         end = self.found.offset + rows
         return max((end if stop is None else min(end, stop)) - max(first, self.found.offset), 0)
@@ -364,8 +374,7 @@ class Reading:
     def _replace_marks(self, block: Block, reader: Reader) -> Block:
         """Return the block with NaN for numbers, and None for labels, that mark missing values.
 
-        Text features that mark missing values have been recognised by `reader`, which read the
-        block.
+        `reader`, which read the block, has recognised the texts that mark missing values.
 
         Raises
         ------
@@ -402,8 +411,7 @@ class Reading:
         """Return the numbers of the block's rows that lack neither a feature value nor a label.
 
         Rows that lack one are counted in `found.dropped`; the first are listed in
-        `found.dropped_rows`.
-        `reader`, which read the block, knows its categories and column names.
+        `found.dropped_rows`. `reader`, which read the block, knows its categories and column names.
         """
         if isinstance(block.X, csr_array):
             lacks = np.zeros((block.X.shape[0], 0), bool)
@@ -440,7 +448,7 @@ class Reading:
         return replace(block, X=np.where(holes, 0, block.X)), holes
 
     def _needs_float64(self, block: Block) -> bool:
-        """Whether the features of a block are kept as float64.
+        """Whether the features of a block are kept as float64, as float32 would lose digits.
 
         Raises
         ------
@@ -506,8 +514,7 @@ class Reading:
         """Return text, date and truth value columns that are blank only in the first source.
 
         A column is blank if all its values in the first rows are missing. Later sources are opened,
-        but
-        not read, until the type of each blank column is known.
+        but not read, until the type of each blank column is known.
 
         Parameters
         ----------
@@ -544,9 +551,9 @@ class Reading:
         return categorical, dates, truths
 
     def _prepare(self, shape: BlockShape, lengths: dict[int, list[int]]) -> None:
-        """Set the shape of all blocks, and create the spill and the checker of blocks.
+        """Set the shape (common properties) of all blocks, and open the bucket files for rows.
 
-        `lengths` gives, for each bucket, the valid bytes and checksums of its files; see `Spill`.
+        `lengths` gives, for each bucket, the valid bytes and checksums of its two files.
         """
         choices = self.request.choices
         order = Order(choices.seed, choices.shuffle, shape.bits, shape.rows_per_bucket)
@@ -574,7 +581,11 @@ class Reading:
         return {c: len(texts) for c, texts in self.found.categories.items()}
 
     def _save(self) -> None:
-        """Make all rows read so far durable: first the rows, then the journal line."""
+        """Write the rows read so far to disk: first the rows, then a line of the journal.
+
+        The line holds the state of the pass and, of its labels, categories and dropped rows, those
+        that are new since the line before.
+        """
         assert self.spill is not None
         lengths = self.spill.flush()
         labels, sizes = self._written
@@ -631,10 +642,10 @@ def _raise_later(error: NoRows) -> Iterator[Block]:
 
 
 def _read_small_source(max_bytes: int, opened: Callable[[], Reader]) -> _Open | None:
-    """Return the reader of a small source and all its blocks; None to read it in its turn.
+    """Return the reader of a small source and all its blocks; None if it must be read in its turn.
 
-    A source without a result (it is invalid, large, or an open matrix file) is read again in its
-    turn, so that its error is raised in order.
+    None is returned for a source that is invalid, large, or an open matrix file: it is read again
+    after the sources before it, so that its error is raised in order.
 
     Parameters
     ----------
@@ -662,7 +673,7 @@ def _read_small_source(max_bytes: int, opened: Callable[[], Reader]) -> _Open | 
 
 
 def _densify_categories(block: Block, reader: Reader) -> Iterator[Block]:
-    """Yield the block; sparse rows with categories become dense, as their absent 0 is a code.
+    """Yield the block; sparse rows with categories become dense, as 0 is a category's code there.
 
     Dense parts have at most ``reader.piece_bytes`` each. `reader`, which read the block, says which
     columns are categories.

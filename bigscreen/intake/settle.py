@@ -41,7 +41,7 @@ from bigscreen.intake.write_pass import (
 )
 
 MAX_NAMED = 5
-"""Name at most this many columns, labels or rows in a note."""
+"""Name at most this many columns, labels or rows in a note (a sentence for the user)."""
 
 # What a missing number counts as in a note, by the option `impute`.
 _FILLS = {
@@ -124,7 +124,8 @@ class StoreBuilder:
     reading : Reading
         The first pass, finished.
     journal : Journal
-        Records fill values, scaling and profiles; an earlier run may have recorded them.
+        Log of the ingest: it records fill values, scaling and profiles; an earlier run, which was
+        killed, may have recorded them.
     report : callable
         Called with dicts {"phase": "measure" or "write", "rows", "rows_total"}.
 
@@ -141,8 +142,8 @@ class StoreBuilder:
     ) -> None:
         """Take the finished first pass `reading`: its counts, labels and rows in bucket files.
 
-        `wanted` says what to store, `journal` records what is done, and `report` is called with the
-        progress.
+        `wanted` says what to store, `journal` (the log of the ingest) records what is done, and
+        `report` is called with the progress.
         """
         assert reading.shape is not None and reading.spill is not None
         self.wanted, self.found, self.shape = wanted, reading.found, reading.shape
@@ -151,16 +152,18 @@ class StoreBuilder:
         self.notes: list[str] = []
 
     def run(self, each: Each = map, anywhere: Each | None = None) -> Ingested:
-        """Measure and write the datasets, and give them their final names.
+        """Measure (for fill values and scaling) and write the datasets, and name them finally.
 
-        Steps that an earlier run has done are skipped.
+        Steps that an earlier run, which was killed, has recorded in the journal are skipped.
 
         Parameters
         ----------
         each : callable
-            Applies the transform of rows to slices, in this process.
+            Applies a function to items, as `map` does, in threads of this process: the transform
+            of rows to slices of rows.
         anywhere : callable, optional
-            Applies the sorting to parts of buckets, perhaps in other processes. Default: `each`.
+            Like `each`, perhaps in other processes: sorts parts of buckets (files of rows).
+            Default: `each`.
         """
         wanted, found = self.wanted, self.found
         labels, codes = self._settle_labels()
@@ -221,7 +224,13 @@ class StoreBuilder:
         return settle_labels(self.found.labels, wanted.choices.positive, least, most)
 
     def _count_held_out(self) -> int:
-        """Return the number of rows to hold out; raise InputError if a dataset would be empty."""
+        """Return the number of rows to hold out; the option `holdout` is a fraction or a number.
+
+        Raises
+        ------
+        InputError
+            If the main dataset or the hold-out would be empty.
+        """
         wanted, rows = self.wanted.choices.holdout, self.found.rows
         count = round(wanted * rows) if wanted < 1 else int(wanted)
         if wanted and not 0 < count < rows:
@@ -259,7 +268,9 @@ class StoreBuilder:
         return max(n_raw, like.n_raw)
 
     def _settle_transform(self, n_raw: int, labels: list[Label] | None) -> Transform:
-        """Settle columns, categories and layout; a scaling that must be measured comes later.
+        """Settle the columns, categories and layout of the stored rows, from what was read.
+
+        A "standard" or "minmax" scaling, which must be measured on the rows, is added later.
 
         Parameters
         ----------
@@ -312,7 +323,7 @@ class StoreBuilder:
         return Transform(preparation, recode, n_features, sparse, self._tuning.slice_bytes)
 
     def _plan_bytes(self, preparation: Preparation, n_features: int) -> dict[str, int]:
-        """Return the bytes of the features in each layout, keyed "dense" and "sparse".
+        """Return the bytes that all features would take on disk, keyed "dense" and "sparse".
 
         `n_features` is the number of features that `preparation` makes of the source columns.
         """
@@ -344,8 +355,8 @@ class StoreBuilder:
     def _is_sparse(self, preparation: Preparation, n_features: int) -> bool:
         """Whether the datasets are stored as CSR.
 
-        The requested layout decides, else the layout of the existing store, else the bytes of both
-        layouts.
+        The requested layout decides, else the layout of the existing store that this one is made
+        like, else the bytes of both layouts.
 
         Parameters
         ----------
@@ -378,9 +389,9 @@ class StoreBuilder:
     def _settle_fill(self, spilled: SpillReader, survey: RowCounts, transform: Transform) -> None:
         """Add the replacements of missing numbers to the preparation of `transform`.
 
-        They are measured on the kept rows, unless an earlier run has recorded them in the journal.
-        Nothing
-        is done without imputation. `spilled` reads the rows, and `survey` counts them.
+        They are measured on the rows that are not held out, unless an earlier run has recorded them
+        in the journal. Nothing is done unless missing numbers are to be imputed. `spilled` reads
+        the rows, and `survey` counts them.
         """
         how, preparation = self.wanted.choices.impute, transform.preparation
         if how is None:
@@ -403,8 +414,8 @@ class StoreBuilder:
     def _note_fill(self, preparation: Preparation, known: dict[str, Any]) -> None:
         """Add notes on the columns with missing numbers, and on what replaces them.
 
-        `known` holds "values" (the replacements) and "missing" (the counts), one of each numeric
-        column.
+        The notes are sentences for the user. `known` holds "values" (the replacements) and
+        "missing" (the numbers of missing values), with an entry for each numeric column.
         """
         names, what = preparation.names, _FILLS[self.wanted.choices.impute or ""]
         missing, values = np.array(known["missing"]), known["values"]
@@ -426,10 +437,8 @@ class StoreBuilder:
         """Add a "standard" or "minmax" scaling to the preparation of `transform`.
 
         It is measured on the rows that are not held out, unless an earlier run has recorded it in
-        the
-        journal. Other scalings need no measurement, and nothing is done for them. `spilled` reads
-        the rows,
-        and `survey` counts them.
+        the journal. Other scalings need no measurement, and nothing is done for them. `spilled`
+        reads the rows, and `survey` counts them.
         """
         scale = self.wanted.choices.scale
         if scale not in ("standard", "minmax"):
@@ -454,7 +463,7 @@ class StoreBuilder:
         transform.preparation = replace(preparation, scaling=scale, **known)
 
     def _note_counts(self, transform: Transform) -> None:
-        """Add notes on unseen categories, rows without labels, and features stored as float64."""
+        """Add notes for the user: unseen categories, rows without labels, float64 features, ..."""
         found, like = self.found, self.wanted.like
         for c, count in sorted(found.unseen.items()):
             name = f"{like.names[c]!r}" if like and like.names else f"number {c}"
@@ -588,9 +597,9 @@ class StoreBuilder:
         return self._make_writer(path, rows, transform).finish(profile)
 
     def _make_profiles(self, transform: Transform, sides: int) -> list[TableProfile]:
-        """Return an empty profile for each dataset; no profiles if rows are sparse or very wide.
+        """Return an empty profile (statistics of each column) for each of `sides` datasets.
 
-        `sides` is the number of datasets.
+        The list is empty if rows are sparse or have very many columns.
         """
         n_raw = transform.preparation.n_raw or 0
         if self.shape.sparse or not 0 < n_raw <= self._tuning.max_profile_columns:
@@ -624,7 +633,7 @@ def _join_first(names: list[str], mark: str = ", ") -> str:
 def _expand_to_features(
     preparation: Preparation, offset: NDArray[Any] | None, factor: NDArray[Any]
 ) -> tuple[NDArray[Any] | None, NDArray[Any]]:
-    """Return offset and factor of all features, given the values of the numeric columns.
+    """Return a scaling's offset and factor of all features, given those of the numeric columns.
 
     Features of categories get offset 0 and factor 1.
 

@@ -56,6 +56,7 @@ class DistinctLimits:
 
 
 LIMITS = DistinctLimits()
+"""The limits that are in force."""
 
 
 @dataclass
@@ -145,12 +146,13 @@ class BlockShape:
         Date columns (column numbers as texts, for JSON), and the format of each.
     hashed : dict of str to int
         Columns of hashed texts (column numbers as texts), and the bits of each hash.
-    left_out, index_names : list of str
-        See `ColumnRoles`.
+    left_out : list of str
+        Columns that are left out because the existing store lacks them.
+    index_names : list of str
+        Columns that are left out as the index of a data frame.
     spread : list of float or None
         Spread of each column in the first block; None if rows are sparse or float64. It tells for
-        later
-        blocks whether float32 makes a column coarse.
+        later blocks whether float32 makes a column coarse.
     truths : list of int
         Columns of truth values.
     """
@@ -192,9 +194,8 @@ class BlockChecker:
         """Take over the labels and categories that earlier blocks have shown, in `found`.
 
         Every block must have the properties `shape`, and match the existing store `like` if there
-        is one.
-        ``_tables`` maps the category codes of the current reader to codes for all sources, by
-        column.
+        is one. ``_tables`` maps the category codes of the current reader to codes for all sources,
+        by column. ``_known`` has, for each raw label, its code in the existing store, or -1.
         """
         self.found, self.shape, self.like, self.choices = found, shape, like, choices
         self._labels = LabelEncoder(found.labels)
@@ -206,7 +207,7 @@ class BlockChecker:
         self._tables: dict[int, NDArray[np.int32]] = {}
 
     def next_source(self) -> None:
-        """Forget the category codes of the previous reader."""
+        """Forget the category codes of the previous source: each source numbers its categories."""
         self._tables = {}
 
     def admit(
@@ -327,9 +328,10 @@ class BlockChecker:
             self._check_width(X, like.n_raw, reader, where)
 
     def _check_width(self, X: Features, n_raw: int, reader: Reader, where: Where) -> None:
-        """Refuse rows whose columns do not match the `n_raw` columns of the existing store.
+        """Refuse rows X whose columns do not match the `n_raw` columns of the existing store.
 
-        Sparse rows may have fewer columns; rows of svmlight files may have more, too.
+        Sparse rows may have fewer columns; rows of svmlight files may have more, too. `reader` has
+        read the rows, and ``where(i)`` names the place of the i-th row in the error.
         """
         if not isinstance(X, csr_array):
             if X.shape[1] != n_raw:
@@ -410,9 +412,8 @@ class BlockChecker:
         """Return the raw label code or the target of each row, and a mask of missing ones.
 
         A raw code counts labels in order of first appearance. Both arrays have the shape (rows,).
-        `y` holds
-        labels or targets as they were read, or is None, and ``where(i)`` names the i-th row in an
-        error.
+        `y` holds labels or targets as they were read, or is None, and ``where(i)`` names the i-th
+        row in an error.
         """
         if not self.choices.regression:
             codes = self._labels.encode(y, rows, where)
@@ -427,9 +428,8 @@ class BlockChecker:
     def _check_missing(self, missing: NDArray[np.bool_], where: Where) -> None:
         """Count the rows without label or target; refuse them in training rows.
 
-        Only rows of a store that is made like an existing one (`like`) may lack a label. `missing`
-        is the
-        mask of these rows, (rows,), and ``where(i)`` names the i-th row.
+        Only rows of a store that is made like an existing one (`like`) may lack a label. `missing`,
+        (rows,), marks the rows without one, and ``where(i)`` names the i-th row in the error.
         """
         self.found.unlabelled += int(np.count_nonzero(missing))
         if self.like is None and missing.any():
@@ -445,8 +445,8 @@ class BlockChecker:
     def _count_unknown(self, codes: NDArray[Any]) -> None:
         """Count the rows with a label that the existing store (`like`) lacks, in `found.unknown`.
 
-        Their rows are kept: a model predicts them nevertheless. `codes` are raw label codes,
-        (rows,).
+        Rows with an unknown label are kept: a model predicts them nevertheless. `codes`, (rows,),
+        are raw label codes: they count labels in order of first appearance.
         """
         like = self.like
         if like is None or not like.labels:
@@ -461,7 +461,7 @@ class BlockChecker:
 
 
 REST = "rest"
-"""Label of all rows without the label `positive`, if that option is given."""
+"""Label (code 0) of all rows without the positive label, if the option `positive` names one."""
 
 
 def _quote_name(c: int, reader: Reader) -> str:
@@ -483,7 +483,10 @@ class LabelEncoder:
     def __init__(
         self, values: list[Label] | None = None, max_labels: int = LIMITS.max_raw_labels
     ) -> None:
-        """Give the labels in `values` the codes 0, 1, ...; new labels are appended to it."""
+        """Give the labels in `values` the codes 0, 1, ...; new labels are appended to the list.
+
+        More than `max_labels` labels are refused. ``_bytes`` is the size of all labels as texts.
+        """
         self._max_labels = max_labels
         self.values: list[Label] = [] if values is None else values
         self._codes: dict[Any, int] = {value: code for code, value in enumerate(self.values)}
@@ -549,12 +552,12 @@ class LabelEncoder:
 
 
 def match_labels(values: list[Label], labels: list[Label], positive: Label | None) -> NDArray[Any]:
-    """Return the code of each raw label in an earlier store, int32 (raw codes,); -1 if unknown.
+    """Return the code that each label has in an earlier store, int32 (labels,); -1 if unknown.
 
     Parameters
     ----------
     values : list
-        Raw labels.
+        Distinct labels of new rows, in order of first appearance.
     labels : list
         Labels of the earlier store, in code order.
     positive : label or None

@@ -24,19 +24,20 @@ from bigscreen.files.sealed import CHECKSUM, Damaged, seal, unseal
 from bigscreen.intake.tuning import TUNING, IngestTuning
 
 RECORD = np.dtype([("row", "<i8"), ("nnz", "<i8"), ("weight", "<f8"), ("y", "<f8")])
-"""A row in the record file of a bucket: source row number, nonzeros (0 if dense), weight, and raw
-label code or target."""
+"""A row in the record file of a bucket (an ingest distributes all rows among buckets): source row
+number, nonzeros (0 if dense), weight, and target or raw label code (labels are counted in order of
+first appearance)."""
 
 ENTRY = {kind: np.dtype([("index", "<i4"), ("value", kind)]) for kind in ("<f4", "<f8")}
-"""An entry of a sparse row in the value file of a bucket: column index and value."""
+"""An entry of a sparse row in the value file of a bucket: column index and value, by value type."""
 
 
 def choose_bucket_bits(expected_bytes: int, tuning: IngestTuning = TUNING) -> int:
     """Return b so that 2**b buckets of `expected_bytes` have about `tuning.bucket_bytes` each.
 
-    The estimate `expected_bytes` may be far off, because a compressed source does not tell its
-    size:
-    small buckets cost a few file handles, and large buckets are read back in parts.
+    A bucket is a file that gets the rows of one range of sort keys. The estimate `expected_bytes`
+    may be far off, because a compressed source does not tell its size: small buckets cost a few
+    file handles, and large buckets are read back in parts.
     """
     buckets = max(expected_bytes // tuning.bucket_bytes, 0)
     return min(buckets.bit_length(), tuning.max_bucket_bits)
@@ -67,9 +68,10 @@ class SpilledRows:
 
 @dataclass(frozen=True)
 class Part:
-    """A range of sort keys within a bucket, from `low` to `high`, both inclusive.
+    """A range of sort keys within a bucket (a file of rows), from `low` to `high`, both inclusive.
 
-    Its rows are sorted in memory at once. A row's sort key is a hash of its number: see `Order`.
+    Its rows are sorted in memory at once. A row's sort key is a hash of its number, or its number
+    if rows are not shuffled: see `Order`.
     """
 
     bucket: int
@@ -115,8 +117,8 @@ class Spill:
         """Open the bucket files of a folder, cut to the given lengths; other files are deleted.
 
         `order` gives the bucket of each row; `width` is the number of columns (None: rows are CSR),
-        and
-        `wide` says that values are float64.
+        and `wide` says that values are float64. ``_checked`` holds the buckets whose checksums were
+        compared, and ``_waiting`` the rows of each bucket that are not on disk yet.
         """
         self.tuning = tuning
         self.real = "<f8" if wide else "<f4"
@@ -190,7 +192,7 @@ class Spill:
         return self.folder / f"{bucket:06d}.rows", self.folder / f"{bucket:06d}.values"
 
     def parts(self) -> list[Part]:
-        """Return ascending key ranges whose rows take about `tuning.part_bytes` at most."""
+        """Return ascending ranges of sort keys; the rows of each take about `tuning.part_bytes`."""
         parts = []
         for bucket in sorted(self.lengths):
             pieces = -(-sum(self.lengths[bucket][:2]) // self.tuning.part_bytes)
@@ -198,7 +200,10 @@ class Spill:
         return parts
 
     def records(self, bucket: int) -> Iterator[NDArray[np.void]]:
-        """Yield the records of a bucket in source order, one array for each slab."""
+        """Yield the records of a bucket in source order, `tuning.slab_bytes` at a time.
+
+        A record has row number, nonzeros, weight and label of a row; see `RECORD`.
+        """
         self._verify_bucket(bucket)
         count = self.lengths[bucket][0] // RECORD.itemsize
         with open(self.files(bucket)[0], "rb") as file:
@@ -207,7 +212,7 @@ class Spill:
                 yield np.fromfile(file, RECORD, min(per_slab, count - at))
 
     def numbers(self) -> Iterator[NDArray[np.int64]]:
-        """Yield arrays of the source row numbers of all rows."""
+        """Yield the source row numbers of all rows in the buckets, in int64 arrays."""
         for bucket in sorted(self.lengths):
             for record in self.records(bucket):
                 yield record["row"]
@@ -241,7 +246,7 @@ class Spill:
     def _read_slabs(self, bucket: int, n_features: int, index_base: int) -> Iterator[SpilledRows]:
         """Yield the rows of a bucket in source order, in slabs of about `tuning.slab_bytes`.
 
-        See `read` for `n_features` and `index_base`.
+        Rows have `n_features` columns; `index_base` is subtracted from the indices of CSR rows.
         """
         self._verify_bucket(bucket)
         of_records, of_values = self.lengths[bucket][:2]
@@ -286,7 +291,13 @@ class Spill:
         self._checked.add(bucket)
 
     def _truncate_files(self) -> None:
-        """Cut the files to their valid lengths, and delete files without one."""
+        """Cut each bucket file to its length in `lengths`; delete files of other buckets.
+
+        Raises
+        ------
+        InputError
+            If a file is missing or shorter than its length.
+        """
         known: dict[Path, int] = {}
         for bucket, lengths in self.lengths.items():
             known.update(zip(self.files(bucket), lengths[:2], strict=True))
@@ -328,7 +339,7 @@ def stack_rows(parts: list[Features]) -> Features:
 
 
 def _extend_checksum(crc: int, pieces: list[NDArray[Any]]) -> int:
-    """Return the crc32c of a file after `pieces` were appended; `crc` is the one before."""
+    """Return the crc32c of a file after `pieces` were appended; `crc` is its crc32c before that."""
     for piece in pieces:
         data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
         crc = google_crc32c.extend(crc, data)
@@ -415,9 +426,21 @@ class Journal:
             raise
 
     def _recover(self, job: dict[str, Any], anew: bool) -> None:
-        """Read the records of earlier runs into `lines`, or begin anew; see the class for errors.
+        """Read the records of earlier runs of this job into `lines`, or begin a new journal.
 
         The last line is cut off if it was not written to its end.
+
+        Parameters
+        ----------
+        job : dict
+            The sources and all options that the result depends on; the first record holds them.
+        anew : bool
+            Whether a damaged journal, or records of another job, are discarded.
+
+        Raises
+        ------
+        InputError
+            If `anew` is false and the journal is damaged or of another job.
         """
         self._file.seek(0)
         text = self._file.read()
@@ -455,7 +478,13 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def _parse_line(self, text: bytes) -> dict[str, Any]:
-        """Return a record without its checksums; raise Damaged if it is not the next one."""
+        """Return the record in a line, without its checksum and the one of the record before.
+
+        Raises
+        ------
+        Damaged
+            If the line does not match its checksum, or does not follow the line parsed before.
+        """
         # Records of versions before 0.1 have no checksum; after a record with one, all have one.
         line = unseal(text, needed=self._last is not None)
         if line.pop("after", None) != self._last:

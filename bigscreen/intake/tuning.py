@@ -18,7 +18,8 @@ class IngestTuning:
         Read this many uncompressed bytes at a time; a text reader parses one piece in memory at
         once.
     max_whole_bytes : int
-        Read a file or row group as one piece, in any process, if its numbers take at most this.
+        Read a file or row group as one piece, in any process, if its numbers take at most this;
+        larger ones are read in pieces.
     text_growth, packed_growth : int
         Expected bytes of float32 rows per byte of a plain file, and of a compressed file. Both
         are high estimates.
@@ -39,7 +40,7 @@ class IngestTuning:
     part_bytes : int
         Sort at most this many bytes of rows in memory at once.
     slab_bytes : int
-        Read a bucket in slabs of this many bytes.
+        Read a bucket in slabs: this many bytes at a time.
     slice_bytes : int
         Transform and measure rows in slices of this many bytes. A scaling depends on it in the
         last digits of its sums.
@@ -77,3 +78,4 @@ class IngestTuning:
 
 
 TUNING = IngestTuning()
+"""The default values, which tests override."""

@@ -1,4 +1,4 @@
-"""Second pass of an ingest: sort the spilled rows and write the chunks of one or two datasets."""
+"""Second pass of an ingest: sort the rows in bucket files and write the chunks of the datasets."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Transform:
 
 @dataclass
 class RowCounts:
-    """Rows of the bucket files by part and by label, counted for kept (first) and held-out rows.
+    """Numbers of kept rows and of held-out rows, by part and by label; kept: not held out.
 
     Attributes
     ----------
@@ -102,7 +102,7 @@ class RowCounts:
 
     @classmethod
     def of(cls, spill: Spill, holdout: Holdout, n_labels: int) -> RowCounts:
-        """Return the counts of a spill; only its records are read, not its features.
+        """Count the rows in the bucket files `spill`; records are read, but no features.
 
         Parameters
         ----------
@@ -142,7 +142,7 @@ class RowCounts:
 
 @dataclass
 class SpillReader:
-    """A spill, and how its parts are sorted and split into kept rows and held-out rows.
+    """Reads parts of the rows in bucket files (a spill), sorts them and splits off held-out rows.
 
     Attributes
     ----------
@@ -187,7 +187,9 @@ class SpillReader:
 def measure_moments(
     spilled: SpillReader, survey: RowCounts, transform: Transform, report: Callable[[int], None]
 ) -> Moments:
-    """Return the moments of the numeric columns over the kept rows, for a scaling.
+    """Return mean, spread and range of each numeric column, for a scaling.
+
+    Rows that are held out do not count.
 
     Dense rows are measured as they were read, so that both layouts get the same scaling.
 
@@ -242,7 +244,7 @@ class Fill:
 def measure_fill(
     spilled: SpillReader, survey: RowCounts, how: str, numeric: NDArray[np.int64]
 ) -> Fill:
-    """Return the replacements of missing numbers, computed from the kept rows.
+    """Return the replacements of missing numbers, computed from the rows that are not held out.
 
     Parameters
     ----------
@@ -281,7 +283,7 @@ def measure_fill(
 
 
 def _find_most_frequent(values: NDArray[np.float64]) -> float:
-    """Return the value that occurs most often in a nonempty array; the smallest if several do."""
+    """Return the value that occurs most often in a nonempty array; the smallest if tied."""
     found, times = np.unique(values, return_counts=True)
     return float(found[np.argmax(times)])
 
@@ -325,7 +327,11 @@ class _ChunkFiller:
     """
 
     def __init__(self, writer: DatasetWriter, pool: ThreadPoolExecutor) -> None:
-        """Begin at the first chunk that `writer` has not written; `pool` writes the chunks."""
+        """Begin at the first chunk that `writer` has not written; `pool` writes the chunks.
+
+        ``_next`` is the number of the chunk being filled, ``_pieces`` the rows collected for it
+        and ``_held`` their number, and ``_writing`` is the future of the chunk being written.
+        """
         self.writer, self._pool = writer, pool
         done = (k for k in range(writer.n_chunks) if not writer.is_written(k))
         self._next = next(done, writer.n_chunks)
@@ -391,7 +397,7 @@ def write_datasets(
     profiles: list[TableProfile],
     report: Callable[[int], None],
 ) -> None:
-    """Write every chunk that is not written yet.
+    """Write every chunk of the datasets (kept and held-out rows) that is not written yet.
 
     Parameters
     ----------
@@ -437,8 +443,8 @@ def _read_unwritten(
 ) -> Iterator[tuple[list[int], list[int], list[SpilledRows]]]:
     """Yield for each part its first row number and row count in each dataset, and the rows.
 
-    A part whose rows are all written is not read, unless `every` is true; its list of rows is
-    empty.
+    A part is a range of sort keys, whose rows are sorted in memory at once. A part whose rows are
+    all written is not read, unless `every` is true; its list of rows is empty.
 
     Parameters
     ----------
@@ -471,7 +477,7 @@ def _add_rows(
     transform: Transform,
     each: Each,
 ) -> None:
-    """Transform rows of the spill, and add them to a dataset from row number `first` on.
+    """Transform rows as they were read, and add them to a dataset from row number `first` on.
 
     Parameters
     ----------

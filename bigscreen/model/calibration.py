@@ -34,7 +34,7 @@ class Evidence(NamedTuple):
     Parameters
     ----------
     scores : float64 (rows, k)
-        Scores by the published machine, which decides the label.
+        Scores by the published machine (the one fitted to all rows), which decides the label.
     held : float64 (rows, machines, k)
         Scores by the calibrated machines: those of the folds, or the published machine alone in
         models of files of schema 4 or older, which have no fold machines.
@@ -112,7 +112,10 @@ class Calibration:
 
     @property
     def machines(self) -> int:
-        """Number of machines whose scores are calibrated: one per fold, or the published one."""
+        """Number of machines whose scores are calibrated: one per fold.
+
+        Older files have 1: only the published machine, fitted to all rows, is calibrated.
+        """
         return len(self.margins)
 
     @classmethod
@@ -171,7 +174,7 @@ class Calibration:
         """Compute probabilities of labels, float64 (rows, labels).
 
         They are the mean of the probabilities by each fold's machine. With two labels the mean is
-        clipped to the side of the published machine's decision.
+        clipped to the side of the decision of the published machine, the one fitted to all rows.
 
         Parameters
         ----------
@@ -205,11 +208,10 @@ class Calibration:
     def label_sets(self, evidence: Evidence, alpha: float) -> NDArray[np.bool_]:
         """Compute conformal label sets, a mask (rows, labels) of the labels a row may have.
 
-        The row's draw, a number in [0, 1) from `evidence`, chooses one fold's machine.
-
-        A label is in the set if its p-value exceeds
-        alpha: the fraction of the label's held-out rows whose margin is at most the row's (split
-        conformal prediction per label). The fractional part of the draw randomises the row's own
+        The row's draw, a number in [0, 1) from `evidence`, chooses one fold's machine. A label is
+        in the set if its p-value exceeds alpha: the p-value is the fraction of the label's held-out
+        rows whose margin is at most the row's (split conformal prediction per label). The
+        fractional part of the draw times the number of machines randomises the row's own
         contribution to its p-value, so that coverage is exactly 1 - alpha even with few rows.
         Held-out rows with a tied margin count in full, so ties can only increase coverage.
         """

@@ -89,8 +89,8 @@ class Model:
     threshold : float
         The score above which a row has the second of two labels (`thresholded`).
     factor : (float64 (m, r), float) or None
-        Factor of the landmarks' kernel matrix and its cutoff, if the model was fitted in this
-        process; edits reuse it. It is not saved.
+        Factor of the landmarks' kernel matrix and the cutoff of its eigenvalues, if the model was
+        fitted in this process; edits of rows reuse it. It is not saved.
     """
 
     kernel: Kernel

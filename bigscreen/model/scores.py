@@ -38,7 +38,13 @@ class Scorer:
         move: Move | None = None,
         single: bool = True,
     ) -> None:
-        """Choose the type of kernel entries, and weigh each landmark's rounding errors."""
+        """Choose the type of kernel entries, and weigh each landmark's rounding errors.
+
+        ``size`` is the largest sum of absolute coefficients of a score function, ``longest`` the
+        largest squared norm of a landmark. ``spread``, (m,), is the weight of each landmark in the
+        variance of a score if the errors of kernel entries are independent (empty if entries are
+        float64).
+        """
         self.kernel, self.side, self.intercept, self.move = kernel, side, intercept, move
         self.coef = np.ascontiguousarray(coef.T)
         self.size = float(np.max(np.sum(np.abs(coef), axis=1)))
