@@ -25,7 +25,10 @@ BENCHMARKS = ["docs/benchmarks.md", "pipelines/bench/README.md"]
 PAGES = [*READMES, *(page for page in SITE if page not in BENCHMARKS)]
 DOCS = [*PAGES, *BENCHMARKS]
 # Of pip, dask and cluster/, not of bigscreen.
-OTHERS = {"--host", "--port", "--interface", "--nthreads", "--worker-port", "--nanny-port"}
+OTHERS = {
+    *("--host", "--port", "--interface", "--nthreads", "--no-dashboard"),
+    *("--worker-port", "--nanny-port"),
+}
 
 
 def options(command: str) -> set[str]:
