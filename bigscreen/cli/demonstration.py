@@ -276,6 +276,7 @@ class _FeatureBar:
         self._task = self._bar.add_task("features", total=None)
 
     def __enter__(self) -> Self:
+        """Start the display of the bar."""
         self._bar.start()
         return self
 
@@ -283,6 +284,7 @@ class _FeatureBar:
         self._bar.stop()
 
     def __call__(self, event: Mapping[str, Any]) -> None:
+        """Show an event of a fit: move the bar if it is the progress of stored features."""
         if event["event"] == "progress":
             self._bar.update(self._task, completed=event["done"], total=event["total"])
 
@@ -299,9 +301,11 @@ class _FitShow:
         return self
 
     def __exit__(self, *error: Any) -> None:
+        """Close the bar or line that is shown."""
         self._open.close()
 
     def __call__(self, event: Mapping[str, Any]) -> None:
+        """Show an event of a fit: on a bar while features are stored, else on a line."""
         kind = _FeatureBar if event.get("phase") == "features" else report.FitReport
         if not isinstance(self._show, kind):
             # (Only one of them can write to the terminal at a time.)

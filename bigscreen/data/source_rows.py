@@ -153,6 +153,7 @@ class _Named(Mapping[str, Any]):
         self._texts = [*map(name_text, names)] if len(self._names) < len(names) else []
 
     def __getitem__(self, name: str) -> Any:
+        """Return the column called ``name``; InputError if two columns have this name."""
         if self._texts.count(name) > 1:
             raise InputError(f"two columns are named {name!r}; rename one")
         return self._table[self._names[name]]

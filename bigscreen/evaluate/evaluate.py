@@ -43,7 +43,10 @@ def _score(model: Model, dataset: Rows, block: tuple[int, int]) -> np.ndarray:
 def evidence_blocks(
     model: Model, dataset: Rows, each: Each = map, wanted: bool = True
 ) -> Iterator[tuple[int, int, np.ndarray, Evidence | None]]:
-    """Score a store block by block, with the evidence that probabilities are computed from.
+    """Score a store block by block, with the scores that probabilities are computed from.
+
+    Evidence holds, for each row, its scores by the model and by the machines fitted without one
+    fold of the training rows, and a pseudorandom number.
 
     Parameters
     ----------
@@ -53,7 +56,7 @@ def evidence_blocks(
     Yields
     ------
     start, stop, scores, evidence
-        As `scored_blocks`, and the evidence for probabilities and label sets.
+        A range of stored rows, its (stop - start, k) float64 scores, and its `Evidence`, or None.
     """
     if not wanted:
         for start, stop, scores in scored_blocks(model, dataset, each):
@@ -66,7 +69,7 @@ def evidence_blocks(
 
 
 def _evidence(model: Model, dataset: Rows, block: tuple[int, int]) -> Evidence:
-    """Compute the evidence for probabilities of the rows of a block (start, stop)."""
+    """Compute the scores from which probabilities of a block's rows (start, stop) follow."""
     return model.evidence(dataset.X(*block), prepared=True)
 
 
@@ -156,9 +159,10 @@ def check_outcome(model: Model, dataset: Rows) -> None:
 
 
 def _classifier(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[str, Any]:
-    """Evaluate a classifier; arguments and result as for `evaluate`.
+    """Evaluate a classifier on a store; returns its measures by name, as `evaluate` lists them.
 
-    ``counts[i, j]`` is the number of rows with label i that are predicted to have label j.
+    ``each`` maps a function over blocks of rows; ``curves``: whether to add the data of figures. In
+    the code ``counts[i, j]`` is the number of rows with label i that are predicted to have label j.
     """
     rows = int(dataset.label_counts.sum())
     unknown = [label for label in dataset.labels if label not in model.labels]
@@ -215,9 +219,10 @@ def _classifier(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[s
 def _regressor(
     model: Model, dataset: Rows, each: Each, curves: bool, bins: int = 40
 ) -> dict[str, Any]:
-    """Evaluate a regressor; arguments and result as for `evaluate`.
+    """Evaluate a regressor on a store; returns its measures by name, as `evaluate` lists them.
 
-    ``bins``: how many equal bins the range of the targets is cut into, for the counts "joint".
+    ``each`` maps a function over blocks of rows. ``curves``: whether to add the data of figures:
+    counts of rows by target and prediction, "joint", in ``bins`` equal bins of the targets' range.
     """
     asked = model.provenance.get("parameters", {})
     tau = asked["tau"] if asked.get("problem") == "quantile" else None
@@ -255,7 +260,11 @@ def _regressor(
 
 
 def _one_class(model: Model, dataset: Rows, each: Each, positive: Label | None) -> dict[str, Any]:
-    """Evaluate a one-class machine; arguments and result as for `evaluate`."""
+    """Evaluate a one-class machine on a store; returns its measures by name.
+
+    ``each`` maps a function over blocks of rows. ``positive``: the label of rows that are like the
+    machine's training rows; None: the last of at most two labels. `evaluate` lists the measures.
+    """
     labels, at = dataset.labels, _positive(dataset, positive)
     outside, by_label = 0, np.zeros(len(labels), dtype=np.int64)
     with tempfile.TemporaryFile() as inside_scores, tempfile.TemporaryFile() as other_scores:
@@ -340,7 +349,7 @@ def _by_label(counts: np.ndarray, labels: list[Any]) -> dict[str, dict[str, Any]
 
 
 def _append(file: IO[bytes], scores: np.ndarray) -> None:
-    """Append scores to a file, as float64 numbers."""
+    """Append scores (rows,) to a file, as float64 numbers."""
     file.write(np.ascontiguousarray(scores, dtype=np.float64).data)
 
 

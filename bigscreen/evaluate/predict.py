@@ -178,8 +178,9 @@ def _fill(
 ) -> dict[str, int]:
     """Write every prediction to ``table`` at its row's rank; return the count of each label.
 
-    ``order``: the store's row numbers in the source, ascending; other arguments as for
-    `write_predictions`.
+    ``order``: the store's row numbers in the source, ascending. ``each`` maps a function over
+    blocks of rows; ``deadline`` is a value of ``time.monotonic()``, past which TimeOver is raised.
+    ``meaning`` says whether probabilities and label sets are written, too.
     """
     labels = np.asarray(model.labels)
     counts = np.zeros(len(labels), dtype=np.int64)

@@ -33,8 +33,11 @@ def write_rows(
         bound, "open": neither is proved), margin (float32).
     ledgers, labels
         One ledger and one label for each score.
-    status, top
-        Which rows to list: see `Ledger.list_rows`.
+    status : str or None
+        List only rows with this status; None: all rows.
+    top : int or None
+        List only this many rows of each ledger: those with the largest margins (with the status
+        "open": the smallest).
     """
     suffix = check_suffix(out)
     names = [str(label) for label in labels]

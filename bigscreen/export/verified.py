@@ -119,7 +119,8 @@ def _writer(to: str) -> Callable[[Model, Any], list[str]]:
 def _compare(model: Model, rows: SampledRows, out: Any, to: str, notes: list[str]) -> Comparison:
     """Compare scores, labels and probabilities of the file ``out`` with the model's on ``rows``.
 
-    ``to`` is the file's format; ``notes`` become the comparison's.
+    ``to`` is the file's format: "onnx", "libsvm", "sklearn" or "skops". ``notes`` for the user of
+    the file are put into the result.
     """
     ours = model.scores(rows.prepared, prepared=True)
     probability = None

@@ -92,6 +92,9 @@ def restore_newest(
 ) -> Checkpoint | None:
     """Restore the newest undamaged checkpoint; warn for each newer one that is damaged.
 
+    ``restore`` is called with each checkpoint that is tried. Returns the checkpoint that it
+    restored; None if the folder has no undamaged one.
+
     Raises
     ------
     InputError
@@ -113,7 +116,9 @@ def restore_newest(
 
 
 def check_owner(folder: Path, of: str) -> None:
-    """Refuse checkpoints of another problem in a folder: the ``of`` in their meta differs.
+    """Refuse a folder that has checkpoints of another problem than ``of`` identifies.
+
+    A checkpoint's record (meta) holds the identification of its problem.
 
     Raises
     ------
@@ -132,7 +137,10 @@ def check_owner(folder: Path, of: str) -> None:
 
 
 def save_alone(folder: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a checkpoint with one shard, for a solver that is one process."""
+    """Write a checkpoint with one shard, for a solver that is one process.
+
+    ``meta`` is the solver's record, ``arrays`` its state by name.
+    """
     with Draft(folder, meta) as draft:
         draft.commit({0: write_shard(draft.path, 0, arrays)})
 
@@ -140,9 +148,10 @@ def save_alone(folder: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.nd
 def load_alone(
     folder: Path | None, place: str
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-    """Return meta and arrays of the newest undamaged checkpoint of ``save_alone`` in a subfolder.
+    """Return meta and arrays of the newest undamaged checkpoint that `save_alone` has written.
 
-    Return None if there is no checkpoint, or `folder` is None.
+    It is searched for in the subfolder `place` of `folder`. Return None if there is no checkpoint,
+    or `folder` is None.
     """
     if folder is None:
         return None
@@ -227,6 +236,7 @@ class Draft:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Remove the temporary folder; after `commit` there is none."""
         shutil.rmtree(self.path, ignore_errors=True)  # it does not exist after a commit
 
 

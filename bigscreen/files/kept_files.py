@@ -26,7 +26,7 @@ class KeptFiles:
     resume : bool
         Whether files are read; False: `read` returns None.
     durable : bool
-        Whether files survive a power cut: see `files.output`.
+        Whether files survive a power cut: they are flushed to the disk, which takes time.
     """
 
     folder: Path | None

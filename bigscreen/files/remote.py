@@ -69,18 +69,22 @@ class RemotePath:
         return self.joinpath(name)
 
     def joinpath(self, *names: str) -> RemotePath:
+        """Return the path of a file or folder below this one."""
         return RemotePath("/".join([self.url.rstrip("/"), *names]))
 
     @property
     def name(self) -> str:
+        """The last part of the path."""
         return self._pure.name
 
     @property
     def suffix(self) -> str:
+        """The end of the name from its last dot on; "" without a dot."""
         return self._pure.suffix
 
     @property
     def parent(self) -> RemotePath:
+        """The folder that contains this file or folder."""
         return RemotePath(self.url.rstrip("/").rpartition("/")[0])
 
     @property
@@ -89,9 +93,11 @@ class RemotePath:
         return PurePosixPath(self.url.partition("://")[2])
 
     def with_name(self, name: str) -> RemotePath:
+        """Return the path of a file of another name in the same folder."""
         return self.parent / name
 
     def with_suffix(self, suffix: str) -> RemotePath:
+        """Return the path with another suffix of the name."""
         return self.with_name(self._pure.with_suffix(suffix).name)
 
     def absolute(self) -> RemotePath:
@@ -100,14 +106,17 @@ class RemotePath:
 
     @_raise_os_error
     def exists(self) -> bool:
+        """Whether there is a file or folder at this URL."""
         return bool(self._system.exists(self._key))
 
     @_raise_os_error
     def is_dir(self) -> bool:
+        """Whether there is a folder at this URL."""
         return bool(self._system.isdir(self._key))
 
     @_raise_os_error
     def is_file(self) -> bool:
+        """Whether there is a file at this URL."""
         return bool(self._system.isfile(self._key))
 
     @_raise_os_error
@@ -129,6 +138,7 @@ class RemotePath:
 
     @_raise_os_error
     def read_bytes(self) -> bytes:
+        """Return the whole content of the file."""
         return bytes(self._system.cat_file(self._key))
 
     @_raise_os_error

@@ -132,7 +132,7 @@ def write_sealed(
         What the file belongs to; `read_sealed` must be given an equal text.
     record : JSON-able
     durable : bool
-        Whether the file survives a power cut: see `files.output`.
+        Whether the file survives a power cut: it is flushed to the disk, which takes time.
     """
     data = pack_arrays(arrays, {"of": of, "record": record})
     with replacing(path, durable) as file:

@@ -26,6 +26,8 @@ def lock_work_folder(
 
     Parameters
     ----------
+    work : Path
+        The folder, which keeps what a run has finished.
     fields : dict
         JSON values: everything that the result depends on.
     resume : bool

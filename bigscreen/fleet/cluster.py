@@ -60,7 +60,10 @@ class _Item:
 
 
 class Cluster:
-    """The fleet on the workers of a Dask cluster.
+    """The fleet (the workers of a fit) on the workers of a Dask cluster.
+
+    It steps shards (parts of the rows) in rounds, by the rules of a program, and maps functions
+    over independent items.
 
     Parameters
     ----------
@@ -87,7 +90,12 @@ class Cluster:
         check: Callable[[Client], None] | None = None,
         tuning: ClusterTuning = CLUSTER,
     ) -> None:
-        """Check the cluster, and prepare its workers by plugins; see the class for parameters."""
+        """Check the cluster, and prepare its workers by plugins.
+
+        ``owned`` are resources to close after the fleet. ``deadline``, a value of
+        ``time.monotonic()``, bounds the waiting for workers. ``shielded``: make workers ignore
+        Ctrl-C. ``check(client)`` raises to refuse the cluster.
+        """
         self._client, self._tuning = client, tuning
         self._workers = Workers(client, deadline, tuning)
         self._owned = owned or contextlib.ExitStack()
@@ -143,7 +151,10 @@ class Cluster:
         return f"{self._name}-setup"
 
     def start(self, program: Program, n_shards: int) -> None:
-        """Open every shard of a program, in place of the program before."""
+        """Make the state of every shard (part of the rows), as ``program`` opens it.
+
+        A program that ran before is stopped.
+        """
         check_shards(n_shards)
         self.stop()
         self._n_shards = n_shards
@@ -154,7 +165,10 @@ class Cluster:
         self._program, self._torn = program, False
 
     def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]:
-        """Step every shard once; return their vectors (n_shards, k) and the sums of totals."""
+        """Send a message to all shards, each of which computes one step of the program.
+
+        Returns the shards' vectors, (n_shards, k), and their totals: exact integer sums by name.
+        """
         require_running(self._program, self._torn)
         self._torn = True  # until every shard has stepped
         self._rebalance()
@@ -186,7 +200,7 @@ class Cluster:
         return whole
 
     def save(self, folder: Path, meta: Mapping[str, Any]) -> None:
-        """Write a checkpoint of all shard states and of ``meta``."""
+        """Write a checkpoint of the states of all shards, and of the caller's record ``meta``."""
         require_running(self._program, self._torn)
         path = None
         while path is None:
@@ -202,7 +216,10 @@ class Cluster:
         self._recovery.begin(path)
 
     def load(self, folder: Path) -> dict[str, Any] | None:
-        """Restore the newest complete checkpoint; return its meta, or None if there is none."""
+        """Restore the shards' states of the newest complete checkpoint in a folder.
+
+        Returns the caller's record (meta) in it; None, with unchanged states, if there is none.
+        """
         program = require_running(self._program)
 
         def restore(checkpoint: Checkpoint) -> None:
@@ -265,9 +282,9 @@ class Cluster:
                     self._client.unregister_worker_plugin(name)
 
     def _outcome(self, waiting: deque[_Item], what: str) -> Any:
-        """Return the result of the first item in ``waiting``, and remove it from there.
+        """Wait for the result of the first item in ``waiting``, remove the item and return it.
 
-        It is submitted anew if its workers have died. ``what``: its name in error messages.
+        The item is submitted anew if its workers have died. ``what``: its name in error messages.
         """
         while True:
             first = waiting[0]
@@ -330,7 +347,11 @@ class Cluster:
         self.close()
 
     def _place(self) -> None:
-        """Give each shard that no host holds to the least loaded host, and bring it up to date."""
+        """Give each shard that no host holds to the least loaded host, and bring it up to date.
+
+        A host is the object on a worker that holds shards. It loads the shard's saved state, or
+        opens the shard anew, and replays the messages of the rounds since.
+        """
         while orphans := self._seats.orphans(self._n_shards):
             self._seats.fill()
             seats = self._seats.staying()
@@ -349,7 +370,10 @@ class Cluster:
             self._seats.count_deaths(given, adopted, "opening or repeating steps")
 
     def _rebalance(self) -> None:
-        """Move shards away from workers that are to leave, and to new ones, now and then."""
+        """Move shards away from workers that are to leave, and to new ones.
+
+        Does nothing if it was called less than `look_seconds` ago.
+        """
         if time.monotonic() < self._looked + self._tuning.look_seconds:
             return
         self._looked = time.monotonic()
@@ -376,9 +400,9 @@ class Cluster:
                 return
 
     def _move(self, source: Seat, to: Seat) -> bool:
-        """Move a host's last shard to another host, with its state; False if one of them is gone.
+        """Move the last shard of host ``source``, with its state, to host ``to``.
 
-        The next call to that host will find out.
+        Returns False if a host does not answer: it is then gone, and its shards are placed anew.
         """
         shard = source.shards[-1]
         shown = self._seats.ask([source], "show", shard)
@@ -392,7 +416,8 @@ class Cluster:
     def _together(self) -> tuple[FloatArray, Totals] | None:
         """Combine the hosts' answers to a round into vectors (n_shards, k) and totals.
 
-        None if a host died with totals that it had kept.
+        Totals are integer sums over shards; hosts keep large ones, and add them up among
+        themselves. None if a host died with totals that it had kept.
         """
         seats = {seat: seat.shards for seat in self._seats.all}
         answers = [answer for seat in seats for answer in seat.answers]

@@ -24,7 +24,7 @@ CLOSED = ("closed", "closing", Status.closed, Status.closing)
 """States of a client or a cluster that has no scheduler any more."""
 
 ANSWER_SECONDS = 30.0
-"""The default time that a scheduler has to answer."""
+"""The default time that a Dask scheduler has for each answer; beyond it calls raise an error."""
 
 
 def connect(
@@ -80,7 +80,11 @@ def connect(
 
 
 def address_of(scheduler: Any) -> tuple[str, Security | None]:
-    """Find the address of a scheduler and the certificates of its connections; see `connect`."""
+    """Find the address of a scheduler and the certificates (or None) of its connections.
+
+    ``scheduler`` is an address, which is returned without certificates, a Dask client or a Dask
+    cluster. InputError if it has no scheduler.
+    """
     if isinstance(scheduler, str):
         return scheduler, None
     if isinstance(scheduler, Client):
@@ -124,7 +128,11 @@ class _Client(Client):
         asynchronous: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Run a call to the scheduler; see `distributed.Client`."""
+        """Run the coroutine function ``func``, a call to the scheduler, and return its result.
+
+        It replaces `distributed.Client.sync`: if the scheduler does not answer in time, it raises
+        ConnectionError, and so does every later call.
+        """
         kwargs.pop("callback_timeout", None)  # replaced by the time limit of this client
 
         async def watched() -> Any:
@@ -141,7 +149,7 @@ class _Client(Client):
         return super().sync(watched, asynchronous=asynchronous)  # type: ignore[no-untyped-call]
 
     async def _listen(self) -> None:
-        """Raise ConnectionError if the scheduler does not answer a question in time."""
+        """Ask the scheduler for its identity; raise ConnectionError if no answer comes in time."""
         scheduler: Any = self.scheduler
         try:
             if scheduler is not None:
@@ -184,7 +192,10 @@ def make_client(address: str, timeout: float, security: Security | None, until: 
 
 
 def await_worker(client: Client, address: str, until: float) -> None:
-    """Wait for a worker; raises InputError if there is none by the time ``until``."""
+    """Wait for a worker of the scheduler at ``address``; InputError if none comes in time.
+
+    ``until``: value of ``time.monotonic()`` at which to give up.
+    """
     began = time.monotonic()
     while not client.nthreads():
         if time.monotonic() > until:

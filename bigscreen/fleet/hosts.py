@@ -23,12 +23,17 @@ from bigscreen.fleet.worker import Host, Shapes
 from bigscreen.fleet.workers import Workers
 
 LOST = object()
-"""What a call returns instead of an answer if the host is gone."""
+"""What a call to a host (the object on a worker that holds shards) returns if the host is gone."""
 
 
 @dataclass(eq=False)
 class Seat:
-    """The coordinator's record of the host on one worker: its shards, answers and Dask future."""
+    """The coordinator's record of the host on one worker: its shards, answers and Dask future.
+
+    A host is a Dask actor that holds shards (parts of the rows) and steps them. ``address`` and
+    ``threads`` are the worker's; ``future`` is the actor's; ``shards`` are the numbers of the
+    shards; ``answers`` are those of the present round, one for each call of the host.
+    """
 
     address: str
     threads: int
@@ -38,12 +43,15 @@ class Seat:
 
     @property
     def answered(self) -> int:
-        """The number of shards that have stepped in the present round."""
+        """The number of this host's shards that have stepped in the present round."""
         return sum(len(shards) for shards, *_ in self.answers)
 
     @property
     def kept(self) -> Shapes:
-        """The shapes of the totals that the host has kept in the present round."""
+        """The shapes of the totals that the host has kept in the present round, by name.
+
+        Totals are integer sums over shards; large ones stay on the host until they are added up.
+        """
         return {name: shape for *_, shapes in self.answers for name, shape in shapes.items()}
 
     @property
@@ -53,7 +61,9 @@ class Seat:
 
 
 class Seats:
-    """The hosts that run one program, and how many died in this round with each of its shards.
+    """The hosts that run one program, and how many died in this round with each shard.
+
+    A host is the object on a worker that holds shards (parts of the rows) and steps them.
 
     Calls go directly to all workers at once, from one coroutine: Dask tasks would take 50 times as
     long. Dask's actor handles are not used: a handle belongs to the default client, and its calls
@@ -61,7 +71,11 @@ class Seats:
     """
 
     def __init__(self, workers: Workers, program: bytes, name: str = "") -> None:
-        """Make no hosts yet; ``program`` is pickled, ``name`` is shown in messages."""
+        """Begin without hosts, for the workers ``workers``.
+
+        ``program`` (what each shard computes) is pickled; ``name`` is shown in messages. ``deaths``
+        counts, for each shard, the workers that died with it in the present round.
+        """
         self._workers, self._client = workers, workers.client
         self._program, self._name = program, name
         self.all: list[Seat] = []
@@ -118,13 +132,16 @@ class Seats:
         return not self._workers.living().keys() <= {seat.address for seat in self.all}
 
     def ask(self, seats: Iterable[Seat], method: str, *args: Any) -> dict[Seat, Any]:
-        """Call a method of several hosts with the same arguments; see :meth:`ask_each`."""
+        """Call a method of several hosts at once, with the same arguments; return their answers.
+
+        Hosts that turned out to be gone have no answer, and are forgotten.
+        """
         return self.ask_each([(seat, args) for seat in seats], method)
 
     def ask_each(
         self, calls: Sequence[tuple[Seat, tuple[Any, ...]]], method: str
     ) -> dict[Seat, Any]:
-        """Call a method of several hosts at once.
+        """Call a method of several hosts at once, each with its own arguments.
 
         Returns
         -------
@@ -160,9 +177,10 @@ class Seats:
         return answers
 
     def kept(self, number: int) -> Totals | None:
-        """Sum the totals that hosts have kept in a round; None if one of the hosts is gone.
+        """Sum the totals that hosts have kept in round ``number``; None if a host is gone.
 
-        Each host adds up a share of the totals of all hosts, so that only the sum is sent here.
+        Totals are integer arrays by name. Each host adds up a share of the totals of all hosts, so
+        that only the sum is sent here.
         """
         seats = [seat for seat in self.all if seat.kept]
         shapes = {name: shape for seat in seats for name, shape in seat.kept.items()}
@@ -184,7 +202,7 @@ class Seats:
         }
 
     def orphans(self, n_shards: int) -> list[int]:
-        """Return the shards that no host holds."""
+        """Return the numbers of the shards, of all ``n_shards``, that no host holds."""
         if sum(len(seat.shards) for seat in self.all) == n_shards:
             return []
         held = {shard for seat in self.all for shard in seat.shards}
@@ -194,6 +212,9 @@ class Seats:
         self, asked: Mapping[Seat, list[int]], answered: Mapping[Seat, Any], what: str
     ) -> None:
         """Count a death for each shard of the hosts that did not answer.
+
+        ``asked``: the shards of each host that was called; ``answered``: the answers by host;
+        ``what``: what the hosts were doing, for the message.
 
         Raises
         ------
@@ -213,7 +234,7 @@ class Seats:
             )
 
     def release(self) -> None:
-        """Release all hosts; their workers drop the states."""
+        """Release all hosts; their workers drop the states of the shards."""
         for seat in list(self.all):
             self._remove(seat)
 
@@ -223,7 +244,7 @@ class Seats:
         self._remove(seat)
 
     def _remove(self, seat: Seat) -> None:
-        """Forget a host; its worker drops the states."""
+        """Forget a host; its worker drops the states of the host's shards."""
         self.all.remove(seat)
         seat.future.release()
 

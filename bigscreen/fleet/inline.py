@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 
 
 class Inline:
-    """The fleet of this process alone: shards on threads, no cluster.
+    """The fleet (the workers of a fit) of this process alone: shards on threads, no cluster.
 
     Parameters
     ----------
@@ -81,14 +81,20 @@ class Inline:
         return self._sampler.peak
 
     def start(self, program: Program, n_shards: int) -> None:
-        """Open every shard of a program, in place of the program before."""
+        """Make the state of every shard (part of the rows), as ``program`` opens it.
+
+        A program that ran before is stopped.
+        """
         check_shards(n_shards)
         self.stop()
         self._shards.restore(program, range(n_shards), None)
         self._program, self._n_shards, self._torn = program, n_shards, False
 
     def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]:
-        """Step every shard once; return their vectors (n_shards, k) and the sums of totals."""
+        """Send a message to all shards, each of which computes one step of the program.
+
+        Returns the shards' vectors, (n_shards, k), and their totals: exact integer sums by name.
+        """
         program = require_running(self._program, self._torn)
         self._torn = True  # until every shard has stepped
         states = self._shards.states
@@ -99,13 +105,16 @@ class Inline:
         return answer
 
     def save(self, folder: Path, meta: Mapping[str, Any]) -> None:
-        """Write a checkpoint of all shard states and of ``meta``."""
+        """Write a checkpoint of the states of all shards, and of the caller's record ``meta``."""
         program = require_running(self._program, self._torn)
         with Draft(Path(folder), meta) as draft:
             draft.commit(self._shards.save(program, range(self._n_shards), draft.path))
 
     def load(self, folder: Path) -> dict[str, Any] | None:
-        """Restore the newest complete checkpoint; return its meta, or None if there is none."""
+        """Restore the shards' states of the newest complete checkpoint in a folder.
+
+        Returns the caller's record (meta) in it; None, with unchanged states, if there is none.
+        """
         program = require_running(self._program)
 
         def restore(base: Checkpoint) -> None:
@@ -186,7 +195,10 @@ def check_shards(n_shards: int) -> None:
 
 
 def require_running(program: Program | None, torn: bool = False) -> Program:
-    """Return the running program; raises RuntimeError without one, or after a failed round."""
+    """Return the running program; raises RuntimeError without one, or after a failed round.
+
+    ``torn``: whether the last round failed half-way, so that some shards have stepped, others not.
+    """
     if program is None:
         raise RuntimeError("no program runs on this fleet: call start first")
     if torn:
@@ -195,7 +207,10 @@ def require_running(program: Program | None, torn: bool = False) -> Program:
 
 
 def in_flight_limit(in_flight: int | None, workers: int) -> int:
-    """Return how many items may be in flight (default: 2 a worker); ValueError below one."""
+    """Return how many items of `each` may be submitted at a time; ValueError below one.
+
+    ``in_flight`` is the requested number; None: two for each of ``workers``.
+    """
     if in_flight is not None and in_flight < 1:
         raise ValueError(f"in_flight must be at least 1, not {in_flight}")
     return in_flight or 2 * workers

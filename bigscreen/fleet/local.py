@@ -179,6 +179,7 @@ def _start_cluster(
 def _kill_if_late(before: set[Any], seconds: float) -> Iterator[None]:
     """Kill the processes started within the block if it takes longer than ``seconds``.
 
+    ``before``: the child processes that ran already, which are left alone.
     Dask also ends a worker that freezes while it starts, but waits forever for its end.
     """
 

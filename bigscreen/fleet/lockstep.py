@@ -37,12 +37,18 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MAX_COPIED_NUMBERS = 1 << 16
-"""Copy a solve's part of an answer if it has at most this many numbers; larger parts stay views.
-Sums over a contiguous copy have the same bits as without other solves."""
+"""Copy each solve's part of a joint answer if the part has at most this many numbers.
+
+Several solves step together, and their vectors come in one array, of which a part is a view with
+gaps. Sums over a contiguous copy have the same bits as if the solve had run by itself. Larger
+parts stay views, to save memory."""
 
 
 class Ask(Protocol):
-    """A request of a step for something computed from a shard's rows."""
+    """A request of a solve's step for something computed from a shard's rows.
+
+    Equal requests of several solves on one shard are computed once.
+    """
 
     @property
     def key(self) -> Any:
@@ -57,20 +63,32 @@ Work = Generator[Any, Any, FloatArray]
 
 
 class Sharing(Yielding, Protocol):
-    """A program whose runs can share a shard: a dataclass, with steps that yield requests."""
+    """A program (what each shard computes) that several solves can run together on a shard.
+
+    It is a dataclass, and its steps are generators that yield requests (`Ask`).
+    """
 
     def open(self, shard: int, lent: MutableMapping[Any, Any] | None = None) -> Any:
-        """Make the state before the first round; ``lent`` is shared by the runs of a shard."""
+        """Make a shard's state before the first round.
+
+        ``lent`` is a mapping that all solves on the shard share, for instance for its rows.
+        """
 
     def load(self, shard: int, arrays: Arrays, lent: MutableMapping[Any, Any] | None = None) -> Any:
-        """Make the state again from the arrays that `save` returned."""
+        """Make a shard's state again from the arrays that `save` returned.
+
+        ``lent`` is a mapping that all solves on the shard share.
+        """
 
     def work(self, state: Any, message: dict[str, Any], totals: Totals) -> Work | FloatArray:
         """Return a step as a generator of requests, or its vector if it requests nothing."""
 
 
 class _Member(NamedTuple):
-    """One run on a shard: its program, the fields changed since it began, and its state."""
+    """One solve on a shard: its program, the program's fields that have changed, and its state.
+
+    ``differs`` has the fields that differ from the program with which the solve began.
+    """
 
     program: Any
     differs: dict[str, Any]
@@ -79,7 +97,7 @@ class _Member(NamedTuple):
 
 @dataclass
 class _Shard:
-    """One shard of all runs: its number, its run states by name, and what the runs share."""
+    """One shard of all solves: its number, the solves on it by name, and what they share."""
 
     number: int
     members: dict[str, _Member]
@@ -88,7 +106,7 @@ class _Shard:
 
 @dataclass(frozen=True)
 class Joint:
-    """The program of several runs, by name.
+    """The program of several solves ("runs") that step together, by the name of the run.
 
     A message has the ``steps`` of the runs that step, the names of all ``members`` that are left,
     and the ``starts`` of runs that begin anew with changed fields. If several runs step, the vector
@@ -228,8 +246,9 @@ class _Question(NamedTuple):
 
 
 class _View:
-    """The fleet that one of the runs sees; its calls go to the `Lockstep`.
+    """The fleet (workers) that one of several solves sees; its calls go to the `Lockstep`.
 
+    The lockstep waits until all solves have called, and serves them by one call of the real fleet.
     ``replies``: (True, answer) or (False, error) for each call.
     """
 
@@ -254,11 +273,14 @@ class _View:
         return self._lockstep.fleet.peak_pss
 
     def start(self, program: Program, n_shards: int) -> None:
-        """Open every shard of a program, in place of the program before."""
+        """Make the state of every shard (part of the rows), as ``program`` opens it."""
         self._asked("start", program, n_shards)
 
     def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]:
-        """Step every shard once; return their vectors (n_shards, k) and the sums of totals."""
+        """Send a message to all shards, each of which computes one step of the program.
+
+        Returns the shards' vectors, (n_shards, k), and their totals: exact integer sums by name.
+        """
         answer: tuple[FloatArray, Totals] = self._asked("round", message)
         return answer
 
@@ -333,7 +355,10 @@ class Lockstep:
     """
 
     def __init__(self, fleet: Fleet, folder: Path | None = None, of: str = "") -> None:
-        """Prepare to run solves on ``fleet``; ``folder`` is for checkpoints, ``of`` their owner."""
+        """Prepare to run solves on ``fleet``.
+
+        ``folder`` is for checkpoints (None: there are none), and ``of`` identifies their problem.
+        """
         self.fleet, self.folder, self.of = fleet, folder, of
         self.seconds = 0.0
         self.inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -467,7 +492,10 @@ class Lockstep:
             self._started = True
 
     def _round(self, steps: dict[str, dict[str, Any]]) -> bool:
-        """Run one round of the fleet for these runs; False if it failed."""
+        """Run one round of the fleet for several solves, and send each its answer.
+
+        ``steps``: the message of each run that steps, by name. Returns False if the round failed.
+        """
         self._start()
         starts, self._starts = self._starts, {}
         message = {"members": list(self._living), "starts": starts, "steps": steps}
@@ -488,7 +516,10 @@ class Lockstep:
         return True
 
     def _each(self, asked: dict[str, tuple[Any, ...]]) -> None:
-        """Answer the runs that wait in `each`, given (function, items, in_flight) by run."""
+        """Answer the runs that wait in `each`, given (function, items, in_flight) by run.
+
+        Functions that say (by ``alike``) that they can be computed together, are.
+        """
         together: dict[Any, list[str]] = {}
         for name, (function, items, _) in asked.items():
             alike = getattr(function, "alike", None)

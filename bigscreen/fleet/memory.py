@@ -11,11 +11,12 @@ from pathlib import Path
 from bigscreen.fleet.ulimit import soft_limit
 
 ALLOWED_FRACTION = 0.8
-"""A job uses at most this fraction of the memory that its process may use, unless told
-otherwise."""
+"""A job uses at most this fraction of the memory that its process may use, unless the user sets a
+limit in bytes."""
 
 DASK_LIMIT_FRACTION = 0.95
-"""Dask's nanny ends a worker that uses more than this fraction of its limit (Dask's default)."""
+"""Dask's nanny kills a worker process that uses more than this fraction of its memory limit (Dask's
+default)."""
 
 LIBRARY_BYTES = 80 * 2**20
 """Memory of library code that the workers of one machine share. Dask counts it in each worker, the
@@ -65,12 +66,18 @@ def machine_memory(root: Path = Path("/")) -> int:
 
 
 def limit_of(held: int) -> int:
-    """Return the limit for a Dask worker that may hold `held` bytes plus shared libraries."""
+    """Return the memory limit for a Dask worker that may hold `held` bytes of its own.
+
+    The memory of library code, which workers share but Dask counts in each, is added.
+    """
     return int((held + LIBRARY_BYTES) / DASK_LIMIT_FRACTION)
 
 
 def held_within(limit: int) -> int:
-    """Return the bytes that a Dask worker may hold in addition to shared libraries."""
+    """Return the bytes that a Dask worker with this memory limit may hold of its own.
+
+    The memory of library code, which workers share but Dask counts in each, is subtracted.
+    """
     return max(0, int(DASK_LIMIT_FRACTION * limit) - LIBRARY_BYTES)
 
 
@@ -88,10 +95,10 @@ _C = ctypes.CDLL(None) if os.name == "posix" else None
 
 
 def rows_within(limit: int, threads: int, step_bytes: int = 2**26) -> int:
-    """Return the resident bytes up to which a Dask worker keeps rows between rounds.
+    """Return the resident bytes up to which a Dask worker keeps rows of the data in memory.
 
-    The rest of its limit is for the blocks of rows that its threads read: each takes
-    ``step_bytes`` for them during a step.
+    The rest of ``limit``, its memory limit, is for the blocks of rows that its threads read: each
+    takes ``step_bytes`` for them during a step.
     """
     return max(0, int(DASK_LIMIT_FRACTION * limit) - threads * step_bytes)
 

@@ -17,7 +17,7 @@ Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 class Fleet(Protocol):
-    """The interface that solvers use, to threads or a cluster; a context manager."""
+    """A fleet: the interface that solvers use to threads or a cluster; a context manager."""
 
     @property
     def workers(self) -> int:
@@ -35,10 +35,13 @@ class Fleet(Protocol):
         """The peak memory of all processes in bytes; an upper bound, the sum of their peaks."""
 
     def start(self, program: Program, n_shards: int) -> None:
-        """Open every shard of a program; drops the program before it."""
+        """Make the state of every shard (part of the rows), as ``program`` opens it.
+
+        A program that ran before is stopped, and its states are dropped.
+        """
 
     def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]:
-        """Step every shard once.
+        """Send a message to all shards, each of which computes one step of the program.
 
         Parameters
         ----------

@@ -17,9 +17,10 @@ from bigscreen.fleet.worker import Message
 class Recovery:
     """The states from which lost shards are restored, and the messages to replay on them.
 
-    A lost shard starts from ``copy``, a copy of the states on this machine; else from ``base``, a
-    checkpoint; else it is opened anew. ``log``: the messages since. The states are copied once the
-    messages have more bytes than ``log_bytes``, and more than the last copy.
+    A shard (part of the rows) is lost if its worker dies. It starts from ``copy``, a copy of the
+    states on this machine; else from ``base``, a checkpoint; else it is opened anew. ``log`` has
+    the messages of the rounds since. The states are copied once the messages have more bytes than
+    ``log_bytes``, and more than the last copy.
     """
 
     log_bytes: int
@@ -30,6 +31,7 @@ class Recovery:
     _held: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
+        """Set ``limit``: the states are copied once the messages have more bytes than this."""
         self.limit = self.log_bytes
 
     def begin(self, base: Path | None) -> None:
@@ -43,7 +45,11 @@ class Recovery:
         return None if self.base is None else str(self.base)
 
     def shorten(self, hosts: Seats) -> None:
-        """Copy the states here if messages since the last copy take more memory than it."""
+        """Copy the shards' states to this machine, so that messages need not be replayed any more.
+
+        Nothing is done while the messages since the last copy take at most ``limit`` bytes. After
+        the copy they are forgotten. ``hosts`` hold the states.
+        """
         if sum(len(part) for note in self.log for part in note) <= self.limit:
             return
         seats = [seat for seat in hosts.all if seat.shards]
@@ -69,5 +75,5 @@ class Recovery:
         self.limit = max(self.log_bytes, size)
 
     def close(self) -> None:
-        """Remove the copies."""
+        """Remove the copies of states from this machine."""
         self._held.close()

@@ -23,6 +23,7 @@ LOG = logging.getLogger("bigscreen.fleet")
 class Retiring:
     """The workers that the scheduler was asked to retire while hosts run on them.
 
+    A host is the object on a worker that holds shards (parts of the rows) and steps them.
     Dask retires no worker that holds an actor, such as a host, and tells all who listen that it
     could not. A fleet that hears this moves the shards away, releases the host, and asks again.
     """
@@ -68,7 +69,7 @@ class Retiring:
                 self._refused.pop(address, None)
 
     def _hear(self, event: tuple[float, Any]) -> None:
-        """Note the workers that Dask could not retire; called with (time, event)."""
+        """Note the workers that Dask could not retire, by an ``event`` (time, dict) of Dask's."""
         said = event[1]
         if isinstance(said, dict) and said.get("action") == "retire-workers":
             self._refused.update(said["could-not-retire"])

@@ -27,14 +27,15 @@ Totals = dict[str, NDArray[np.int64]]
 
 
 class Program(Protocol):
-    """The interface of programs: what each shard does in a round. Picklable; one for all shards.
+    """The interface of programs: what each shard (part of the rows) computes in a round.
 
+    A program is picklable, and one object serves all shards.
     A state must depend on the messages alone: the same messages give the same state, bit for bit,
     in any process and at each repetition. Programs must not change a message.
     """
 
     def open(self, shard: int) -> Any:
-        """Make the state of a shard before the first round."""
+        """Make the state of shard number ``shard`` before the first round."""
 
     def step(self, state: Any, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Update a state with a message; returns the shard's vector.
@@ -56,7 +57,7 @@ class Program(Protocol):
         """
 
     def save(self, state: Any) -> Arrays:
-        """Return a state as plain arrays."""
+        """Return a shard's state as plain arrays by name, from which `load` restores it."""
 
     def load(self, shard: int, arrays: Arrays) -> Any:
         """Make the state again from the arrays that :meth:`save` returned."""
@@ -124,7 +125,11 @@ class Shards:
     def __init__(
         self, threads: int, most: int | None = None, resident: Callable[[], int] = _resident
     ) -> None:
-        """Begin without states, with a pool of threads; see the class for parameters."""
+        """Begin without states, with a pool of ``threads`` threads.
+
+        States give up rows, which can be read again, while ``resident()``, the resident bytes of
+        this process, is more than ``most``; None: never.
+        """
         self.threads, self.most, self._resident = threads, most, resident
         self.states: dict[int, Any] = {}
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="bigscreen")
@@ -136,7 +141,11 @@ class Shards:
         saved: Callable[[int], Arrays] | None,
         messages: Sequence[dict[str, Any]] = (),
     ) -> None:
-        """Open shards, or load their saved states, and replay the messages since."""
+        """Make the states of shards, and replay messages on them.
+
+        A state is loaded from the arrays that ``saved`` returns for its shard; ``saved`` of None:
+        it is opened anew. ``messages``: those of the rounds since the state was saved.
+        """
 
         def bring(shard: int, _: Totals) -> None:
             """Open or load one shard, and replay the messages of later rounds on it."""
@@ -149,7 +158,7 @@ class Shards:
         self.deal(bring, [(shard,) for shard in shards])
 
     def take(self, program: Program, shard: int, arrays: Arrays) -> None:
-        """Take over a shard, whose state another process has saved as arrays."""
+        """Take over a shard from another process, which has saved its state as ``arrays``."""
         self.states[shard] = self._with_room(program, shard).load(shard, arrays)
 
     def _with_room(self, program: Any, shard: int) -> Any:
@@ -163,7 +172,10 @@ class Shards:
         return program if self._resident() + kept <= self.most else program.lean()
 
     def relieve(self, program: Any) -> None:
-        """Make states give up their rows until this process is below its memory limit."""
+        """Make states give up rows, which can be read again, while memory is above the limit.
+
+        Nothing is done if this process has no limit, or the program's states keep no rows.
+        """
         if self.most is None or not can_give_up_rows(program) or self._resident() <= self.most:
             return
         return_memory()

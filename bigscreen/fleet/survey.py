@@ -142,7 +142,11 @@ def survey(
 def _run_on_sound(
     client: Client, workers: Mapping[str, WorkerSurvey], function: Callable[..., Any], *args: Any
 ) -> list[tuple[WorkerSurvey, Any]]:
-    """Run a function on each worker without a fault; an error becomes a fault."""
+    """Run ``function(*args)`` on each worker without a fault; an error becomes a fault.
+
+    ``workers``: descriptions by address. Returns a pair of description and result for each worker
+    that answered.
+    """
     sound = [name for name, worker in workers.items() if not worker.faults]
     if not sound:
         return []

@@ -7,25 +7,57 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ClusterTuning:
-    """Time limits, numbers of tries and sizes of messages of a `Cluster`."""
+    """Time limits, numbers of tries and sizes of messages of a `Cluster` (workers under Dask).
 
-    # -- waiting -----------------------------------------------------------------------------------
-    patience_seconds: float = 60.0  # wait this long for a worker, or for its answer
-    min_patience_seconds: float = 5.0  # wait this long even after the time budget: a worker that
-    # died may be restarting
-    frozen_seconds: float = 30.0  # give up a worker that its scheduler has not heard from for this
-    # time; Dask's own limit is 5 minutes
-    look_seconds: float = 2.0  # look for new, dead and frozen workers this often
-    start_seconds: float = 120.0  # kill local workers that have not started after this time
-    # -- tries -------------------------------------------------------------------------------------
-    max_starts: int = 3  # start a local cluster this often: a worker may die while it starts
-    max_deaths: int = 3  # give up if this many workers died in one round with the same shard
-    # -- messages ----------------------------------------------------------------------------------
-    log_bytes: int = 32 * 2**20  # copy the states once the messages kept for replay exceed this
-    min_shared_bytes: int = 2**20  # hosts add up totals of at least this size among themselves,
-    min_sharing_machines: int = 2  # if they run on this many machines: not all totals then pass one
-    # network interface (on one machine no faster, and twice as slow if the machine is busy)
-    max_sharing_hosts: int = 32  # this many hosts add up a share each: more send small messages
+    Attributes
+    ----------
+    patience_seconds : float
+        Wait at most this long for a worker to appear, or for a worker to answer; then give up with
+        an error.
+    min_patience_seconds : float
+        Wait at least this long for a worker, even if the fit's time budget has ended: a worker that
+        died may be restarting.
+    frozen_seconds : float
+        Give up a worker whose heartbeats the scheduler has not received for this time. (Dask itself
+        waits 5 minutes.)
+    look_seconds : float
+        Look for new, leaving and frozen workers once in this time.
+    start_seconds : float
+        Kill worker processes of this machine that have not started after this time.
+    max_starts : int
+        Start a cluster on this machine at most this often, as a worker may die while it starts;
+        then raise InputError.
+    max_deaths : int
+        Raise ConnectionError if this many workers, one after the other, died in one round with the
+        same shard (part of the rows). Also: ask the scheduler at most this often to retire a
+        worker.
+    log_bytes : int
+        Copy the states of all shards to this machine once the messages, which are kept to be
+        replayed after a death, take more than this.
+    min_shared_bytes : int
+        Add up the integer sums ("totals") of a round among the workers if they take at least this;
+        smaller ones are sent to this process.
+    min_sharing_machines : int
+        Add up totals among the workers only if they run on at least this many machines: not all
+        totals then pass one network interface. (On one machine it is no faster, and half as fast
+        if the machine is busy.)
+    max_sharing_hosts : int
+        At most this many workers add up a share of the totals each; with more, each sends many
+        small messages.
+    """
+
+    patience_seconds: float = 60.0
+    min_patience_seconds: float = 5.0
+    frozen_seconds: float = 30.0
+    look_seconds: float = 2.0
+    start_seconds: float = 120.0
+    max_starts: int = 3
+    max_deaths: int = 3
+    log_bytes: int = 32 * 2**20
+    min_shared_bytes: int = 2**20
+    min_sharing_machines: int = 2
+    max_sharing_hosts: int = 32
 
 
 CLUSTER = ClusterTuning()
+"""The default values, which tests override."""

@@ -40,8 +40,9 @@ from bigscreen.fleet.shards import (
 Message = tuple[bytes, ...]
 Shapes = dict[str, tuple[int, ...]]
 Answer = tuple[list[int], FloatArray, Totals, Shapes]
-"""A host's answer to a round: shards that stepped, their vectors, totals, and shapes of kept
-totals."""
+"""A host's answer to a round: numbers of the shards that stepped, their vectors (shards, k), the
+integer sums ("totals") over them, and the shapes of totals that the host keeps because of their
+size."""
 
 WORKER_ENVIRONMENT = {
     # With the defaults of glibc and Dask, memory is returned to the system so eagerly that a
@@ -57,7 +58,7 @@ WORKER_ENVIRONMENT = {
 
 
 def pack_message(message: dict[str, Any]) -> Message:
-    """Copy a message to bytes, which are sent, and kept for replay.
+    """Copy the message of a round to bytes, which are sent to workers, and kept for replay.
 
     Arrays are separate from the pickle, so that a worker makes only one copy of them.
     """
@@ -67,7 +68,7 @@ def pack_message(message: dict[str, Any]) -> Message:
 
 
 def unpack_message(message: Message) -> dict[str, Any]:
-    """Make the message from its bytes; its arrays are aligned and writeable."""
+    """Restore the message that `pack_message` copied; its arrays are aligned and writeable."""
     buffers = [bytearray(buffer) for buffer in message[1:]]
     found: dict[str, Any] = pickle.loads(message[0], buffers=buffers)
     return found
@@ -137,7 +138,10 @@ class Host:
 
     @_report_errors
     def begin(self, program: bytes) -> None:
-        """Set the program, which as an argument of the actor would pass through the scheduler."""
+        """Set the program (what each shard computes), which is pickled.
+
+        (As an argument of the actor it would pass through the scheduler.)
+        """
         self._program: Program = loads(program)
 
     @_report_errors
@@ -148,9 +152,10 @@ class Host:
         base: str | dict[int, Arrays] | None,
         log: list[Message],
     ) -> None:
-        """Open shards and replay a log, up to round ``number``.
+        """Make the states of shards, and replay the messages in ``log``, up to round ``number``.
 
-        ``base`` is the folder of a checkpoint to load the shards from, or their states.
+        ``base`` is the folder of a checkpoint to load the states from, or the states as arrays by
+        shard; None: shards are opened anew.
         """
         new = [shard for shard in shards if self._round.get(shard) != number]
         states: Callable[[int], Arrays] | None = None
@@ -240,13 +245,13 @@ class Host:
 
     @_report_errors
     def drop(self, shard: int) -> None:
-        """Drop a shard."""
+        """Drop the state of a shard, which another host has taken over."""
         self._shards.states.pop(shard, None)
         self._round.pop(shard, None)
 
     @_report_errors
     def clear(self) -> None:
-        """Drop all shards."""
+        """Drop the states of all shards, before a checkpoint is loaded."""
         self._shards.states.clear()
         self._round.clear()
 
@@ -363,7 +368,10 @@ def source_digest() -> str:
 
 
 def memory_of(name: str, dask_worker: Worker) -> tuple[tuple[str, int], int, int] | None:
-    """Return the process (machine, number) of a worker, its memory now and its peak."""
+    """Return the process (machine, number) of a worker, its memory now and its peak, in bytes.
+
+    ``name``: of the plugin that measures it; None if the worker does not have this plugin.
+    """
     plugin = _plugins.get((dask_worker.address, name))
     if not isinstance(plugin, WorkerSetup):
         return None

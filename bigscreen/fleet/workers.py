@@ -112,7 +112,7 @@ class Workers:
             time.sleep(0.05)
 
     def until(self) -> float:
-        """Return when to stop waiting for a worker, if the waiting begins now."""
+        """Return when (``time.monotonic()``) to stop waiting for a worker, if it begins now."""
         now = time.monotonic()
         most = self.tuning.patience_seconds
         left = most if self.deadline is None else self.deadline - now
@@ -191,7 +191,10 @@ class Memory:
     """The memory of this process and of a cluster's workers."""
 
     def __init__(self, client: Client, plugin: str, max_age: float) -> None:
-        """Begin to measure; workers, which run the plugin ``plugin``, every ``max_age`` seconds."""
+        """Begin to measure this process, and the workers through their plugin named ``plugin``.
+
+        Measurements of workers are fetched again if they are older than ``max_age`` seconds.
+        """
         self._client, self._plugin, self._max_age = client, plugin, max_age
         self.own = Sampler()
         self._workers: dict[tuple[str, int], tuple[int, int]] = {}  # now and peak, by process
@@ -210,7 +213,7 @@ class Memory:
         return max(self._peak, self.own.peak)
 
     def collect(self) -> None:
-        """Fetch the memory of all workers."""
+        """Fetch the memory of all workers, now and at its peak, and update the sum of the peaks."""
         try:
             found = self._client.run(memory_of, self._plugin, on_error="ignore").values()
         except GONE:

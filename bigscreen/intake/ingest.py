@@ -364,6 +364,7 @@ class _Target:
         pass
 
     def __exit__(self, *_: object) -> None:
+        """Remove the local folder of a dataset that was copied to a URL, if it is empty."""
         if self._elsewhere is not None:
             with suppress(OSError):  # the folder stays if a later run can resume with what is in it
                 self.here.parent.rmdir()

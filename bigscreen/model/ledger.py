@@ -113,6 +113,7 @@ class Ledger:
         return self._margins
 
     def __repr__(self) -> str:
+        """Return the number of rows with each status, for display."""
         counts = self.counts
         return f"Ledger({counts[OUT]} out, {counts[BOUND]} at their bound, {counts[OPEN]} open)"
 

@@ -125,7 +125,10 @@ def _passes_made(record: Mapping[str, Any]) -> str:
 
 
 def _screening(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Merge the screening records of all classifiers."""
+    """Merge the screening records of all classifiers: rows fixed at either bound are summed.
+
+    ``parts``: the records. The result's "passes" lists what each pass fixed, with its label.
+    """
     return {
         "rule": parts[0]["rule"] if parts else "none",
         **{

@@ -51,6 +51,7 @@ class Journal:
         self._fleet = _FleetEvents(self)
 
     def __enter__(self) -> Self:
+        """Listen to what the fleet (the workers) logs, which becomes events of the journal."""
         self._level = LOG.level
         LOG.setLevel(logging.INFO)
         LOG.addHandler(self._fleet)
@@ -62,6 +63,7 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Write the last line of the run: it is done, was interrupted, or failed with an error."""
         LOG.removeHandler(self._fleet)
         LOG.setLevel(self._level)
         if not self._begun:
@@ -112,13 +114,13 @@ class Journal:
 
 
 class _FleetEvents(logging.Handler):
-    """Passes what the fleet logs on to a journal, as events."""
+    """Passes what the fleet (the workers of a run) logs on to a journal, as events."""
 
     def __init__(self, journal: Journal) -> None:
-        """Keep the journal."""
+        """Pass log records to ``journal``."""
         super().__init__()
         self._journal = journal
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass one record on."""
+        """Pass a log record on, such as one about a worker that died, as an event "workers"."""
         self._journal({"event": "workers", "change": record.getMessage()})

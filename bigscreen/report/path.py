@@ -62,7 +62,7 @@ class PathBar:
     console : rich.console.Console, optional
         Default: standard error.
     beat : float
-        See `Heartbeat`.
+        If the output is no terminal: print a line after this many seconds without another line.
     """
 
     def __init__(self, console: Console | None = None, beat: float = HEARTBEAT_SECONDS) -> None:
@@ -89,6 +89,7 @@ class PathBar:
         self._last = "starting"
 
     def __enter__(self) -> Self:
+        """Start the bar; if it is hidden, start the thread that prints lines."""
         self._bar.start()
         if self._bar.disable:
             self._heart.start()
@@ -100,6 +101,7 @@ class PathBar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Stop the bar and the thread, and print the newest line if it is not printed yet."""
         self._heart.stop()
         self._bar.stop()
         if self._waiting is not None:
@@ -163,7 +165,10 @@ def path_table(path: SolvedPath) -> None:
 
 
 def point_rows(path: SolvedPath, most: int = 20) -> tuple[list[str], dict[int, list[str]]]:
-    """Make the column names of a table, and the texts of ``most`` points and of the best one."""
+    """Make the column names of a path's table, and the texts of some points by their number.
+
+    The points are ``most`` evenly spaced ones and the best one.
+    """
     shown = set(np.linspace(0, len(path) - 1, most).round().astype(int).tolist())
     if path.best is not None:
         shown.add(path.best)
@@ -246,8 +251,9 @@ def _rounded(parts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 # -- plots -----------------------------------------------------------------------------------------
 def rejection(ax: Axes, path: SolvedPath, rule: str = "all") -> None:
-    """Draw the part of all rows that a rule identified, stacked by where their optimum is.
+    """Draw the part of all rows that a screening rule identified, against C or nu.
 
+    Parts are stacked by where the rows' optimal dual variables are: at either bound or at zero.
     ``rule``: the rule's name, or "all" for all rules together.
     """
     values, rows = path.values, _sums(path, lambda part: part["rows"])
@@ -265,7 +271,7 @@ def rejection(ax: Axes, path: SolvedPath, rule: str = "all") -> None:
 
 
 def rules_compared(ax: Axes, paths: Mapping[str, SolvedPath] | SolvedPath) -> None:
-    """Draw the part of rows identified: one line for each rule of a path, or for each path.
+    """Draw the part of rows that screening rules identified, a line for each rule or each path.
 
     ``paths``: a path, or paths by their label.
     """
@@ -349,7 +355,7 @@ def check_matplotlib() -> None:
 
 
 def _found(part: Mapping[str, Any], rule: str) -> dict[str, int]:
-    """Return how many rows a rule has identified, by place (`PLACES`).
+    """Return how many rows a screening rule has identified, by the place of their dual variable.
 
     ``part``: the record of a point's machine; ``rule``: the rule's name, or "all".
     """

@@ -19,7 +19,7 @@ def facts(
     Parameters
     ----------
     profile : mapping
-        See `Dataset.profile`.
+        Statistics of the table's columns, as ingest found them (`Dataset.profile`).
     labels : mapping
         Rows by label.
     rare : float
@@ -47,7 +47,7 @@ def facts(
 def columns(profile: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Describe every column by texts: kind, missing values, range, and what to look at.
 
-    ``profile``: see `Dataset.profile`.
+    ``profile``: statistics of the columns, as ingest found them (`Dataset.profile`).
     """
     return {column["name"]: _line(column, profile["rows"]) for column in profile["columns"]}
 
@@ -55,7 +55,7 @@ def columns(profile: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 def show(profile: Mapping[str, Any], most: int = 20) -> None:
     """Print at most ``most`` columns of a table; columns with remarks come first if not all fit.
 
-    ``profile``: see `Dataset.profile`.
+    ``profile``: statistics of the columns, as ingest found them (`Dataset.profile`).
     """
     lines, of = columns(profile), {c["name"]: c for c in profile["columns"]}
     if not lines:
@@ -77,7 +77,8 @@ def show(profile: Mapping[str, Any], most: int = 20) -> None:
 def section(profile: Mapping[str, Any], labels: Mapping[str, int], store: str) -> Section:
     """Make the section of a page that describes a table's columns.
 
-    ``profile``: see `Dataset.profile`; ``labels``: rows by label; ``store``: the store's name.
+    ``profile``: statistics of the columns (`Dataset.profile`); ``labels``: number of rows by label;
+    ``store``: the name of the store that the table was read into.
     """
     lines = columns(profile)
     head: Sequence[str] = ["column", *next(iter(lines.values()))] if lines else ["column"]

@@ -114,7 +114,11 @@ class Heartbeat:
         write: Callable[[str], None],
         beat: float = HEARTBEAT_SECONDS,
     ) -> None:
-        """Prepare the thread; `start` begins it."""
+        """Prepare the thread, which `start` begins.
+
+        ``say`` returns what is being done, and ``write`` prints a line. A line is printed after
+        ``beat`` seconds without another line.
+        """
         self._say, self._write, self._seconds = say, write, beat
         self._began = self._printed = time.monotonic()
         self._end = threading.Event()
@@ -151,16 +155,21 @@ class LiveReport:
     console : rich.console.Console, optional
         Default: standard error, so that progress does not mix with a command's result.
     beat : float
-        See `Heartbeat`.
+        If the output is no terminal: print a line after this many seconds without another line.
     """
 
     def __init__(self, console: Console | None = None, beat: float = HEARTBEAT_SECONDS) -> None:
-        """Prepare the heartbeat; ``_live`` is the live display, None unless on a terminal."""
+        """Prepare the thread that prints a line after ``beat`` seconds without another line.
+
+        ``console`` of None is standard error. ``_live`` is the live display, None unless the output
+        is a terminal.
+        """
         self.console = console or Console(stderr=True, highlight=False)
         self._live: Live | None = None
         self._heart = Heartbeat(self._doing, self._print, beat)
 
     def __enter__(self) -> Self:
+        """Start the live display on a terminal, else the thread that prints lines."""
         if self.console.is_terminal:
             self._live = Live(console=self.console, refresh_per_second=8, transient=True)
             self._live.start()
@@ -178,6 +187,7 @@ class LiveReport:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Stop the live display and the thread that prints lines."""
         self._heart.stop()
         if self._live is not None:
             self._live.stop()
@@ -210,6 +220,7 @@ class FitReport(LiveReport):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Print the newest line if it is not printed yet, and stop the display."""
         if self._live is None and self._waiting is not None:
             self._print(self._waiting)
         self._close_phase()
@@ -237,6 +248,7 @@ class FitReport(LiveReport):
             self._print(event["change"])
 
     def __rich__(self) -> Text:
+        """Return the line that the live display shows, cut to the terminal's width."""
         return Text(printable(self._doing()), overflow="ellipsis", no_wrap=True)
 
     def _show(self) -> None:
@@ -287,6 +299,7 @@ class IngestBar:
         )
 
     def __enter__(self) -> Self:
+        """Start the bars; if they are hidden, start the thread that prints lines."""
         self._bar.start()
         if self._bar.disable:
             self._heart.start()
@@ -298,6 +311,7 @@ class IngestBar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Stop the bars and the thread that prints lines."""
         self._heart.stop()
         self._bar.stop()
 

@@ -34,7 +34,11 @@ class TuneReport(LiveReport):
     """Shows the events of `bigscreen.tune.search.tune`: a live table on a terminal, else lines."""
 
     def __init__(self, console: Console | None = None, beat: float = HEARTBEAT_SECONDS) -> None:
-        """Begin without rungs; see `LiveReport` for the parameters."""
+        """Begin without rungs (a rung: candidates that are solved on the same number of rows).
+
+        ``console`` of None is standard error. If it is no terminal, a line is printed after
+        ``beat`` seconds without another line.
+        """
         super().__init__(console, beat)
         self._rungs: list[dict[str, Any]] = []
         self._line, self._printed = "", -math.inf
@@ -79,7 +83,10 @@ def rung_line(rung: Mapping[str, Any]) -> str:
 
 
 def rungs_table(stages: list[dict[str, Any]]) -> Table:
-    """Make the table of rungs: rows, candidates, gap, best score, and how many were dropped."""
+    """Make the table of a search's rungs: rows, candidates, gap, best score, number dropped.
+
+    In a rung, candidates are solved on the same number of rows. ``stages`` has a record for each.
+    """
     grid = Table(box=SIMPLE, pad_edge=False)
     for name in ("rung", "rows", "candidates", "gap asked", "best", "dropped after", "seconds"):
         grid.add_column(name, justify="right")
@@ -99,7 +106,10 @@ def rungs_table(stages: list[dict[str, Any]]) -> Table:
 
 
 def show(record: Mapping[str, Any]) -> None:
-    """Print a search's rungs, and the best candidates among those that reached the most rows."""
+    """Print the rungs of a search for parameters, and its best candidates.
+
+    ``record``: of `bigscreen.tune.search`. Only candidates that were solved on the most rows count.
+    """
     console = Console(highlight=False)
     console.print(rungs_table(record["stages"]))
     title = Text(f"the best of {count(len(record['candidates']))} candidates")
@@ -115,9 +125,10 @@ def show(record: Mapping[str, Any]) -> None:
 def best_rows(
     record: Mapping[str, Any], most_rows: int = 10
 ) -> tuple[list[str], list[list[str]], int | None]:
-    """Make the table of the best candidates among those that reached the most rows.
+    """Make the table of a search's best candidates, of those that were solved on the most rows.
 
-    Returns column names, rows of texts, and the number of the row that was chosen (or None).
+    ``record``: of the search. Returns column names, rows of texts, and the number of the table's
+    row whose candidate was chosen (or None).
     """
     parameter = record["parameter"]
     most = max(point.get("rows", -1) for point in record["candidates"])
