@@ -100,13 +100,20 @@ class _Demo:
         landmarks: int,
         seed: int,
     ) -> None:
-        """Keep the parameters; ``seconds`` has the time of each phase."""
+        """Prepare a demonstration that runs on ``fleet`` (the workers) and writes into ``folder``.
+
+        ``keep`` is the folder that the user named to keep the files, or None. ``rows`` is the
+        number of made-up rows. ``seconds`` has the time of each phase.
+        """
         self.fleet, self.folder, self.keep = fleet, folder, keep
         self.rows, self.landmarks, self.seed = rows, landmarks, seed
         self.seconds: dict[str, float] = {}
 
     def run(self) -> dict[str, Any]:
-        """Ingest, fit both models, evaluate and print; return the record (see `run`)."""
+        """Ingest, fit both models, evaluate and print; return the record of the demonstration.
+
+        The record has the numbers of rows, the models' errors and certificates, times and memory.
+        """
         began = time.monotonic()
         report.note(
             f"{report.count(self.rows)} rows x {synthetic.SUSY_FEATURES} features: {STANDIN}."

@@ -166,7 +166,10 @@ class Dataset(Rows):
         return dict(self._targets)
 
     def X(self, start: int, stop: int) -> Features:
-        """Read the features of rows start..stop-1; see `Rows.X`."""
+        """Read the features of rows start..stop-1: a dense array or a csr_array.
+
+        Values are float32, or float64 if the dataset has float64 features.
+        """
         if not self.is_sparse:
             rows = self._read("X", start, stop)
             self._whole.update(range(start // self.chunk_rows, -(-stop // self.chunk_rows)))

@@ -132,9 +132,13 @@ class Picked(Rows):
     Parameters
     ----------
     base : Rows
+        The other dataset.
     ids : int64 (k,), ascending
+        Row numbers of the subset in ``base``.
     codes : int32 (k,), or float64 targets
+        Label codes, or targets, of the rows of the subset.
     weights : float64 (k,)
+        Weights of the rows of the subset.
     columns : bool
         Features are kernel entries with all rows (precomputed kernel): keep only the entries with
         the rows of the subset.
@@ -224,8 +228,12 @@ class Held(Picked):
 
     Parameters
     ----------
-    base, ids, codes, weights
-        As for `Picked`; ``ids`` in any order.
+    base : Rows
+        The other dataset.
+    ids : int64 (k,), in any order
+        Row numbers of the subset in ``base``.
+    codes : int32 (k,), or float64 targets
+    weights : float64 (k,)
     X : Features
         Features of the rows (k, d), not checked again.
     sqnorms : float64 (k,)

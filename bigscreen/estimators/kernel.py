@@ -168,7 +168,10 @@ class KernelMachine(Machine):
         return coef
 
     def _to_sklearn_sign(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Convert values, one per score (first axis), to scikit-learn's sign convention."""
+        """Convert values, one per score (first axis), to scikit-learn's signs.
+
+        They are unchanged here; machines that fit classes one against one override this.
+        """
         return values
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:

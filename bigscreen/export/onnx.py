@@ -317,7 +317,10 @@ def _entries(graph: Graph, kernel: Any, X: str, Z: FloatArray) -> str:
 
 
 def add_codes(graph: Graph, model: Model, scores: str) -> str:
-    """Add the computation of label codes (rows,) from scores, as `Model.decide` does it."""
+    """Add the computation of label codes (rows,) from ``scores`` to the graph; return their name.
+
+    The rules are those of `Model.decide`.
+    """
     types = graph.onnx.TensorProto
     if model.strategy == "one" and len(model.labels) > 2:
         votes, _ = _votes(graph, model, graph.add("Less", scores, graph.constant(0.0)))
@@ -405,7 +408,8 @@ def _curve(graph: Graph, curve: Curve, score: str) -> str:
 def _on_side(graph: Graph, even: float | None, found: str, score: str) -> str:
     """Add the clipping of probabilities ``found`` to the side of ``even`` that ``score`` means.
 
-    Both are names of results; see `Curve.clip_to_side`. ``even`` of None: nothing is clipped.
+    Both are names of results. A probability becomes more than ``even`` for a positive score, else
+    at most ``even``. ``even`` of None: nothing is clipped.
     """
     if even is None:
         return found

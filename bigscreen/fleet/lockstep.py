@@ -144,7 +144,10 @@ class Joint:
         return most
 
     def lean(self) -> Joint:
-        """Return the program with runs that keep no rows until one of them begins anew."""
+        """Return the program with solves that keep no rows of the data in memory.
+
+        A solve that begins anew keeps rows again.
+        """
         return Joint({name: program.lean() for name, program in self.programs.items()})
 
     def give_up(self, state: _Shard) -> int:
@@ -235,7 +238,7 @@ def _answer_all(works: Mapping[str, Work | FloatArray]) -> dict[str, FloatArray]
 
 
 class GivenUp(Exception):
-    """Raised in the threads of runs that are given up."""
+    """Raised by the fleet that a solve sees if the solve is given up, as another one has failed."""
 
 
 class _Question(NamedTuple):
@@ -435,7 +438,7 @@ class Lockstep:
         self.inbox.put((name, said))
 
     def _give_up(self) -> None:
-        """Make each remaining run end at its next call.
+        """Make each remaining solve end at its next call of the fleet that it sees.
 
         This works even if a second Ctrl-C has interrupted this object between two statements.
         """

@@ -29,9 +29,9 @@ Totals = dict[str, NDArray[np.int64]]
 class Program(Protocol):
     """The interface of programs: what each shard (part of the rows) computes in a round.
 
-    A program is picklable, and one object serves all shards.
-    A state must depend on the messages alone: the same messages give the same state, bit for bit,
-    in any process and at each repetition. Programs must not change a message.
+    A program is picklable, and one object serves all shards. A state must depend on the messages
+    alone: the same messages give the same state, bit for bit, in any process and at each
+    repetition. Programs must not change a message.
     """
 
     def open(self, shard: int) -> Any:
@@ -162,7 +162,10 @@ class Shards:
         self.states[shard] = self._with_room(program, shard).load(shard, arrays)
 
     def _with_room(self, program: Any, shard: int) -> Any:
-        """Return the program, or one that keeps no rows if memory is too small for the shard's."""
+        """Return the program, or its variant whose states keep no rows of the data in memory.
+
+        The variant is returned if the rows of the shard would take this process beyond its limit.
+        """
         if self.most is None or not can_give_up_rows(program):
             return program
         kept = program.kept_bytes(shard)
@@ -260,7 +263,7 @@ def stack_vectors(rows: Sequence[FloatArray]) -> FloatArray:
 
 
 def add_totals(parts: Iterable[Totals]) -> Totals:
-    """Sum several totals; the sum overwrites the first of them.
+    """Sum totals (int64 arrays by name) of shards or threads; the first ones are overwritten.
 
     Raises
     ------

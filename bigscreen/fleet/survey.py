@@ -77,8 +77,12 @@ def survey(
     computes : callable
         Returns the name of the instructions that a process computes kernel entries with. It is
         imported on the workers.
-    security, deadline, timeout
-        As for `bigscreen.fleet.connecting.connect`.
+    security : distributed.Security, optional
+        Certificates for a scheduler at ``tls://``.
+    deadline : float, optional
+        Value of ``time.monotonic()`` that bounds the waiting for scheduler and workers.
+    timeout : float
+        Seconds that the scheduler has for each answer.
 
     Returns
     -------

@@ -125,7 +125,10 @@ def ingest(  # noqa: PLR0913
         Decimal mark of numbers in text tables. If it is given, the other mark, blanks and
         apostrophes may separate thousands. Default: a point, and no thousands separators.
     categorical, header, delimiter, zero_based, labels_file, h5_x, h5_y
-        How to read the sources: see `open_source` and the readers.
+        How to read the sources: text columns whose values are categories although they read as
+        numbers; whether the first row has names (detected); what separates columns (detected);
+        whether svmlight columns are counted from 0 (detected); the labels of IDX, NPY or NPZ files;
+        names of the datasets in an HDF5 file.
     holdout : float, default=0
         Fraction (below 1) or number of rows for a second dataset: `train-holdout.store`
         next to `train.store`.
@@ -292,8 +295,7 @@ def _list_inputs(
 
     Parameters
     ----------
-    sources
-        As in `ingest`.
+    sources : path, list of paths, array, data frame, or any other source of `ingest`
     options : dict
         The reading options of `ingest`.
     choices : Choices
@@ -596,7 +598,7 @@ class _Reporter:
     Parameters
     ----------
     progress : callable or None
-        Called with each event; see `ingest`.
+        Called with each event, a dict: phase, bytes and rows done. None: not called.
     sizes : list of int
         Bytes of each source on disk.
     deadline : float or None

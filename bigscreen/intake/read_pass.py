@@ -169,7 +169,8 @@ class Reading:
             Called with dicts of the bytes and rows read: {"source" (its number), "bytes", "total",
             "rows"}.
         each : callable
-            Applies the parser to pieces of a source, for example in threads; see `Reader.blocks`.
+            Applies the parser to pieces of a source, in their order, as `map` does: for example in
+            threads.
         anywhere : callable, optional
             Applies the parser to pieces that other processes can read. Default: `each`.
         """

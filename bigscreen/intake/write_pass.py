@@ -234,7 +234,9 @@ class Fill:
     Attributes
     ----------
     values : float64 array (numeric columns,)
+        The number that replaces missing values of each column.
     missing : int64 array (numeric columns,)
+        How many rows lack a value of each column.
     """
 
     values: NDArray[np.float64]

@@ -234,10 +234,9 @@ class Calibration:
     def to_published(self, score: float) -> float:
         """Map a score by a fold's machine to the published machine's score at the same quantile.
 
-        The published machine is the one fitted to all rows.
-        Quantiles are those of the rows on which both machines were fitted. This matters if a
-        machine's scores collapse to nearly one value: the two machines' scores can then differ by
-        more than the scores of one machine do.
+        The published machine is the one fitted to all rows. Quantiles are those of the rows on
+        which both machines were fitted. This matters if a machine's scores collapse to nearly one
+        value: the two machines' scores can then differ by more than the scores of one machine do.
         """
         if self.paired is None:
             return score
@@ -396,7 +395,7 @@ class Curve:
             Whether the row has the label whose probability the curve gives.
         weights : float64 (rows,)
         even : float or None
-            As in `Curve`.
+            Probability at score 0, the decision boundary; None if the decision is not at 0.
         min_isotonic_rows : int
             With fewer rows of the rarer class than this a sigmoid is fitted.
         """
@@ -447,8 +446,8 @@ def label_margins(values: FloatArray) -> FloatArray:
 def _decision_values(scores: FloatArray, labels: int, strategy: str) -> FloatArray:
     """Convert scores (rows, k) to a value per label, (rows, labels); (rows, 1) for two labels.
 
-    ``labels`` is their number, ``strategy`` as in `Calibration`. The label with the largest value
-    is predicted.
+    ``labels`` is their number; ``strategy`` is "rest" (a score per label) or "one" (a score per
+    pair of labels, of which votes are made). The label with the largest value is predicted.
     """
     return vote_values(scores, labels) if strategy == "one" and labels > 2 else scores
 

@@ -31,7 +31,8 @@ LEDGER_ARRAYS = (
 ``ledger_steps`` holds the differences of row numbers; it is absent if rows are 0, 1, 2, ..."""
 
 Margins = NDArray[np.float16]
-"""Margins of a ledger's rows, float16 (rows,); see `Ledger`."""
+"""Margins of a ledger's rows, float16 (rows,): beyond +-1 it is proved which side of the loss's
+hinge point the row is on at the optimum (see `Ledger`)."""
 
 MAX_MARGIN = float(np.finfo(np.float16).max)
 """Larger margins are stored as this one, the largest float16."""
@@ -222,7 +223,8 @@ def _take_margins(margins: Callable[[], Margins], places: NDArray[np.int64]) -> 
 def _fold_margins(variables: Ledger, sides: int) -> Margins:
     """Compute margins of rows, (rows,), from the ledger of their dual variables (sides * rows).
 
-    See `Ledger.fold_sides`.
+    Each row has ``sides`` dual variables, of which at most one is not 0 at the optimum. A row's
+    margin is the smallest of theirs, negative if one variable is on the side where it is not 0.
     """
     each = variables.margins.reshape(sides, -1)
     used = np.count_nonzero(np.signbit(each), axis=0)

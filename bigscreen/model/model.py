@@ -317,8 +317,8 @@ class Model:
     def _matching(self, X: Any, prepared: bool) -> tuple[Self, Features]:
         """Return the model that scores rows X, which are not a dataset, and their features.
 
-        ``prepared``: X has features already, not source columns.
-        The model is widened if sparse rows have more columns than the training svmlight rows.
+        ``prepared``: X has features already, not source columns. The model is widened if sparse
+        rows have more columns than the training svmlight rows.
         """
         model = self
         if issparse(X) and self._is_svmlight and X.shape[1] != self.n_features:

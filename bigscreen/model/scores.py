@@ -104,9 +104,9 @@ def make_scorer(
 ) -> Scorer:
     """Make a scorer, with landmarks and rows shifted so that float32 entries are accurate.
 
-    ``landmarks`` (m, d), ``coef`` (k, m) and ``intercept`` (k,) as in `Scorer`; ``support``, (m,),
-    are the landmarks' row numbers of an exact machine, else None. ``fine``: always use float64
-    entries.
+    The scores are sums over ``landmarks`` (m, d) with the coefficients ``coef`` (k, m), plus
+    ``intercept`` (k,). ``support``, (m,), are the landmarks' row numbers of an exact machine, else
+    None. ``fine``: always use float64 entries.
     """
     longest = float(sqnorms(landmarks).max(initial=0.0))
     move = choose_move(kernel, landmarks, longest, False)

@@ -71,8 +71,7 @@ class ArrowReader(TypedReader):
         """Choose the columns, and settle the type of each feature.
 
         `name` names the source in errors, `schema` is its Arrow schema, `n_rows` its number of rows
-        (None:
-        not known); `options` are fields of `ColumnOptions`.
+        (None: not known); `options` are fields of `ColumnOptions`.
         """
         asked = ColumnOptions(**options)
         self._name, self.n_rows = name, n_rows
@@ -168,8 +167,7 @@ class ArrowReader(TypedReader):
         """Return the type of the text column called `column`, from a record batch; None: numbers.
 
         `first` is the row number of the batch's first row, for errors; values that `missing` marks
-        have no
-        type.
+        have no type.
         """
         places = partial(_name_place, self._name, first, column)
         return detect_kind(batch[column], places, missing, "convert the column to numbers")
@@ -238,8 +236,7 @@ class ArrowReader(TypedReader):
         """Yield the rows from number `skip_rows` on, in blocks.
 
         `each` converts the items of `batches`, in their order; it has the arguments of `map`.
-        Category
-        codes are assigned here, as they depend on earlier rows.
+        Category codes are assigned here, as they depend on earlier rows.
         """
         self._reset_encoders()
         for item, read in each(partial(try_parse, self._read_whole), self.batches(skip_rows)):

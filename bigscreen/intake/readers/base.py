@@ -108,8 +108,10 @@ class Reader:
     identity : str or None
         Hash of data in memory, equal for equal content. None if equal content cannot be
         recognised: such an ingest cannot be resumed.
-    left_out, index_names : list of str
-        See `ColumnRoles`.
+    left_out : list of str
+        Columns that are left out because the existing store lacks them.
+    index_names : list of str
+        Columns that are left out as the index of a data frame.
     categories : dict of int to list of str
         Categories of each categorical feature, in code order. New ones are appended while
         reading, unless the categories were given or declared.
@@ -146,8 +148,7 @@ class Reader:
         """Yield the rows from number `skip_rows` on, in blocks of any size.
 
         `each` applies the work that does not depend on earlier rows to pieces, in their order, for
-        example
-        in threads; it is `map`, or a function with the arguments of `map`.
+        example in threads; it is `map`, or a function with the arguments of `map`.
         """
         raise NotImplementedError
 
@@ -240,8 +241,7 @@ class Source:
         """Return the next `size` uncompressed bytes; fewer only at the end of the file.
 
         It decompresses `step_bytes` at a time, so that an error names the damaged place to within
-        that
-        many bytes.
+        that many bytes.
 
         Raises
         ------
@@ -444,13 +444,11 @@ class Piece(NamedTuple):
 def read_line_pieces(
     source: Source, skip: int = 0, piece_bytes: int = TUNING.piece_bytes
 ) -> Iterator[Piece]:
-    """Yield the text of a file from byte `skip` on, cut at line ends; see `read_pieces`.
+    """Yield the text of a file from byte `skip` on, in pieces of whole lines.
 
     The pieces of an uncompressed file are spans, which any process can read. While a line is read
-    that
-    is longer than a piece, pieces without text are yielded. A record (a row with a quoted newline)
-    may
-    continue in the next piece.
+    that is longer than a piece, pieces without text are yielded. A record (a row with a quoted
+    newline) may continue in the next piece.
     """
     if source.compressed:
         yield from _read_sequentially(source, skip, piece_bytes)

@@ -58,8 +58,7 @@ class StreamRows:
         """Set the array's shape and type; nothing is read.
 
         `stream` is at the array's first byte, and `path` names the file in errors. ``_at`` is the
-        number of
-        the row that is read next.
+        number of the row that is read next.
         """
         self.stream, self._path = stream, path
         self.shape, self._dtype = shape, np.dtype(dtype)
@@ -494,8 +493,7 @@ class MatrixReader(Reader):
         """Open the matrix, and check its shapes and the positions of label and weight.
 
         `matrix` opens it anew for each pass; `label` and `weight` are positions of columns of X,
-        and a
-        label of False means no labels, of None labels outside X.
+        and a label of False means no labels, of None labels outside X.
         """
         super().__init__()
         self._open, opened = matrix, matrix()

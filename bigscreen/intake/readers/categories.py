@@ -137,8 +137,7 @@ class Categories:
         """Begin with the categories in `known`; None: categories are learnt from the texts.
 
         `closed` makes an unknown text an error; else `unseen` counts unknown texts. `missing` tells
-        which
-        texts mark missing values.
+        which texts mark missing values.
         """
         self.names: list[str] = list(known or [])
         self.unseen = 0
@@ -283,7 +282,7 @@ def _normalise_for_hash(texts: Any) -> Any:
 def _hash_texts(
     buf: NDArray[np.uint8], bounds: NDArray[np.int64], mask: int, codes: NDArray[np.int32]
 ) -> None:
-    """Write the hash (see `hash_bucket`) of each text to `codes`, int32 (rows,).
+    """Write the hash of each text, computed as by `hash_bucket`, to `codes`, int32 (rows,).
 
     Parameters
     ----------
@@ -487,7 +486,7 @@ def parse_numbers(
     missing : Missing
         Marks of missing values, and whether values may be missing.
     decimal : {".", ","} or None
-        Decimal mark, see `TextLayout`.
+        Decimal mark, if the other mark may separate thousands; None: a point, and no separators.
     kind : Kind or None
         With `TRUTH` the texts true and false are read as 1 and 0.
 

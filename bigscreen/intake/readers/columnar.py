@@ -163,8 +163,7 @@ class ColumnarReader(ArrowReader):
         """Yield items from row number `skip_rows` on, each with its first row number.
 
         An item is (number of a small row group, rows of it to skip), which `split_batch` reads in
-        any
-        process, or a record batch of a large row group.
+        any process, or a record batch of a large row group.
         """
         first = 0
         for g, rows in enumerate(self._groups):

@@ -216,7 +216,7 @@ def _find_label(
     names : list of str or None
         Names of the columns.
     label : str, int, False or None
-        As in `ColumnOptions`.
+        The requested column. False: no labels; None: by a usual name, else the last column.
     among : sequence of int
         If `label` is None: columns that may be the label, by a usual name or as the last column.
     index : sequence of int
@@ -326,7 +326,7 @@ def detect_kind(
     advice : str
         Advice in the error about numbers with commas or thousands separators.
     decimal : {".", ","}, optional
-        See `TextLayout`.
+        Decimal mark, if the other mark may separate thousands. Default: a point, no separators.
 
     Returns
     -------

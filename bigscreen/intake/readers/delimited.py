@@ -50,7 +50,7 @@ from bigscreen.intake.readers.typed import TypedReader
 
 
 class DelimitedReader(TypedReader):
-    """Reads delimited text whose layout and columns are known; see `TableReader`.
+    """Reads delimited text (CSV, TSV, ...) whose layout and columns are known.
 
     Parameters
     ----------
@@ -59,8 +59,12 @@ class DelimitedReader(TypedReader):
         Number and names of the columns, delimiter, and where the rows begin.
     columns : ColumnRoles
         Positions of label, weight and features.
-    kinds, missing, closed
-        Types of the features, and marks of missing values: see `TypedReader`.
+    kinds : mapping of int to Kind
+        Types of features, by position among the features; features without an entry hold numbers.
+    missing : Missing
+        Marks of missing values, and whether features may be missing.
+    closed : bool
+        Whether a text that is not among given categories is an error.
     texts_label : bool
         Whether labels are known to be texts; if False they may be numbers or texts.
     """
@@ -77,9 +81,9 @@ class DelimitedReader(TypedReader):
     ) -> None:
         """Open the file once, to check that it can be read and whether it is compressed.
 
-        `texts_label` says that labels are known to be texts; `TypedReader` describes `kinds`,
-        `missing` and
-        `closed`.
+        `columns` are the positions of label, weight and features in the file, and `kinds` the types
+        of features that do not hold numbers. `texts_label`: labels are known to be texts. `closed`:
+        a text that is not among given categories is an error.
         """
         super().__init__(columns, layout.names, kinds, missing, closed)
         self._texts_label = texts_label
@@ -99,8 +103,7 @@ class DelimitedReader(TypedReader):
 
         `each` applies the parser to pieces of the file, in their order; it has the arguments of
         `map`. A piece whose parse alone fails is parsed again here, after all earlier pieces. The
-        categories of skipped rows are read,
-        so that codes do not depend on skipping.
+        categories of skipped rows are read, so that codes do not depend on skipping.
 
         Raises
         ------
@@ -202,8 +205,7 @@ class DelimitedReader(TypedReader):
         """Read the needed columns of the records `found`, as Arrow arrays.
 
         Columns of categories or dates are dictionaries of texts, hashed columns are texts. Other
-        columns
-        are float64 (bool for truth values) if `plain`, else texts.
+        columns are float64 (bool for truth values) if `plain`, else texts.
         """
         columns, number = self.columns, pyarrow.float64() if plain else pyarrow.utf8()
         types = dict.fromkeys(columns.features, number)
@@ -227,8 +229,8 @@ class DelimitedReader(TypedReader):
     def _parse_columns(self, out: ParsedRows, fields: Fields, plain: bool) -> None:
         """Set features, labels and weights of `out` from `fields`, without the skipped rows.
 
-        Category codes are left out, as they depend on earlier rows. See `_parse_records` for
-        `plain`.
+        Category codes are left out, as they depend on earlier rows. `plain`: pyarrow has parsed the
+        numbers; else they are parsed here, from texts.
         """
         features = self.columns.features
         out.X = X = np.empty((len(fields.lines), len(features)))

@@ -65,8 +65,8 @@ class FrameReader(ArrowReader):
         """Convert the first partition that has rows, for the types of the columns.
 
         The type of a column without a value there is taken from later partitions. `y` and `weights`
-        are
-        labels and weights that are not columns of `frame`; `options` are fields of `ColumnOptions`.
+        are labels and weights that are not columns of `frame`; `options` are fields of
+        `ColumnOptions`.
         """
         kind = type(frame).__name__
         self._parts: list[Callable[[], Any]] = [lambda: frame]

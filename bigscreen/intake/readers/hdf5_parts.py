@@ -82,8 +82,11 @@ def _check_parts(
     ----------
     place : str
         Name of the dataset, for errors.
-    path, folder, dataset
-        As in `_check`.
+    path : Path
+        Path of the file with the dataset.
+    folder : Path
+        Folder in which all parts must lie.
+    dataset : h5py.Dataset
     above : tuple of (Path, str)
         File and name of this virtual dataset, and of those of which it is a part.
     """
@@ -129,8 +132,7 @@ def _add_covered(covered: Any, space: Any) -> None:
     """Add the values of one part to the covered values (overlapping parts count once).
 
     Both arguments are h5py dataspaces of the shape of the virtual dataset: `covered` is updated,
-    and
-    `space` selects the values of the part.
+    and `space` selects the values of the part.
     """
     import h5py
 

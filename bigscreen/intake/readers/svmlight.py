@@ -380,8 +380,7 @@ class SvmlightReader(Reader):
         """Raise InputError that explains why a line of `text` is not svmlight.
 
         `state` (see `_parse_lines`) holds the position and number of the line; `smallest` is the
-        smallest
-        accepted index.
+        smallest accepted index.
         """
         begin, line = int(state[0]), int(state[1])
         stop = text.index(b"\n", begin)

@@ -122,8 +122,7 @@ class Records(NamedTuple):
         """Return the line in which each record begins, int64 (records,).
 
         `rows` is the number of records, blank lines included, if it is known: if it equals the
-        number of
-        lines, each line is a record, and the text is not searched.
+        number of lines, each line is a record, and the text is not searched.
         """
         if self.begins is not None:
             return self.begins
@@ -196,8 +195,7 @@ def _find_quotes(text: bytes, layout: TextLayout) -> NDArray[np.int64] | None:
     """Return the positions of all quotes in a text, int64, or None.
 
     None is returned unless the quotes alternately open and close fields. A doubled quote within a
-    field
-    counts as one that closes and one that opens.
+    field counts as one that closes and one that opens.
     """
     buf, delimiter = np.frombuffer(text, np.uint8), ord(layout.delimiter)
     quotes = np.flatnonzero(buf == QUOTE)
@@ -220,9 +218,9 @@ def _strip_blanks_at_quotes(text: bytes, layout: TextLayout) -> bytes:
 
 
 def _find_record_ends(path: Place, layout: TextLayout, text: bytes, line: int) -> NDArray[np.bool_]:
-    """Return for each line whether a record ends there, if unquoted fields contain quotes.
+    """Return for each line of `text` whether a record ends there, if unquoted fields have quotes.
 
-    See `split_records` for the parameters.
+    `line` is the number of the first line, for errors; `layout` has the delimiter.
 
     Returns
     -------
@@ -506,7 +504,8 @@ def read_first_fields(source: Source, layout: TextLayout, most: int | None = Non
     Raises
     ------
     InputError
-        See `split_records`, `read_fields` and `FilePosition`.
+        If text follows a closing quote, a row has a wrong number of fields, or a quote is never
+        closed.
     """
     reached = FilePosition(source.path, layout)
     texts = dict.fromkeys(range(layout.columns), pyarrow.utf8())

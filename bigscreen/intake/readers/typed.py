@@ -47,10 +47,8 @@ class TypedReader(Reader):
         """Set names and types of the features, and make the encoder of each text or date column.
 
         `names` holds the names of all columns of the source, and `kinds` the types of features, by
-        position
-        among the features; features without a type hold numbers. With `closed`, a text outside
-        given
-        categories is an error.
+        position among the features; features without a type hold numbers. With `closed`, a text
+        outside given categories is an error.
         """
         super().__init__()
         self.columns, self._kinds, self._missing, self._closed = columns, kinds, missing, closed
