@@ -158,7 +158,7 @@ class Inline:
                 wait(waiting)
 
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
-        """Nothing to do: work runs in the process that sees the files."""
+        """Do nothing with ``files``: all work runs in this process, which sees them."""
 
     def memory(self) -> int:
         """Return the bytes that all processes hold now."""

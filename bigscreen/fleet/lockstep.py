@@ -106,21 +106,21 @@ class _Shard:
 
 @dataclass(frozen=True)
 class Joint:
-    """The program of several solves ("runs") that step together, by the name of the run.
+    """The program of several solves that step together, by the solve's name.
 
-    A message has the ``steps`` of the runs that step, the names of all ``members`` that are left,
-    and the ``starts`` of runs that begin anew with changed fields. If several runs step, the vector
-    of the step begins with the lengths of their vectors.
+    A message has the ``steps`` of the solves that step, the names of all ``members`` that are left,
+    and the ``starts`` of solves that begin anew with changed fields. If several solves step, the
+    vector of the step begins with the lengths of their vectors.
     """
 
     programs: dict[str, Any]
 
     def open(self, shard: int) -> _Shard:
-        """Open a shard for all runs, before the first round."""
+        """Open a shard for all solves, before the first round."""
         return self._opened(shard, lambda name, lent: self._member(name, {}, shard, lent))
 
     def step(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Step the runs that the message names on one shard, and return their joined vectors."""
+        """Step the solves that the message names on one shard, and return their joined vectors."""
         for name in state.members.keys() - set(message["members"]):
             del state.members[name]
         for name, differs in message["starts"].items():
@@ -139,7 +139,7 @@ class Joint:
         return np.concatenate([lengths, *(vectors[name] for name in works)])
 
     def kept_bytes(self, shard: int) -> int:
-        """Return the bytes of rows that the runs of a shard keep; they share the rows."""
+        """Return the bytes of rows that the solves of a shard keep; they share the rows."""
         most: int = max(program.kept_bytes(shard) for program in self.programs.values())
         return most
 
@@ -156,7 +156,7 @@ class Joint:
         return max((one.program.give_up(one.state) for one in members), default=0)
 
     def save(self, state: _Shard) -> Arrays:
-        """Return the states of all runs on a shard as arrays, named ``run.array``."""
+        """Return the states of all solves on a shard as arrays, named ``solve.array``."""
         saved: Arrays = {}
         for name, (program, differs, own) in state.members.items():
             parts = {**program.save(own), _DIFFERS: _as_bytes(differs)}
@@ -164,10 +164,10 @@ class Joint:
         return saved
 
     def load(self, shard: int, arrays: Arrays) -> _Shard:
-        """Make a shard of all runs again from the arrays that `save` returned."""
+        """Make a shard of all solves again from the arrays that `save` returned."""
 
         def made(name: str, lent: MutableMapping[Any, Any]) -> _Member:
-            """Make one run's state again from its arrays, or anew if it has none."""
+            """Make one solve's state again from its arrays, or anew if it has none."""
             own = _arrays_of(arrays, name)
             if not own:  # a run that was not saved
                 return self._member(name, {}, shard, lent)
@@ -180,24 +180,24 @@ class Joint:
     def _opened(
         self, shard: int, made: Callable[[str, MutableMapping[Any, Any]], _Member]
     ) -> _Shard:
-        """Make a shard; ``made`` makes one run's state from its name and the shared mapping."""
+        """Make a shard; ``made`` makes one solve's state from its name and the shared mapping."""
         lent: MutableMapping[Any, Any] = WeakValueDictionary()
         return _Shard(shard, {name: made(name, lent) for name in self.programs}, lent)
 
     def _member(
         self, name: str, differs: dict[str, Any], shard: int, lent: MutableMapping[Any, Any]
     ) -> _Member:
-        """Open a run on a shard, with its program's fields changed by ``differs``."""
+        """Open a solve on a shard, with its program's fields changed by ``differs``."""
         program = replace(self.programs[name], **differs)
         return _Member(program, differs, program.open(shard, lent))
 
 
 _DIFFERS = "differs"
-"""Name of the array in checkpoints that holds the changed fields of a run's program."""
+"""Name of the array in checkpoints that holds the changed fields of a solve's program."""
 
 
 def _arrays_of(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the arrays named ``name.key`` under their keys: the arrays of the run ``name``."""
+    """Return the arrays named ``name.key`` under their keys: the arrays of the solve ``name``."""
     head = f"{name}."
     return {key[len(head) :]: each for key, each in arrays.items() if key.startswith(head)}
 
@@ -242,7 +242,7 @@ class GivenUp(Exception):
 
 
 class _Question(NamedTuple):
-    """A run's call to the fleet: the name of the method, and its arguments."""
+    """A solve's call to the fleet: the name of the method, and its arguments."""
 
     kind: str
     given: tuple[Any, ...] = ()
@@ -256,7 +256,7 @@ class _View:
     """
 
     def __init__(self, lockstep: Lockstep, name: str) -> None:
-        """Make the fleet that the run ``name`` of a lockstep sees."""
+        """Make the fleet that the solve ``name`` of a lockstep sees."""
         self._lockstep, self._name = lockstep, name
         self.replies: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
 
@@ -288,11 +288,11 @@ class _View:
         return answer
 
     def save(self, folder: Path, meta: Mapping[str, Any]) -> None:
-        """Save this run as part of a checkpoint of all runs, in their common folder."""
+        """Save this solve as part of a checkpoint of all solves, in their common folder."""
         self._asked("save", meta)
 
     def load(self, folder: Path) -> dict[str, Any] | None:
-        """Load this run from the checkpoint of all runs, in their common folder."""
+        """Load this solve from the checkpoint of all solves, in their common folder."""
         answer: dict[str, Any] | None = self._asked("load")
         return answer
 
@@ -313,10 +313,10 @@ class _View:
         return self._lockstep.fleet.memory()
 
     def stop(self) -> None:
-        """Do nothing: the other runs still use the fleet."""
+        """Do nothing: the other solves still use the fleet."""
 
     def close(self) -> None:
-        """Do nothing: this run does not own the fleet."""
+        """Do nothing: this solve does not own the fleet."""
 
     def _asked(self, kind: str, *given: Any) -> Any:
         """Send a request to the lockstep, wait, and return its answer or raise its error."""
@@ -341,20 +341,20 @@ class Lockstep:
     ----------
     fleet : Fleet
     folder : Path or None
-        Where checkpoints go; each is one of all runs.
+        Where checkpoints go; each is one of all solves.
     of : str
         A digest of the problem; checkpoints with another one are refused.
 
     Attributes
     ----------
     seconds : float
-        Time of all calls of `Fleet.each`; if runs certify, these are the closing passes.
+        Time of all calls of `Fleet.each`; if solves certify, these are the closing passes.
     inbox : queue of (name, message)
-        What runs send: a `_Question`, or at the end a 1-tuple of the result, or an error.
+        What solves send: a `_Question`, or at the end a 1-tuple of the result, or an error.
     turns : Semaphore
-        Limits how many runs compute at once.
+        Limits how many solves compute at once.
     over : bool
-        Whether the remaining runs are given up.
+        Whether the remaining solves are given up.
     """
 
     def __init__(self, fleet: Fleet, folder: Path | None = None, of: str = "") -> None:
@@ -387,12 +387,12 @@ class Lockstep:
             Functions by name (without dots). Each is called in its own thread, with the fleet
             that it is to use.
         ended : callable
-            Called in this thread with the name and result of each run when it ends.
+            Called in this thread with the name and result of each solve when it ends.
 
         Raises
         ------
         Exception
-            The first error of a run; the other runs are given up. After a Paused they continue
+            The first error of a solve; the other solves are given up. After a Paused they continue
             until the next checkpoint.
         """
         self._views = {name: _View(self, name) for name in runs}
@@ -447,15 +447,18 @@ class Lockstep:
             view.replies.put((False, GivenUp()))
 
     def _reply(self, name: str, fine: bool, answer: Any) -> None:
-        """Send a waiting run its answer (``fine``), or the error that it is to raise."""
+        """Answer the call of the waiting solve ``name``.
+
+        ``answer`` is what the call returns if ``fine``, else the error that it raises.
+        """
         del self._waiting[name]
         self._views[name].replies.put((fine, answer))
 
     # -- answering the calls of runs -----------------------------------------------------------
     def _serve(self) -> None:
-        """Answer some or all of the pending calls of runs; called when all living runs wait.
+        """Answer some or all of the pending calls of solves; called when all living solves wait.
 
-        ``asked``: arguments by method and run.
+        In the code ``asked`` has the arguments of the calls, by method and by the solve's name.
         """
         asked: dict[str, dict[str, tuple[Any, ...]]] = {}
         for name in self._living:
@@ -489,7 +492,7 @@ class Lockstep:
             self._load(list(asked["load"]))
 
     def _start(self) -> None:
-        """Start the joint program of all runs on the fleet, unless it runs already."""
+        """Start the joint program of all solves on the fleet, unless it runs already."""
         if not self._started:
             self.fleet.start(Joint(dict(self._programs)), self._shards)
             self._started = True
@@ -497,7 +500,7 @@ class Lockstep:
     def _round(self, steps: dict[str, dict[str, Any]]) -> bool:
         """Run one round of the fleet for several solves, and send each its answer.
 
-        ``steps``: the message of each run that steps, by name. Returns False if the round failed.
+        ``steps``: the message of each solve that steps, by name. Returns False if the round failed.
         """
         self._start()
         starts, self._starts = self._starts, {}
@@ -519,7 +522,7 @@ class Lockstep:
         return True
 
     def _each(self, asked: dict[str, tuple[Any, ...]]) -> None:
-        """Answer the runs that wait in `each`, given (function, items, in_flight) by run.
+        """Answer the solves that wait in `each`, given (function, items, in_flight) by name.
 
         Functions that say (by ``alike``) that they can be computed together, are.
         """
@@ -545,7 +548,7 @@ class Lockstep:
                 self._reply(name, True, answer)
 
     def _save(self, metas: dict[str, Mapping[str, Any]]) -> None:
-        """Write one checkpoint of all runs, given the meta of each run."""
+        """Write one checkpoint of all solves; ``metas`` has the record of each, by its name."""
         assert self.folder is not None
         arrays = {
             f"{name}.{key}": value
@@ -562,7 +565,10 @@ class Lockstep:
             self._reply(name, True, None)
 
     def _load(self, names: list[str]) -> None:
-        """Load the newest checkpoint of all runs, and send each of ``names`` its own meta."""
+        """Load the newest checkpoint of all solves; send each of ``names`` its own record, or None.
+
+        A checkpoint holds the states of all shards, and a record (meta) of each solve.
+        """
         assert self.folder is not None
         check_owner(self.folder, self.of)
         self._start()
@@ -573,7 +579,7 @@ class Lockstep:
 
 
 def _differences(first: Any, program: Any) -> dict[str, Any]:
-    """Return the fields (numbers) in which a program differs from the first one of its run."""
+    """Return the fields (numbers) in which a program differs from the first one of its solve."""
     pairs = {
         each.name: (getattr(first, each.name), getattr(program, each.name))
         for each in fields(first)

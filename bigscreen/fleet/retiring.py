@@ -57,7 +57,7 @@ class Retiring:
         asyncio.run_coroutine_threadsafe(self._retire(idle), loop.asyncio_loop)
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening to the scheduler's events."""
         with contextlib.suppress(Exception):  # the client may be closed
             self._client.unsubscribe_topic("all")
 

@@ -168,8 +168,9 @@ class Host:
 
     @_report_errors
     def round(self, number: int, part: int, message: Message, keep_bytes: int | None) -> Answer:
-        """Step the shards that have not seen round ``number``.
+        """Step the shards (parts of the rows) of this host that have not seen round ``number``.
 
+        Returns their numbers, their vectors, and their totals: integer sums over the shards.
         ``part`` numbers the calls of one round: later calls are for shards adopted since.
         Totals of at least ``keep_bytes`` stay here, for `share` and `add_share`; None: never.
         """
@@ -267,14 +268,14 @@ class WorkerSetup(WorkerPlugin):
         self.name = name
 
     async def setup(self, worker: Worker) -> None:
-        """Switch off the worker's pausing, and begin to sample its memory."""
+        """Keep Dask from pausing the worker when its memory is full; begin to sample its memory."""
         _switch_off_pausing(worker)
         self.sampler = Sampler()
         self.sampler.look()
         _plugins[worker.address, self.name] = self
 
     def teardown(self, worker: Worker) -> None:
-        """Stop sampling, and restore the worker's pausing."""
+        """Stop sampling, and let Dask pause the worker again when its memory is full."""
         _plugins.pop((worker.address, self.name), None)
         self.sampler.stop()
         _restore_pausing(worker)

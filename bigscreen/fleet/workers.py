@@ -50,7 +50,11 @@ class Workers:
         deadline: float | None = None,
         tuning: ClusterTuning = CLUSTER,
     ) -> None:
-        """List the workers of a client; ``deadline`` (``time.monotonic()``) bounds waiting."""
+        """List the workers of a client; ``deadline`` (``time.monotonic()``) bounds waiting.
+
+        ``_files`` has the hash of each file that workers must see; ``_seeing`` and ``_blind`` are
+        the addresses of the workers that see all of them, or do not.
+        """
         self.client, self.deadline, self.tuning = client, deadline, tuning
         self._scheduler: Any = client.scheduler  # None of no connected client
         self.unreachable: set[str] = set()

@@ -473,7 +473,7 @@ class Reading:
         return False
 
     def _begin_spill(self, X: Features, block: Block, reader: Reader, wide: bool) -> None:
-        """Fix the shape of all blocks by the first block with rows, and create the bucket files.
+        """Fix the properties that all blocks share, by the first block; create the bucket files.
 
         Parameters
         ----------

@@ -130,9 +130,10 @@ class RowCounts:
         return cls(parts, sizes, labels)
 
     def kept(self, spilled: SpillReader) -> Iterator[tuple[SpilledRows | None, NDArray[np.int64]]]:
-        """Yield for each part its kept rows and its two row counts (kept, held out).
+        """Yield for each part its kept rows (not held out) and its row counts (kept, held out).
 
-        The rows are None if the part has no kept row; `spilled` reads and sorts the others.
+        A part is a range of sort keys. The rows are None if the part has no kept row; `spilled`
+        reads and sorts the others.
         """
         some = (part for part, sizes in zip(self.parts, self.sizes, strict=True) if sizes[0])
         read = iter(spilled.read(some))
@@ -168,7 +169,7 @@ class SpillReader:
     anywhere: Each = map
 
     def read(self, parts: Iterable[Part]) -> Iterable[list[SpilledRows]]:
-        """Yield the kept rows and the held-out rows of each part, both in their final order.
+        """Yield the rows to keep and the rows to hold out of each part, both in their final order.
 
         `parts` are ranges of sort keys; each is sorted in memory by `anywhere`.
         """
@@ -176,7 +177,7 @@ class SpillReader:
         return self.anywhere(bare._read, parts)
 
     def _read(self, part: Part) -> list[SpilledRows]:
-        """Return the kept rows and the held-out rows of a part, sorted by their keys."""
+        """Return the rows to keep and the rows to hold out of a part, sorted by their sort keys."""
         rows = self.spill.read(part, self.n_raw, self.index_base)
         held = self.holdout.mask(rows.record["row"])
         if not held.any():
@@ -198,7 +199,7 @@ def measure_moments(
     spilled : SpillReader
         Reads and sorts the rows.
     survey : RowCounts
-        Parts of the spill, and their row counts.
+        Ranges of sort keys ("parts") of the rows in bucket files, and their row counts.
     transform : Transform
         Fills missing numbers and, if rows are sparse, recodes them.
     report : callable
@@ -208,7 +209,7 @@ def measure_moments(
     moments = Moments(len(numeric))
 
     def pieces() -> Iterator[Features]:
-        """Yield the numeric columns of the kept rows, part by part."""
+        """Yield the numeric columns of the rows that are not held out, part by part."""
         for rows, sizes in survey.kept(spilled):
             if rows is not None:
                 X = rows.X
@@ -253,10 +254,10 @@ def measure_fill(
     spilled : SpillReader
         Reads and sorts the rows.
     survey : RowCounts
-        Parts of the spill, and their row counts.
+        Ranges of sort keys ("parts") of the rows in bucket files, and their row counts.
     how : {"mean", "median", "most-frequent", "zero"}
-        The mean is taken over all kept rows, the median and the commonest value over at most
-        `IngestTuning.fill_sample_rows` of them. A column without any value gets 0.
+        The mean is taken over all rows that are not held out, the median and the commonest value
+        over at most `IngestTuning.fill_sample_rows` of them. A column without any value gets 0.
     numeric : int64 array (columns,)
         Numbers of the numeric columns.
     """
@@ -406,7 +407,7 @@ def write_datasets(
     spilled : SpillReader
         Reads and sorts the rows.
     survey : RowCounts
-        Parts of the spill, and their row counts.
+        Ranges of sort keys ("parts") of the rows in bucket files, and their row counts.
     transform : Transform
         Turns rows as they were read into rows as they are stored.
     codes : int32 array, (raw labels,), or None
@@ -453,7 +454,7 @@ def _read_unwritten(
     spilled : SpillReader
         Reads and sorts the rows.
     survey : RowCounts
-        Parts of the spill, and their row counts.
+        Ranges of sort keys ("parts") of the rows in bucket files, and their row counts.
     targets : list of _ChunkFiller
         One for each dataset: the kept rows, then the held-out rows if there are any.
     every : bool

@@ -213,7 +213,10 @@ class Model:
 
     @cached_property
     def _fold_scorer(self) -> Scorer:
-        """The scorer of all folds' machines at once, (rows, machines * k), of a kernel model."""
+        """The scorer of all folds' machines at once, (rows, machines * k), of a kernel model.
+
+        Each of them was fitted without one fold of the training rows.
+        """
         folds, support = self.fold_machines, self.support
         assert folds is not None and self.landmarks is not None
         rows = self.landmarks
