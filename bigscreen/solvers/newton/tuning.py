@@ -9,116 +9,169 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FLOAT32_TOL = 1e-6
-"""Relative gap below which local steps need float64 features: float32 rounding outweighs it."""
+"""Relative gap below which steps over gathered rows need float64 features: the rounding of float32
+features outweighs smaller gaps."""
 
 
 @dataclass(frozen=True)
 class NewtonTuning:
     """Tuned values of `Newton`.
 
-    "Local steps" are Newton steps over gathered rows alone: rows near their hinge point, whose
-    features the coordinator holds. While rows are "held" a step reads only the rows near their
-    hinge point: every other row counts on the side that it was last seen on.
+    "Band": the smoothing band, the rows within h of their hinge point, where h is the half-width of
+    the smoothed loss. "Columns": features of a row. "Full pass": a pass that scores all rows.
+    "Local steps": Newton steps over gathered rows alone, rows near their hinge point whose features
+    the coordinator holds in memory. "Held steps": steps that read only the rows near their hinge
+    point; each other row is held, that is, it counts on the side of its hinge point where it was
+    last seen. A row "crosses" if a step takes it to the other side.
 
     Parameters
     ----------
-    step_lengths, local_step_lengths : tuple of float
-        Step lengths that a line search compares: along a Newton step, and along the sum of local
-        steps or back to the last full pass.
+    step_lengths : tuple of float
+        Step lengths that the line search along a Newton step compares in one pass.
+    local_step_lengths : tuple of float
+        Step lengths that a line search compares along the sum of local steps, or on the way back to
+        the last full pass.
     shortest_step : float
-        End a line search at steps shorter than this.
-    max_smoothing_target, smoothing_target_fraction : float
-        Lower h for this fraction of the current relative gap, never for more than the maximum nor
-        for less than the requested gap.
+        End a line search once the best step length is shorter than this.
+    max_smoothing_target : float
+        Choose h so that smoothing costs at most this relative gap, however large the gap is now.
+    smoothing_target_fraction : float
+        Choose h so that smoothing costs at most this fraction of the present relative gap, but
+        never less than the requested gap.
     enough_gap_fraction : float
-        Keep h if the gap without its gradient part is at most this fraction of the target.
+        Keep h if the gap, without the part that the gradient causes, is at most this fraction of
+        what smoothing may cost.
     cg_promise_fraction : float
-        With steps by conjugate gradients, lower h once a step promises at most this fraction of
-        what smoothing costs. The step then moves scores of band rows by less than a third of h.
+        With steps by conjugate gradients (CG): lower h once the next step promises to lower P by at
+        most this fraction of what smoothing costs. The step then moves the scores of band rows by
+        less than a third of h.
     min_columns : int
-        Take no local steps and hold no rows below this many columns: the algebra of a full pass
-        costs less than what they save.
+        With fewer columns, take no local and no held steps: they save less than their algebra
+        costs.
     moment_rows_per_column : float
-        A full pass sums the second moment of at most this many band rows for each column; the next
-        pass takes other rows.
-    min_columns_cg, cg_rows_per_column : int, float
-        Solve for a step by conjugate gradients (CG) from this many columns on, if the band has more
-        rows than this for each column. Otherwise the second moment of the whole band costs less.
-    hessian_rows_per_column, hessian_rows_per_column_wide : float
-        Hessian-vector products use at most this many band rows for each column; larger bands are
-        subsampled. Wide: caching more columns costs more memory than it saves steps.
+        A full pass sums the second moment over at most this many band rows for each column; the
+        next pass takes other rows.
+    min_columns_cg : int
+        With fewer columns, never solve for a step by CG; factor the second moment instead.
+    cg_rows_per_column : float
+        Solve for a step by CG if the band has more rows than this for each column; for fewer rows
+        the second moment of the whole band costs less.
+    hessian_rows_per_column : float
+        A Hessian-vector product uses at most this many band rows for each column; a larger band is
+        subsampled.
+    hessian_rows_per_column_wide : float
+        The same with more than 2,048 landmarks, where keeping more rows' columns costs more memory
+        than it saves steps.
     max_rounding_curvature : float
-        Keep columns in 16 bits if rounding them curves P by at most this in every direction. (The
-        penalty curves P by 1.)
-    max_cg, cg_residual, cg_exact_residual, cg_min_gain : int, float, float, float
-        Take at most this many products in a step. End it once the preconditioned gradient is at
-        most ``cg_residual`` of its first norm, and either its square is at most
-        ``cg_exact_residual`` of the first or the last product gained at most ``cg_min_gain`` of the
-        decrease so far.
-    sample_rows_per_column, sample_rows_per_column_wide : float
-        Make the preconditioner of this many sampled band rows for each column. (With s rows for
-        each column, every product reduces the error by about the root of s.)
-    joint_fraction_wide, separate_rows_wide : float, int
-        Factor this fraction of the features together; precondition each other feature by its own
-        curvature over about this many rows. (Of 10,000 features, factoring all saves 10 of 20
-        products, some 2 s, and takes 29 s instead of 3.)
-    max_cg_before_resample, max_cg_before_resample_wide : int
-        Redraw the preconditioner's row sample if the last step needed more products than this.
+        Keep columns in 16 bits for CG if their rounding adds at most this to the curvature of P in
+        any direction (the penalty's curvature is 1); else in float32.
+    max_cg : int
+        Take at most this many products with the Hessian in a step.
+    cg_residual : float
+        End CG only once the preconditioned gradient has at most this fraction of its first norm.
+    cg_exact_residual : float
+        End CG, ``cg_residual`` being reached, once the square of that norm is at most this fraction
+        of the first square.
+    cg_min_gain : float
+        End CG, ``cg_residual`` being reached, once a product adds at most this fraction of the
+        decrease of P so far.
+    sample_rows_per_column : float
+        Make the preconditioner of a sample of this many band rows for each column. (With s of them,
+        every product reduces the error by about the root of s.)
+    sample_rows_per_column_wide : float
+        The same with more than 2,048 landmarks.
+    joint_fraction_wide : float
+        With more than 2,048 landmarks, factor only this fraction of the features together in the
+        preconditioner. (Of 10,000 features, factoring all saves 10 of 20 products, some 2 s, and
+        takes 29 s instead of 3.)
+    separate_rows_wide : int
+        Precondition each feature that is not factored by its own curvature over about this many
+        rows.
+    max_cg_before_resample : int
+        Draw the preconditioner's rows anew if the last step needed more products than this.
+    max_cg_before_resample_wide : int
+        The same with more than 2,048 landmarks.
     max_local_entries : int
-        Gather at most this many features of rows (float32).
+        Gather at most this many features for local steps, rows times columns, in float32.
     max_local_fraction : float
-        Gather at most this fraction of the rows; beyond it a full pass is as cheap.
+        Gather at most this fraction of all rows; for more, a full pass is as cheap.
     gather_distances : tuple of float
-        Gather rows within the largest of these distances from their hinge point, in units of h,
-        that has room.
+        Distances from the hinge point, in units of h, within which rows may be gathered; the
+        largest whose rows fit is used.
     first_growth : float
-        Gather rows only if this many times as many would still fit: more come later.
+        A distance fits only if this many times its rows would: rows that cross are added later.
     min_local_step : float
-        Discard a local step that the line search shortens below this; step over all rows.
+        Discard local steps, and step over all rows, if the line search over all rows shortens them
+        below this length.
     max_h_fall : float
-        Lower h by at most this factor between two full passes while many rows cross.
+        Lower h by at most this factor between two full passes, as long as many rows cross.
     few_crossed : float
-        Rows that crossed their hinge point are few if they are at most this fraction of the
-        gathered rows.
-    max_local_steps, max_local_cg : int
-        Local Newton steps between two full passes, and CG products of each, at most.
-    max_local_passes, max_held_passes : int
-        Full passes before rows are gathered anew, and held steps before all rows are scored, at
-        most.
+        After a full pass h may fall further if at most this fraction of as many rows as are
+        gathered have crossed.
+    max_local_steps : int
+        Take at most this many local Newton steps between two full passes.
+    max_local_cg : int
+        Take at most this many CG products in a local step.
+    max_local_passes : int
+        Add rows that have crossed, after a full pass each, at most this often; then gather anew.
+    max_held_passes : int
+        Take at most this many held steps; then score all rows.
     max_crossings : float
-        Abandon local steps if more than this multiple of the room for rows could cross.
-    hold_moves, hold_moves_wide : float
-        Hold rows farther from the band than this multiple of what steps have moved scores by since
-        the row was scored. (Rows of unusual features move by ten times as much as others.)
+        Give local steps up if the rows that could cross are more than this multiple of the rows
+        that may be gathered.
+    hold_moves : float
+        Hold a row only if it is farther from the band than this multiple of the distance by which
+        steps have moved scores (root mean square) since the row was last scored. (Rows of unusual
+        features move by ten times as much as others.)
+    hold_moves_wide : float
+        The same with more than 2,048 landmarks.
     hold_distance : float
-        During local steps hold rows farther than this multiple of the gathered rows' distance.
+        In the passes of local steps, hold rows farther from their hinge point than this multiple of
+        the distance within which rows are gathered.
     max_near_fraction : float
-        Hold no rows if more than this fraction of all rows is near: a full pass costs hardly more.
-    held_tol, held_gap : float
-        From this relative gap on score all rows before the closing pass, and leave held steps at
-        this fraction of the requested gap.
-    held_aim, last_held_aim : float
-        Fraction of the requested gap that steps go down to while rows are held: before all rows are
-        scored, and if the closing pass scores them.
-    subsample_rows_per_column, min_subsample_rows : float
-        The coarsest subsample has at least this many rows for each column, and this many in all.
+        Hold no rows if more than this fraction of them would have to be read: a full pass costs
+        hardly more.
+    held_tol : float
+        If the requested relative gap is at most this, score all rows after held steps; for a wider
+        one the final pass over all rows is the check, and saves a pass.
+    held_gap : float
+        End held steps that a full pass follows at this fraction of the requested relative gap.
+    held_aim : float
+        While rows are held, local steps go on to this fraction of the requested gap: what held rows
+        add shows only once all rows are scored.
+    last_held_aim : float
+        End held steps that the final pass follows at this fraction of the requested gap.
+    subsample_rows_per_column : float
+        The coarsest subsample has at least this many rows for each column.
+    min_subsample_rows : float
+        A subsample has at least this many rows in all.
     subsample_growth : int
         Each subsample has this many times as many rows as the one before.
     subsample_tol : float
-        Leave a subsample at an h that suits this relative gap, or the requested one if wider.
-    subsample_error_part, subsample_gain_part : float
-        Leave a subsample if a step promises less than this fraction of its statistical error; wide:
-        if the last step gained less than that.
+        Leave a subsample at an h that suits this relative gap, or the requested gap if that is
+        wider.
+    subsample_error_part : float
+        Leave a subsample once a step promises less than this fraction of the subsample's
+        statistical error, which is about columns / rows, relative to P.
+    subsample_gain_part : float
+        With more than 2,048 landmarks, also leave it once a step has gained less than this fraction
+        of that error.
     max_subsample_passes : int
-        Leave a subsample after this many passes.
-    column_rows, sample_tile_rows : int
-        Rows whose columns a shard, and whose features the preconditioner, computes at once.
-    rounding_sample_rows, rounding_sample_stride : int
-        Score about this many rows with float64 columns too, at most one row in ``stride`` of them:
-        they show how far float32 columns move a score.
-    min_float32_columns, max_float32_trace : int, float
-        Second moments are products of float32 features from this many columns on (raw features can
-        be nearly the same number in all rows), and up to this trace: beyond it rounding could
+        Leave a subsample after this many passes over it.
+    column_rows : int
+        A shard that recomputes features computes those of this many rows at once.
+    sample_tile_rows : int
+        The preconditioner computes the features of this many sampled rows at once.
+    rounding_sample_rows : int
+        Score about this many rows with float64 columns, too, to learn how far the rounding of
+        float32 columns moves a score.
+    rounding_sample_stride : int
+        Score at most one row in this many of them so.
+    min_float32_columns : int
+        With fewer columns, sum second moments of float64 features: raw features can be nearly the
+        same number in all rows. With this many or more, of float32 features.
+    max_float32_trace : float
+        Sum second moments of float32 features only up to this trace: beyond it their rounding could
         outweigh the penalty.
     """
 
@@ -203,42 +256,59 @@ class NewtonTuning:
 
 @dataclass(frozen=True)
 class NearbyTuning:
-    """Tuned values of `near.Nearby`, the steps over rows near their hinge point from an optimum.
+    """Tuned values of `near.Nearby`, which steps over the rows nearest to their hinge point alone.
+
+    It starts near the optimum, for example of a machine with another C. "Nearby": the rows that it
+    steps over. A row "crosses" if it comes to the other side of its hinge point, which a pass over
+    all rows shows.
 
     Parameters
     ----------
-    min_part, part_per_root_gap, part_per_root_gap_far : float
-        Fraction of all rows to begin with: at least ``min_part``, plus this times the root of the
-        relative gap, for a close gap and for one beyond ``far_gap``. (If 1 % of the rows of a9a,
-        ijcnn1 and SUSY's shape leave or enter at C = 1, this holds about all rows that cross their
-        hinge point.)
-    max_first_part, max_first_part_many : float
-        At most this fraction of the rows at first, if w has few and many coordinates.
+    min_part : float
+        Begin with at least this fraction of all rows nearby.
+    part_per_root_gap : float
+        Add this fraction of all rows times the root of the start's relative gap, if that gap is at
+        most ``far_gap``. (If 1 % of the rows of a9a, ijcnn1 and SUSY's shape leave or enter at
+        C = 1, this holds about all rows that cross.)
+    part_per_root_gap_far : float
+        The same for a start with a wider gap.
+    max_first_part : float
+        Begin with at most this fraction of all rows if w has few coordinates (see
+        ``rows_per_coordinate``).
+    max_first_part_many : float
+        Begin with at most this fraction however many coordinates w has.
     rows_per_coordinate : int
-        Rows for each coordinate of w that may be near at first, and within h of their hinge point.
-        (5 took w of a9a so far that three times as many other rows crossed.)
+        Begin with at most this many rows for each coordinate of w, within the two fractions above;
+        and choose h so that at most this many are in the smoothing band. (With 5, the steps moved w
+        of a9a so far that three times as many other rows crossed.)
     min_rows_per_coordinate : int
-        Begin with at least this many rows for each coordinate if float32 cannot prove the gap.
+        Begin with at least this many rows for each coordinate of w if float32 cannot prove the gap.
     max_part : float
-        Fit all rows instead if more than this fraction of them is near.
+        Solve over all rows instead if more than this fraction of them would be nearby.
     added_per_crossed : float
-        Add this many of the nearest rows for each row that has crossed.
+        After a pass, add this many of the next nearest rows for each row that has crossed.
     aim : float
-        Fraction of the requested gap that may be left among the rows nearby.
-    far_gap, loose_factor : float
-        Relative gap of a start from which rows are sure to cross, and the factor by which the
-        requested gap is loosened until it is known which rows.
-    late_gap, max_late_checks : float, int
-        After this many checks of points closer than this relative gap steps over all rows are
-        left. (From .01 on, or after fewer, some fits of a9a took twice as long.)
+        Step until the gap over the rows nearby is this fraction of the requested one.
+    far_gap : float
+        A start whose relative gap is wider is far: other rows are sure to cross, so the first steps
+        aim at ``loose_factor`` times the gap.
+    loose_factor : float
+        The factor by which the first steps from a far start loosen the gap that they aim at.
+    late_gap : float
+        A check of a solve over all rows is late if its relative gap is at most this.
+    max_late_checks : int
+        After more late checks than this, steps over rows nearby take over from a solve over all
+        rows. (After fewer, or with ``late_gap`` from .01 on, some fits of a9a took twice as long.)
     max_float64_entries : int
-        Compute at most this many float64 features for a closer gap.
-    max_passes, max_restarts : int
-        Full passes, and restarts of the steps between two of them.
+        For a gap below float32's precision, keep at most this many float64 features of rows nearby.
+    max_passes : int
+        Give up after this many passes over all rows.
+    max_restarts : int
+        Between two passes, start the steps again at most this often.
     smoothing_part : float
-        Fraction of the gap at the start that smoothing may cost there.
+        Choose h so that smoothing costs at most this fraction of the start's gap.
     feature_rows : int
-        Rows whose features are computed at once.
+        Compute the features of this many rows at once.
     """
 
     min_part: float = 0.03
