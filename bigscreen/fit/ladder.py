@@ -94,17 +94,20 @@ class LadderTuning:
     min_checks : int
         Replace the Newton solver after this many checks at the earliest. (Fits that converge
         seldom need 15.)
-    check_terms, check_terms_per_feature, cubes_per_term : float
-        The cost of one Newton step with its check: ``check_terms``, plus
-        ``check_terms_per_feature`` for each row and feature, plus one term for every
-        ``cubes_per_term`` products of the m x m x m factorisation.
+    check_terms : float
+        Cost of a Newton step with its check, whatever the number of rows and features m.
+    check_terms_per_feature : float
+        Further cost of such a step for each feature of each row.
+    cubes_per_term : float
+        Of the m^3 products of a step's factorisation this many cost one term.
     max_cost_fraction : float
         Replace the Newton solver once its checks have cost this fraction of an interior point.
     max_matrix_rows : int
         Never factor a kernel matrix of more rows than this: it would take too long.
-    entry_terms, round_terms : float
-        The cost of the block solver in addition to its steps, for each kernel entry and for each
-        round.
+    entry_terms : float
+        Cost of the block solver, in addition to its steps, for each kernel entry.
+    round_terms : float
+        Cost of the block solver, in addition to its steps, for each round.
     """
 
     min_checks: int = 20

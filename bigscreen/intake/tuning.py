@@ -20,9 +20,10 @@ class IngestTuning:
     max_whole_bytes : int
         Read a file or row group as one piece, in any process, if its numbers take at most this;
         larger ones are read in pieces.
-    text_growth, packed_growth : int
-        Expected bytes of float32 rows per byte of a plain file, and of a compressed file. Both
-        are high estimates.
+    text_growth : int
+        Expected bytes of float32 rows per byte of a plain text file; a high estimate.
+    packed_growth : int
+        Expected bytes of float32 rows per byte of a compressed file; a high estimate.
     unknown_bytes : int
         Expected bytes of rows if the size of a source is unknown.
     checkpoint_bytes : int
@@ -44,9 +45,11 @@ class IngestTuning:
     slice_bytes : int
         Transform and measure rows in slices of this many bytes. A scaling depends on it in the
         last digits of its sums.
-    fill_sample_rows, fill_sample_bytes : int
-        Compute medians and commonest values from at most this many evenly spread rows, which take
-        at most this many bytes as float64.
+    fill_sample_rows : int
+        Compute medians and commonest values, which replace missing values, from at most this many
+        evenly spread rows.
+    fill_sample_bytes : int
+        Use fewer of these rows if they would take more than this many bytes as float64.
     min_sparse_features : int
         Never choose the sparse layout for this many features or fewer.
     max_sparse_fraction : float

@@ -30,9 +30,10 @@ class DefinitenessTuning:
 
     Parameters
     ----------
-    max_matrix_rows, matrix_sample : int
-        A precomputed matrix is tested as a whole up to this many rows; of a larger one, this many
-        sampled rows.
+    max_matrix_rows : int
+        Test a precomputed matrix of at most this many rows as a whole.
+    matrix_sample : int
+        Of a larger precomputed matrix, test this many sampled rows and columns.
     function_sample : int
         Test a kernel function, which runs in Python, on at most this many rows.
     asymmetry_tol : float

@@ -28,9 +28,11 @@ class TileTuning:
 
     Parameters
     ----------
-    rows, entries : int
-        A tile has at most this many rows and approximately this many entries: 4 MB of float32.
-        Larger tiles are not faster, smaller ones 4 to 15 % slower.
+    rows : int
+        A tile has at most this many rows.
+    entries : int
+        A tile has approximately this many entries, 4 MB of float32. Larger tiles are not faster,
+        smaller ones 4 to 15 % slower.
     loaded_entries : int
         Copy at most this many numbers (rows times columns) of the left rows to a dense array at a
         time.

@@ -38,9 +38,10 @@ class ProximalTuning:
     ----------
     max_steps : int
         Return the current point after this many Newton steps, whatever its gap.
-    first_h, max_h : float
-        Half-width h of the first smoothing band, and the largest h that a solve starts with, as
-        parts of the mean |G|.
+    first_h : float
+        Half-width h of the first smoothing band, as a part of the mean |G|.
+    max_h : float
+        The largest h that a solve starts with, as a part of the mean |G|.
     gram_rows : int
         Rows of the band that are converted to a dense float64 array at a time.
     strip_rows : int

@@ -48,10 +48,12 @@ class GramTuning:
         the aim is divided by ten.
     min_gain_fraction : float
         A round has made progress if D gained more than this part of the gap.
-    min_zero_checks, zero_norm_fraction : int, float
-        After ``min_zero_checks`` checks of the gap, the solve of a nu-SVC stops if ||w||^2 is at
-        most ``zero_norm_fraction`` times the largest value that its rows allow: w* is then 0 as far
-        as float32 entries can tell, and no relative gap can be reached.
+    min_zero_checks : int
+        Ask only after more than this many checks of the gap whether w* is 0.
+    zero_norm_fraction : float
+        The solve of a nu-SVC stops if ||w||^2 is at most this fraction of the largest value that
+        its rows allow: w* is then 0 as far as float32 entries can tell, and no relative gap can be
+        reached.
     max_free_variables : int
         Take Newton steps only if at most this many dual variables are free (strictly inside their
         box): a step factors a matrix of that size.

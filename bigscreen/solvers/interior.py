@@ -30,26 +30,30 @@ class InteriorTuning:
 
     Parameters
     ----------
-    max_step, min_step : float
-        A step goes at most this fraction of the way to the nearest bound, and is not shortened
-        below the smaller fraction.
+    max_step : float
+        A step goes at most this fraction of the way to the nearest bound.
+    min_step : float
+        A step is never shortened below this fraction of its full length.
     start_distance : float
-        Fraction of its box that a variable is at least from both ends at first.
+        At first each variable is at least this fraction of its box away from both ends.
     min_product_ratio : float
         Recompute a step with a weaker correction if the smallest complementarity product falls
         below this fraction of the mean.
     refinements : int
-        Steps of iterative refinement of a direction.
+        Improve each direction by this many steps of iterative refinement.
     patience : int
         Give up after this many steps that reduce neither the gap nor the mean product by a tenth.
     max_face_steps : int
         Once the gap is met, take at most this many steps more to bring rows to their bounds: a
         "face" of the box is the set of points at which certain variables are at a bound.
-    face_gap_factor, face_gap : float
-        Try the face nearest to the iterate once the gap is within this factor of the requested one,
-        or below this relative gap.
+    face_gap_factor : float
+        Try the face nearest to the iterate once the gap is at most this multiple of the requested
+        one.
+    face_gap : float
+        Also try that face once the relative gap is at most this.
     face_curvature : float
-        Curvature added to rows off their bounds, as a fraction of the largest squared norm.
+        Add this fraction of the rows' largest squared norm to the curvature of each row off its
+        bounds.
     """
 
     max_step: float = 0.995

@@ -42,10 +42,11 @@ class ManyTuning:
     """Tuned values of fits that are solved together."""
 
     max_problems: int = 128  # solve at most this many problems with one matrix product
-    # Solve so few problems together that their rows' scores and states take at most this memory.
-    max_held_bytes: int = 2**30
-    # Rows' scores and states of these problems also take at most this part of the memory allowed.
-    max_held_fraction: float = 0.25
+    # Solve so few problems together that alpha and scores of all rows, for all of them, take at most
+    # this many bytes; the other problems follow in further groups.
+    max_state_bytes: int = 2**30
+    # Alpha and scores of a group also take at most this fraction of the memory that is allowed.
+    max_state_fraction: float = 0.25
 
 
 class Outcomes(NamedTuple):
@@ -108,7 +109,7 @@ class ManyJob(FeaturesJob):
         }
         if self.plan.solver == "newton" and can_solve_together(self.design, list(cases.values())):
             allowed, tuning = allowed_memory(self.options.memory), self.tuning
-            room = min(tuning.max_held_bytes, tuning.max_held_fraction * allowed)
+            room = min(tuning.max_state_bytes, tuning.max_state_fraction * allowed)
             fitting = int(room // (ROW_BYTES * self.data.n_rows))
             some = max(1, min(tuning.max_problems, fitting))
             total = len(self.problems)

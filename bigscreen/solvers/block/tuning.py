@@ -61,10 +61,14 @@ class EndingTuning:
     max_open_per_free : float
         Do not try if the rows that are free or violate are more than this multiple of the free
         rows: of a9a's at a gap of 1e-3 less than half were free, and the try cost 1/12 of the fit.
-    few_rows, max_rows, cost_share : int
-        Try with at most ``sqrt(cost_share n)`` rows, but with ``few_rows`` always and with more
-        than ``max_rows`` never. Factoring costs the cube of the rows; the blocks that it saves cost
-        approximately n times as many kernel entries as rows.
+    few_rows : int
+        Try with at most this many rows, however few rows n there are in all.
+    max_rows : int
+        Never try with more rows than this.
+    cost_share : int
+        Between these limits, try with at most ``sqrt(cost_share n)`` rows. Factoring costs the cube
+        of the rows; the blocks that it saves cost approximately n times as many kernel entries as
+        rows.
     face : FaceTuning
         Limits and tolerances of the exact solve.
     """
@@ -99,14 +103,16 @@ class BlockTuning:
         A block has at least this many rows, if the data have.
     rows_per_round : int
         A round sends the features of at most this many rows.
-    subsample_steps_per_row, block_steps_per_row : int
-        At most this many pair steps per row of the subsample, and per row of a block.
+    subsample_steps_per_row : int
+        The solve of a subsample takes at most this many pair steps for each of its rows.
+    block_steps_per_row : int
+        The solve of a block takes at most this many pair steps for each of its rows.
     min_block_steps_per_row : float
         With fewer pair steps per row a block does not repay its kernel entries. Its solve then goes
         on until the violation is ``usual_distance`` times the upper quartile of the rows' distances
         from mu: a few rows far from mu may have set too loose a tolerance.
     usual_distance : float
-        See ``min_block_steps_per_row``.
+        The multiple of the upper quartile that ``min_block_steps_per_row`` uses.
     min_share_at_bound : float
         Start from a subsample's solution if at least this fraction of its support is at the bound.
         Smaller subsamples have wider boxes, of which fewer are filled: with noisy labels 47 % (of a

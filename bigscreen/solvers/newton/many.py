@@ -44,27 +44,31 @@ class ManyTuning:
     Parameters
     ----------
     max_steps : int
-        Newton steps, at most.
+        Return after this many Newton steps, whatever the gaps.
     step_lengths : tuple of float
         Step lengths that line searches compare.
-    residual, residual_near, max_products : float, float, int
-        Fraction of the gradient, in the preconditioner's norm, that a direction may leave, and
-        products that it may take. (Near: if smoothing costs less than the requested gap; the gap
-        then has the gradient's square, curved or not.)
+    residual : float
+        End the conjugate gradients of a problem once what they leave of its gradient, in the
+        preconditioner's norm, is at most this fraction.
+    residual_near : float
+        The same for a problem in which smoothing costs less than the requested gap: its gap then
+        depends on the square of the gradient.
+    max_products : int
+        End the conjugate gradients of a step after this many Hessian-vector products.
     moment_rows : int
-        Rows for each feature that the preconditioner is made of.
+        Make the preconditioner of this many rows for each feature.
     enough : float
         A problem is solved at this fraction of the requested gap.
     smoothing_part : float
-        Fraction of the requested gap that smoothing may cost in the end.
+        Lower h until smoothing costs at most this fraction of the requested gap.
     ridge : float
-        Fraction of the largest entry on its diagonal that the preconditioner is increased by.
+        Add this fraction of the largest entry on the preconditioner's diagonal to all of it.
     tol : float
         Solve problems together to this relative gap at most; a closer gap is left to a Newton of
         each problem. Directions that suit all problems take too many products for it (8 bootstraps
         of a9a to 1e-5: 8.5 s for 15.4).
     tile : int
-        Rows of one matrix product.
+        Multiply the features of this many rows at once.
     """
 
     max_steps: int = 60
@@ -152,7 +156,7 @@ class ManyProgram(KeptRows):
     resident : float
         Fraction of the rows that is kept in memory between passes, shard by shard.
     tile : int
-        Rows of one matrix product.
+        Multiply the features of this many rows at once.
     """
 
     design: Design

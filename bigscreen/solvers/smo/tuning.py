@@ -11,9 +11,11 @@ class SmoTuning:
 
     Parameters
     ----------
-    min_steps, first_steps : int
-        Steps before the first check: one per row up to ``first_steps``; on a matrix in memory a
-        quarter of that, but at least ``min_steps``.
+    min_steps : int
+        On a matrix in memory, check the gap after at least this many pair steps.
+    first_steps : int
+        Check the gap for the first time after one pair step for each row, but at most this many (a
+        quarter of it on a matrix in memory).
     max_scanned : int
         Later checks on a matrix in memory come after an eighth more steps, or earlier, once the
         steps have scanned this many variables: approximately 10 ms.

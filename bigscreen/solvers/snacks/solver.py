@@ -32,21 +32,28 @@ class SnacksTuning:
 
     Parameters
     ----------
-    batch, min_batches : int
-        Rows of a batch; and the least number of batches in a pass, which limits it for few rows.
-    first_part, min_first_steps, max_first_steps : int
-        The first stage has the steps of a pass divided by ``first_part``, within these limits.
+    batch : int
+        Each step is on a batch of this many rows.
+    min_batches : int
+        If the rows are few, batches are smaller, so that a pass has at least this many.
+    first_part : int
+        The first stage has the number of steps of a pass divided by this.
+    min_first_steps : int
+        The first stage has at least this many steps.
+    max_first_steps : int
+        The first stage has at most this many steps.
     first_sizes : tuple of float
         Step sizes to compare in the first stage, in units of ``max(1, batch / 128)``.
     sample_rows : int
-        Rows from which second moments, and P between passes, are estimated.
+        Estimate second moments, and P between passes, from this many rows.
     min_moment_fraction : float
         Add this fraction of the mean second moment to every direction's, so that steps along
         directions of small moments stay bounded.
     radius_factor : float
         Radius of the next ball, as a multiple of how far the last stage went from its start.
-    compare_part : int
-        Compare step sizes on one row for each ``compare_part`` rows that they have drawn.
+    drawn_rows_per_compared_row : int
+        Compare step sizes by P over a sample that has one row for each this many rows that their
+        trial steps have drawn.
     max_passes : int
         Draw at most about this many times the number of rows.
     patience : int
@@ -64,7 +71,7 @@ class SnacksTuning:
     sample_rows: int = 4096
     min_moment_fraction: float = 0.1
     radius_factor: float = 2.0
-    compare_part: int = 8
+    drawn_rows_per_compared_row: int = 8
     max_passes: int = 256
     patience: int = 2
     smoothing_factors: tuple[float, ...] = (0.25, 1.0, 4.0)
@@ -573,7 +580,7 @@ class _SnacksSteps(_Steps):
         with np.errstate(over="ignore", invalid="ignore"):
             ends, _, rows = self.walk(starts, pace.length, lambda t: rate, ball)
             if len(sizes) > 1:
-                found, _ = self.estimates(ends, rows // self.tuning.compare_part)
+                found, _ = self.estimates(ends, rows // self.tuning.drawn_rows_per_compared_row)
                 best = int(np.argmin(np.where(np.isfinite(found), found, np.inf)))
         radius = 0.5 * pace.radius
         if options.radius is None:
