@@ -97,7 +97,7 @@ class LadderTuning:
     check_terms : float
         Cost of a Newton step with its check, whatever the number of rows and features m.
     check_terms_per_feature : float
-        Further cost of such a step for each feature of each row.
+        Further cost of a Newton step for each feature of each row.
     cubes_per_term : float
         Of the m^3 products of a step's factorisation this many cost one term.
     max_cost_fraction : float

@@ -40,7 +40,7 @@ class ExplicitTuning:
         Take Newton steps if the number of rows or of columns, whichever is less (the size of a
         step's linear system), is at most this; else coordinate descent.
     max_quick_newton_size : int
-        The same for quick stages, which update the previous step's matrix in float32.
+        The limit of quick stages, which update the previous step's matrix in float32.
     max_dense_columns : int
         Take no Newton steps if there are more columns than this: Newton steps store rows as dense
         arrays.

@@ -42,8 +42,8 @@ class ManyTuning:
     """Tuned values of fits that are solved together."""
 
     max_problems: int = 128  # solve at most this many problems with one matrix product
-    # Solve so few problems together that alpha and scores of all rows, for all of them, take at most
-    # this many bytes; the other problems follow in further groups.
+    # Solve only as many problems together as have alpha and scores of all rows within this many
+    # bytes; the other problems follow in further groups.
     max_state_bytes: int = 2**30
     # Alpha and scores of a group also take at most this fraction of the memory that is allowed.
     max_state_fraction: float = 0.25

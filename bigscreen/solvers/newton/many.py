@@ -51,8 +51,8 @@ class ManyTuning:
         End the conjugate gradients of a problem once what they leave of its gradient, in the
         preconditioner's norm, is at most this fraction.
     residual_near : float
-        The same for a problem in which smoothing costs less than the requested gap: its gap then
-        depends on the square of the gradient.
+        This fraction in a problem in which smoothing costs less than the requested gap: its gap
+        then depends on the square of the gradient.
     max_products : int
         End the conjugate gradients of a step after this many Hessian-vector products.
     moment_rows : int

@@ -60,8 +60,8 @@ class NewtonTuning:
         A Hessian-vector product uses at most this many band rows for each column; a larger band is
         subsampled.
     hessian_rows_per_column_wide : float
-        The same with more than 2,048 landmarks, where keeping more rows' columns costs more memory
-        than it saves steps.
+        Band rows for each column in a product with more than 2,048 landmarks, where keeping more
+        rows' columns costs more memory than it saves steps.
     max_rounding_curvature : float
         Keep columns in 16 bits for CG if their rounding adds at most this to the curvature of P in
         any direction (the penalty's curvature is 1); else in float32.
@@ -79,7 +79,7 @@ class NewtonTuning:
         Make the preconditioner of a sample of this many band rows for each column. (With s of them,
         every product reduces the error by about the root of s.)
     sample_rows_per_column_wide : float
-        The same with more than 2,048 landmarks.
+        Sampled band rows for each column with more than 2,048 landmarks.
     joint_fraction_wide : float
         With more than 2,048 landmarks, factor only this fraction of the features together in the
         preconditioner. (Of 10,000 features, factoring all saves 10 of 20 products, some 2 s, and
@@ -90,7 +90,7 @@ class NewtonTuning:
     max_cg_before_resample : int
         Draw the preconditioner's rows anew if the last step needed more products than this.
     max_cg_before_resample_wide : int
-        The same with more than 2,048 landmarks.
+        The number of products with more than 2,048 landmarks.
     max_local_entries : int
         Gather at most this many features for local steps, rows times columns, in float32.
     max_local_fraction : float
@@ -124,7 +124,7 @@ class NewtonTuning:
         steps have moved scores (root mean square) since the row was last scored. (Rows of unusual
         features move by ten times as much as others.)
     hold_moves_wide : float
-        The same with more than 2,048 landmarks.
+        The multiple with more than 2,048 landmarks.
     hold_distance : float
         In the passes of local steps, hold rows farther from their hinge point than this multiple of
         the distance within which rows are gathered.
@@ -271,7 +271,7 @@ class NearbyTuning:
         most ``far_gap``. (If 1 % of the rows of a9a, ijcnn1 and SUSY's shape leave or enter at
         C = 1, this holds about all rows that cross.)
     part_per_root_gap_far : float
-        The same for a start with a wider gap.
+        Add this fraction of all rows times that root for a start with a wider gap.
     max_first_part : float
         Begin with at most this fraction of all rows if w has few coordinates (see
         ``rows_per_coordinate``).
