@@ -148,7 +148,8 @@ def predict(
             json_file, "predict", {"out": out, "rows": dataset.n_rows, "predicted": counts}
         )
     predicted = {f"predicted {label}": report.count(rows) for label, rows in counts.items()}
-    report.table(f"Predictions in {out}", {"rows": report.count(dataset.n_rows), **predicted})
+    where = "on standard output" if out == "-" else f"in {out}"
+    report.table(f"Predictions {where}", {"rows": report.count(dataset.n_rows), **predicted})
 
 
 def _shares(given: tuple[str, ...]) -> dict[str, float]:

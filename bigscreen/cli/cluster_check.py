@@ -103,7 +103,7 @@ def _tables(found: list["WorkerSurvey"]) -> list[tuple[str, dict[str, str]]]:
 
     hosts: dict[str, list[WorkerSurvey]] = {}
     for worker in found:
-        hosts.setdefault(worker.facts.get("host", "unknown machine"), []).append(worker)
+        hosts.setdefault(worker.facts.get("host", "unknown"), []).append(worker)
     tables = []
     for host, workers in sorted(hosts.items()):
         facts = {"workers": count(len(workers))}
