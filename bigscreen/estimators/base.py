@@ -15,10 +15,18 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
+from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import check_random_state, column_or_1d, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from bigscreen.data.dask_rows import (
+    dask_rows,
+    is_chunked,
+    is_dask_frame,
+    is_lazy,
+    lazy_for_dask,
+)
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.rows import Rows
 from bigscreen.data.targets import as_features
@@ -28,8 +36,6 @@ from bigscreen.estimators.inputs import (
     Labelled,
     Targets,
     blocks,
-    is_chunked,
-    is_dask_frame,
     is_store,
     open_store,
 )
@@ -60,6 +66,10 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Value of ``TrainOptions.problem``."""
     _intercepts: Mapping[Any, str] = INTERCEPTS
     """Values of ``fit_intercept`` and the corresponding values of ``TrainOptions.intercept``."""
+    _answers_with = (
+        *("model_", "n_features_in_", "classes_", "offset_", "_objects", "_probA", "_probB"),
+    )
+    """Fitted attributes from which scores, predictions and probabilities of rows are made."""
     _dask_fraction = 0.4
     """Gather a Dask array in memory if it takes at most this fraction; else store it on disk."""
 
@@ -238,8 +248,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
         None: on threads of this process.
         """
-        chunked = is_chunked(X) or is_dask_frame(X)
-        if self.scheduler is None and self._runs_on_workers and chunked:
+        if self.scheduler is None and self._runs_on_workers and is_lazy(X):
             return active_client()
         return self.scheduler
 
@@ -293,16 +302,32 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return Evidence.joined(self._map_blocks(_evidence, X))
 
     def _map_blocks(self, function: Callable[[Model, Any], Any], X: Any) -> list[Any]:
-        """Return ``function(model, block)`` of every block of the rows X, which are no data set."""
-        if not is_chunked(X):
-            X = validate_data(self, X, accept_sparse="csr", reset=False)
-        elif X.shape[1] != self.n_features_in_:
-            raise InputError(
-                f"X has {X.shape[1]} features, but {type(self).__name__} was fitted on "
-                f"{self.n_features_in_}"
-            )
+        """Return ``function(model, block)`` of every block of the rows X, which are in memory."""
+        X = validate_data(self, X, accept_sparse="csr", reset=False)
         with self._each(X.shape[0]) as each:
             return list(each(partial(function, self.model_), blocks(X)))
+
+    def _dask_rows(self, X: Any, **_: Any) -> Any:
+        """Return a Dask collection as a Dask array; a frame's columns by the names of the fit.
+
+        InputError if X has other columns than the rows of the fit.
+        """
+        check_is_fitted(self)
+        return dask_rows(X, getattr(self, "feature_names_in_", None), self.n_features_in_)
+
+    def _for_blocks(self) -> Self:
+        """Return a copy with the parameters, and of what was fitted only what answers need.
+
+        It answers on one thread, as every block has a task of its own.
+        """
+        alone = {"n_jobs": 1, "scheduler": None}
+        given = {k: alone.get(k, v) for k, v in self.get_params(deep=False).items()}
+        made = type(self)(**given)
+        for name in self._answers_with:
+            if hasattr(self, name):
+                setattr(made, name, getattr(self, name))
+        made.model_ = self.model_._for_blocks()
+        return made
 
     # -- parameters ------------------------------------------------------------------------------
     def _options(self) -> TrainOptions:
@@ -415,6 +440,13 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
 
     classes_: NDArray[Any]
 
+    @property
+    def _n_values(self) -> int | None:
+        """The number of columns of ``decision_function``; None: it has one value for each row."""
+        scores = len(self.model_.coef)
+        return scores if scores > 1 else None
+
+    @lazy_for_dask(lambda machine: (np.float64, machine._n_values))
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Compute the scores of rows.
 
@@ -431,6 +463,7 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
         scores = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
+    @lazy_for_dask(lambda machine: (machine.classes_.dtype, None))
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict labels of rows, an array of shape (n_samples,); X as in ``decision_function``."""
         scores = self._scores(X)
@@ -441,7 +474,8 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
         """Compute the accuracy; X as in ``fit`` (every labelled row of a data set counts once)."""
         if is_store(X):
             return self._store_score(X, y, sample_weight, "accuracy")
-        return float(super().score(X, _require_outcome(y), sample_weight))
+        found = np.asarray(self.predict(X))  # (computes the predictions of a Dask array once)
+        return float(accuracy_score(_require_outcome(y), found, sample_weight=sample_weight))
 
     def amend(
         self,
@@ -555,8 +589,10 @@ class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn 
         """Compute R^2; X as in ``fit`` (every row of a data set with a target counts once)."""
         if is_store(X):
             return self._store_score(X, y, sample_weight, "r2")
-        return float(super().score(X, _require_outcome(y), sample_weight))
+        found = np.asarray(self.predict(X))
+        return float(r2_score(_require_outcome(y), found, sample_weight=sample_weight))
 
+    @lazy_for_dask(lambda machine: (np.float64, None))
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predict targets, a float64 array of shape (n_samples,).
 

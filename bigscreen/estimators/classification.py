@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from bigscreen.data.dask_rows import lazy_for_dask
 from bigscreen.errors import InputError
 from bigscreen.estimators.base import Classifier
 from bigscreen.estimators.kernel import KernelMachine
@@ -29,6 +30,15 @@ class _Voting(Probable, Classifier, KernelMachine):
     decision_function_shape: str = "ovr"
     break_ties: bool = False
 
+    @property
+    def _n_values(self) -> int | None:
+        """The number of columns of ``decision_function``; None: it has one value for each row."""
+        if len(self.classes_) == 2:
+            return None
+        pairs = self.decision_function_shape == "ovo"
+        return len(self.model_.coef) if pairs else len(self.classes_)
+
+    @lazy_for_dask(lambda machine: (np.float64, machine._n_values))
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Compute the scores of rows.
 
@@ -52,6 +62,7 @@ class _Voting(Probable, Classifier, KernelMachine):
             return self._to_sklearn_sign(scores)
         return self.model_.decision_values(scores)
 
+    @lazy_for_dask(lambda machine: (machine.classes_.dtype, None))
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict labels of rows, an array of shape (n_samples,); X as in ``decision_function``.
 

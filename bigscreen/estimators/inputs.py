@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from bigscreen.data.dask_rows import is_chunked
 from bigscreen.data.dataset import Dataset
 from bigscreen.data.layout import Layout
 from bigscreen.data.memory import MemoryDataset
@@ -28,16 +29,6 @@ from bigscreen.intake.readers.python import open_data
 def is_store(X: Any) -> bool:
     """Whether X is a data set or the path of one."""
     return isinstance(X, (Rows, str, os.PathLike))
-
-
-def is_chunked(X: Any) -> bool:
-    """Whether X is a Dask array, recognised by its attributes; its blocks are read one by one."""
-    return hasattr(X, "dask") and hasattr(X, "blocks")
-
-
-def is_dask_frame(X: Any) -> bool:
-    """Whether X is a Dask data frame, recognised by its attributes."""
-    return hasattr(X, "dask") and hasattr(X, "to_dask_array")
 
 
 def open_store(X: Any) -> Rows:

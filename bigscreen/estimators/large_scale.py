@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.metaestimators import available_if
 
+from bigscreen.data.dask_rows import lazy_for_dask
 from bigscreen.estimators.base import Classifier, check_components
 from bigscreen.estimators.linear import HINGES, problem_of
 from bigscreen.model.calibration import check_alpha
@@ -163,6 +164,7 @@ class NystroemSVC(Classifier):
     tuning: Tuning | None = None
 
     @available_if(_has_probability)  # type: ignore[untyped-decorator]  # scikit-learn has no types
+    @lazy_for_dask(lambda machine: (np.float64, len(machine.classes_)))
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Predict probabilities, float64 (n_samples, n_classes); X as in ``decision_function``.
 
@@ -175,6 +177,7 @@ class NystroemSVC(Classifier):
         return self.model_.calibrated.probabilities(self._evidence(X))
 
     @available_if(_has_probability)  # type: ignore[untyped-decorator]  # scikit-learn has no types
+    @lazy_for_dask(lambda machine: (np.bool_, len(machine.classes_)))
     def predict_set(self, X: Any, alpha: float = 0.1) -> NDArray[np.bool_]:
         """Predict conformal sets, bool (n_samples, n_classes); X as in ``decision_function``.
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from sklearn.base import OutlierMixin
 from sklearn.utils.validation import validate_data
 
-from bigscreen.estimators.inputs import Given, Unlabelled, is_chunked
+from bigscreen.data.dask_rows import is_chunked, lazy_for_dask
+from bigscreen.estimators.inputs import Given, Unlabelled
 from bigscreen.estimators.kernel import KernelMachine
 from bigscreen.model.model import Model
 
@@ -52,6 +53,7 @@ class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-
 
     nu: float = 0.5
 
+    @lazy_for_dask(lambda machine: (np.float64, None))
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Compute scores of rows, float64 (n_samples,): positive inside, negative for outliers.
 
@@ -66,6 +68,7 @@ class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-
         """Compute scores without the offset: ``decision_function`` plus ``offset_``."""
         return self.decision_function(X) + self.offset_
 
+    @lazy_for_dask(lambda machine: (np.int64, None))
     def predict(self, X: Any) -> NDArray[np.int64]:
         """Predict 1 for inliers and -1 for outliers, an array of shape (n_samples,)."""
         return np.where(self.decision_function(X) > 0, 1, -1)

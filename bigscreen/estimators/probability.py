@@ -20,8 +20,9 @@ from sklearn.utils import check_random_state, deprecated
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from bigscreen.data.dask_rows import is_lazy, lazy_for_dask
 from bigscreen.errors import InputError
-from bigscreen.estimators.inputs import is_chunked, is_store
+from bigscreen.estimators.inputs import is_store
 from bigscreen.model.calibration import MIN_PROBABILITY, couple_pairs, fit_sigmoid
 from bigscreen.numerics.rows import FloatArray
 
@@ -65,6 +66,7 @@ class Probable:
             self._fit_sigmoids(X, y, sample_weight)
 
     @available_if(_has_probability)  # type: ignore[untyped-decorator]  # scikit-learn has no types
+    @lazy_for_dask(lambda machine: (np.float64, len(machine.classes_)))
     def predict_proba(self, X: Any) -> FloatArray:
         """Predict probabilities of classes, float64 array of shape (n_samples, n_classes).
 
@@ -106,7 +108,7 @@ class Probable:
 
         Sets ``_probA`` and ``_probB``, (pairs,). InputError if X is a data set or a Dask array.
         """
-        if is_store(X) or is_chunked(X):
+        if is_store(X) or is_lazy(X):
             raise InputError(
                 "probability=True fits on parts of the rows and needs them in memory; use "
                 "CalibratedClassifierCV on arrays"

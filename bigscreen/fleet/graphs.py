@@ -1,4 +1,4 @@
-"""Run functions on the blocks of a user's Dask collections, as one graph, where the blocks lie."""
+"""Run functions on the blocks of a user's Dask collections: at once, or later as lazy arrays."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import dask
+import numpy as np
 from dask.base import compute
 from dask.delayed import delayed
 from distributed import Client, get_worker
+from numpy.typing import DTypeLike, NDArray
 
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.connecting import address_of
 
 
@@ -60,6 +63,61 @@ def run_graph(
         return list(compute(*tasks))
     with _client_of(scheduler) as client:
         found: list[Any] = client.gather(client.compute(tasks))
+    return found
+
+
+def map_rows(
+    name: str,
+    function: Callable[[Any, Any], Any],
+    shared: Any,
+    X: Any,
+    columns: int | None,
+    dtype: DTypeLike,
+) -> Any:
+    """Call a function for each block of rows of a Dask array, lazily: one task for each block.
+
+    Parameters
+    ----------
+    name : str
+        What Dask calls the tasks, on its dashboard for example.
+    function : callable
+        Called with ``shared`` and a block's rows, all columns of it; picklable.
+    shared : object
+        What all tasks need, such as a model: one task of the graph, which the others depend on.
+    X : Dask array (n, d)
+        Blocks of rows may be of unknown sizes, and may be sparse if the function takes such rows.
+    columns : int or None
+        Number of columns of the function's result; None: it returns one value for each row.
+    dtype : type of numbers
+        Type of the function's result.
+
+    Returns
+    -------
+    Dask array (n, columns) or (n,)
+        With the blocks of rows of X.
+    """
+    import dask.array as da  # takes 0.2 s, which fits of arrays in memory need not wait for
+
+    X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
+    # (With a key by chance: Dask's hash of an estimator knows its parameters, not what was fitted.)
+    common = delayed(shared, traverse=False, pure=False)
+    shape: dict[str, Any] = {"drop_axis": 1}
+    if columns is not None:
+        shape = {"chunks": (X.chunks[0], (columns,))}
+    nothing = np.empty((0,) if columns is None else (0, columns), dtype)
+    return da.map_blocks(
+        _answer, X, common, token=name, function=function, nothing=nothing, meta=nothing, **shape
+    )
+
+
+def _answer(
+    block: Any, shared: Any, function: Callable[[Any, Any], Any], nothing: NDArray[Any]
+) -> NDArray[Any]:
+    """Return ``function(shared, block)``, or ``nothing``, an array, if the block has no rows."""
+    if not block.shape[0]:
+        return nothing
+    with blas_threads(1):  # Dask gives every core a task, and one thread has the same bits anywhere
+        found: NDArray[Any] = function(shared, block)
     return found
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
+from bigscreen.data.dask_rows import dask_rows, lazy_for_dask
 from bigscreen.data.layout import Features, csr, pad_columns
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
@@ -270,16 +271,19 @@ class Model:
             raise AttributeError("the source's columns had no names")
         return np.array(self.preparation.names, dtype=object)
 
+    @lazy_for_dask(lambda model: (np.float64, len(model.coef)))
     def scores(self, X: Any, *, prepared: bool = False) -> FloatArray:
         """Compute the scores of rows that have the columns of the training source.
 
         Parameters
         ----------
-        X : table, sequence of mappings, mapping of columns, array, sparse array, or Rows
-            Columns of a table (pandas, polars, pyarrow) or of records are looked up by the
+        X : table, sequence of mappings, mapping of columns, array, sparse array, Dask array or \
+        data frame, or Rows
+            Columns of a table (pandas, polars, pyarrow, Dask) or of records are looked up by the
             source's names; an array has them in the source's order. Categories are texts. Rows are
             scaled and encoded as the training rows were. A dataset must have the same preparation;
-            its rows are scored in the source's order.
+            its rows are scored in the source's order. Rows of Dask give a lazy Dask array, which
+            is computed when it is needed, a block of rows at a time.
         prepared : bool, default=False
             Whether an array holds features (scaled, a column per category), as a store does,
             instead of source columns.
@@ -300,6 +304,31 @@ class Model:
             return np.concatenate(scores)[np.argsort(X.row_ids(0, X.n_rows))]
         model, rows = self._matching(X, prepared)
         return model._scores(rows)
+
+    @property
+    def _prediction_type(self) -> np.dtype[Any]:
+        """The type of the predictions: the labels' own, or float64 for a regressor."""
+        return np.dtype(np.float64) if self.kind == "regressor" else np.asarray(self.labels).dtype
+
+    @property
+    def _n_values(self) -> int | None:
+        """The number of columns of `decision_function`; None if it has one value for each row."""
+        return len(self.labels) if len(self.labels) > 2 else None
+
+    def _dask_rows(self, X: Any, prepared: bool = False, **_: Any) -> Any:
+        """Return a Dask collection as a Dask array with the columns of the source.
+
+        ``prepared``: with the features instead. InputError if X has other columns.
+        """
+        if prepared:
+            return dask_rows(X, None, self.n_features)
+        # (Sparse rows of svmlight files may have more columns.)
+        width = None if self._is_svmlight else self.n_features_in_
+        return dask_rows(X, self.preparation.names, width)
+
+    def _for_blocks(self) -> Self:
+        """Return the model without what no score needs: its ledger and its factor."""
+        return replace(self, ledger=None, factor=None)
 
     def evidence(self, X: Any, *, prepared: bool = False) -> Evidence:
         """Compute the scores from which probabilities and label sets follow; X as for `scores`.
@@ -399,6 +428,20 @@ class Model:
             return vote_values(scores, len(self.labels))
         return scores
 
+    @lazy_for_dask(lambda model: (np.float64, model._n_values))
+    def decision_function(self, X: Any, *, prepared: bool = False) -> FloatArray:
+        """Compute the scores of rows as scikit-learn has them; X as for `scores`.
+
+        Returns
+        -------
+        (rows,) float64 ndarray; (rows, labels) with three labels or more
+            See `decision_values`. With two labels a score above `threshold` means ``labels[1]``; a
+            regressor's score is its prediction.
+        """
+        values = self.decision_values(self.scores(X, prepared=prepared))
+        return values if self._n_values else values[:, 0]
+
+    @lazy_for_dask(lambda model: (model._prediction_type, None))
     def predict(self, X: Any, *, prepared: bool = False) -> NDArray[Any]:
         """Predict labels, or a regressor's float64 predictions, (rows,); X as for `scores`.
 
@@ -408,6 +451,7 @@ class Model:
         found = self.decide(self.scores(X, prepared=prepared))
         return found if self.kind == "regressor" else np.asarray(self.labels)[found]
 
+    @lazy_for_dask(lambda model: (np.float64, len(model.calibrated.priors)))
     def predict_proba(
         self, X: Any, *, prior: Mapping[Any, float] | None = None, prepared: bool = False
     ) -> FloatArray:
@@ -437,6 +481,7 @@ class Model:
         shares = None if prior is None else parse_prior(prior, self.labels)
         return self.calibrated.probabilities(self.evidence(X, prepared=prepared), shares)
 
+    @lazy_for_dask(lambda model: (np.bool_, len(model.calibrated.priors)))
     def predict_set(
         self, X: Any, alpha: float = 0.1, *, prepared: bool = False
     ) -> NDArray[np.bool_]:

@@ -1,0 +1,144 @@
+"""Rows in Dask collections: recognise them, and make methods of rows in memory lazy for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Protocol, TypeVar, cast
+
+from numpy.typing import DTypeLike
+
+from bigscreen.data.source_rows import name_text
+from bigscreen.errors import InputError
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def is_chunked(X: Any) -> bool:
+    """Whether X is a Dask array, recognised by its attributes; its blocks are read one by one."""
+    return hasattr(X, "dask") and hasattr(X, "blocks")
+
+
+def is_dask_frame(X: Any) -> bool:
+    """Whether X is a Dask data frame, recognised by its attributes."""
+    return hasattr(X, "dask") and hasattr(X, "to_dask_array")
+
+
+def is_lazy(X: Any) -> bool:
+    """Whether X is a Dask array or data frame, of which nothing may be computed yet."""
+    return is_chunked(X) or is_dask_frame(X)
+
+
+def check_lazy(X: Any) -> None:
+    """Raise InputError if X is no Dask array or data frame."""
+    if not is_lazy(X):
+        raise InputError(
+            f"X must be a Dask array or data frame, not {type(X).__name__}: make one with "
+            "dask.array.from_array, or call the machine's own method for rows in memory"
+        )
+
+
+def dask_rows(
+    X: Any, names: Sequence[str] | None, width: int | None, other: str = "the machine was fitted on"
+) -> Any:
+    """Return the rows of a Dask array or data frame as a Dask array (n, d); computes nothing.
+
+    Parameters
+    ----------
+    X : Dask array or data frame (`is_lazy`)
+        The sizes of its blocks may be unknown.
+    names : sequence of str or None
+        Names of a frame's columns, which are selected in this order. None: all columns.
+    width : int or None
+        The number of columns that the array must have; None: any.
+    other : str
+        What has this number of columns, for the message, with its verb.
+
+    Raises
+    ------
+    InputError
+        If X has not two dimensions, lacks a column or has another number of columns.
+    """
+    if X.ndim != 2:
+        raise InputError(
+            f"X must have rows and columns, and has {X.ndim} dimension"
+            f"{'s' * (X.ndim != 1)}: use X.reshape(-1, 1) or X.to_frame() for rows of one column"
+        )
+    if is_dask_frame(X):
+        if names is not None:
+            known = {name_text(name): name for name in X.columns}
+            missing = [name for name in names if name not in known]
+            if missing:
+                raise InputError(
+                    f"X has no column {missing[0]!r}, which {other}; it has "
+                    f"{', '.join(list(known)[:8])}"
+                )
+            X = X[[known[name] for name in names]]
+        X = X.to_dask_array()
+    if width is not None and X.shape[1] != width:
+        raise InputError(f"X has {X.shape[1]} columns and {other} {width}; give X the same columns")
+    return X
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of a method with a block of rows and further arguments, picklable by its name."""
+
+    method: str
+    args: tuple[Any, ...]
+    given: dict[str, Any]
+
+    def __call__(self, machine: Any, block: Any) -> Any:
+        """Return the machine's answer for the rows of one block."""
+        return getattr(machine, self.method)(block, *self.args, **self.given)
+
+
+class Blockwise(Protocol):
+    """What can answer for the blocks of a Dask collection: a model or a fitted estimator."""
+
+    def _dask_rows(self, X: Any, **given: Any) -> Any:
+        """Return X as a Dask array (n, d) with the machine's columns, by `dask_rows`.
+
+        ``given``: the keyword arguments of the method that is called.
+        """
+
+    def _for_blocks(self) -> Any:
+        """Return a copy with only what answers for rows need, to be sent to workers."""
+
+
+def lazy_for_dask(
+    result: Callable[[Any], tuple[DTypeLike, int | None]],
+) -> Callable[[Method], Method]:
+    """Decorate a method of rows X so that Dask rows give a lazy Dask array, a task for each block.
+
+    Parameters
+    ----------
+    result : callable
+        Called with the machine (see `Blockwise`); returns the type of the numbers of the method's
+        answer for rows in memory, and the number of its columns, None for an answer (rows,).
+
+    Returns
+    -------
+    callable
+        The decorator. A task calls the method itself with the block's rows in memory.
+    """
+
+    def decorate(method: Method) -> Method:
+        """Return the method, which is lazy for Dask rows."""
+
+        @wraps(method)
+        def answer(self: Any, X: Any, *args: Any, **given: Any) -> Any:
+            """Call the method at once, or later for each block of Dask rows."""
+            if not is_lazy(X):
+                return method(self, X, *args, **given)
+            from bigscreen.fleet.graphs import map_rows
+
+            dtype, columns = result(self)
+            rows = self._dask_rows(X, **given)
+            call = _Call(method.__name__, args, given)
+            return map_rows(method.__name__, call, self._for_blocks(), rows, columns, dtype)
+
+        return cast(Method, answer)
+
+    return decorate
