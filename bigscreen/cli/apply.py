@@ -250,6 +250,8 @@ def evaluate(
     if page:
         write_page(page, fitted, model, dataset, record)
     report.table(f"{model} on {store}", evaluation.facts(record))
+    if sentence := evaluation.remark(record):
+        report.warn(sentence)
     if "confusion" not in record:
         return
     if "reliability" in record:

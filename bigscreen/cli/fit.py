@@ -31,6 +31,8 @@ from bigscreen.errors import InputError
 from bigscreen.options.train import PROBLEMS
 
 if TYPE_CHECKING:
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.model.model import Model
     from bigscreen.plan.memory import Plan
 
 KEPT = ("label-*/*", "features-*/manifest.json", "features-*.wip/chunks/*")
@@ -209,7 +211,19 @@ def fit(
     if json_file:
         report.write_result(json_file, "fit", record)
     certificate.show(record, model)
+    if scales := _differing_scales(dataset, fitted):
+        report.note(f"{scales}; ingest with --scale standard, unless that is meant")
     if page:
         write_page(page, fitted, model, dataset)
     if own_work:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _differing_scales(dataset: "Dataset", model: "Model") -> str | None:
+    """Name the columns whose scales differ much, if the model's kernel sees them as they are."""
+    from bigscreen.intake.profile import describe_scales
+    from bigscreen.kernels.standard import Linear
+
+    if isinstance(model.kernel, Linear) or dataset.preparation.scaling != "none":
+        return None
+    return None if dataset.profile is None else describe_scales(dataset.profile)

@@ -55,6 +55,25 @@ def find_nearly_equal(texts: Iterable[Any]) -> str | None:
     return None
 
 
+def describe_scales(profile: dict[str, Any], factor: float = 100.0) -> str | None:
+    """Name the columns that vary most and least; None unless they differ by more than ``factor``.
+
+    ``profile`` is a table's (`TableProfile.record`). How much a column varies is its standard
+    deviation; columns of one value do not count.
+    """
+    varying = [column for column in profile["columns"] if column.get("deviation", 0.0) > 0]
+    if not varying:
+        return None
+    least, most = (f(varying, key=lambda column: column["deviation"]) for f in (min, max))
+    if most["deviation"] <= factor * least["deviation"]:
+        return None
+    return (
+        f"columns differ in scale: {most['name']!r} deviates by {most['deviation']:.2g} from its "
+        f"mean, {least['name']!r} by {least['deviation']:.2g}, and the largest decide how far rows "
+        "are apart"
+    )
+
+
 class CopyCounter:
     """Estimates the fraction of rows that equal an earlier row, by a sample of hashes.
 

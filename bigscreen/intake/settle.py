@@ -22,7 +22,7 @@ from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.choices import Choices
 from bigscreen.intake.needs import COSTS, check_disk, check_memory
-from bigscreen.intake.profile import TableProfile, find_nearly_equal
+from bigscreen.intake.profile import TableProfile, describe_scales, find_nearly_equal
 from bigscreen.intake.read_pass import Reading, Report
 from bigscreen.intake.source import (
     LIMITS,
@@ -199,6 +199,9 @@ class StoreBuilder:
             write_datasets(spilled, survey, transform, codes, writers, profiles, progress)
             seen = [profile.record(transform.recode) for profile in profiles]
             self._journal.write({"finishing": True, "profiles": seen})
+        raw = transform.preparation.scaling == "none" and wanted.like is None
+        if raw and seen and (scales := describe_scales(seen[0])):
+            self.notes.append(f"{scales}: scale them (--scale standard), unless that is meant.")
         # The main dataset gets its name last: then everything is done.
         made = [
             self._finish(side, sizes[side], transform, seen[side] if seen else None)

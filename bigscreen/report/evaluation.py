@@ -39,6 +39,37 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
     return said | {name: f"{value:.6g}" for name, value in errors.items() if value is not None}
 
 
+def remark(record: Mapping[str, Any]) -> str | None:
+    """Warn of a model that is no better than a constant, and say what to try; None if it is better.
+
+    ``record``: the result of `evaluate`. A classifier is no better if it predicts one label for all
+    rows, or if it is right for no more rows than the commonest label and tells labels apart hardly
+    better than chance; a regression if it explains nothing of the targets' variance.
+    """
+    if record.get("r2") is not None:
+        if record["r2"] > 0:
+            return None
+        return f"the mean of the targets predicts no worse: {_TRY}"
+    confusion = record.get("confusion")
+    if not confusion or sum(1 for row in confusion.values() if sum(row.values())) < 2:
+        return None
+    predicted = {label: sum(row.get(label, 0) for row in confusion.values()) for label in confusion}
+    given = [label for label, rows in predicted.items() if rows]
+    if len(given) == 1:
+        return f"every row is predicted to be {given[0]}: {_BALANCE}"
+    rows = {label: sum(row.values()) for label, row in confusion.items()}
+    often = max(rows, key=lambda label: rows[label])
+    chance = 1.0 / sum(1 for n in rows.values() if n)
+    right = sum(row.get(label, 0) for label, row in confusion.items())
+    if right > rows[often] or record["balanced_accuracy"] > chance + 0.02:
+        return None
+    return f"to call every row {often} is right as often as this model: {_BALANCE}"
+
+
+_TRY = "try another gamma or C (`bigscreen tune`), or scale the columns (ingest --scale standard)"
+_BALANCE = f"fit with --class-weight balanced if labels are rare, or {_TRY}"
+
+
 def by_label(record: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     """Convert the rows, precision, recall and f1 of every label to texts (None to "-")."""
     return {

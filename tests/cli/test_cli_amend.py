@@ -95,7 +95,7 @@ def test_what_it_cannot_do_it_says(fitted, tmp_path):
         "amend", m, s, tmp_path / "x", "--remove", out, "--store", s, "--overwrite", code=2
     )
     said = ran("amend", m, s, tmp_path / "x", "--remove", out, "--strict", code=2)
-    assert "ingest that again" in said
+    assert "ingest that without the rows" in said
     assert not (tmp_path / "x").exists() and not (tmp_path / "x.store").exists()
     ran("fit", s, tmp_path / "o", "--problem", "one-class", "--landmarks", 20)
     assert "one-class cannot" in ran("amend", tmp_path / "o", s, "--remove", out, "--bound", code=2)

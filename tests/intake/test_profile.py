@@ -152,3 +152,19 @@ def test_the_report_page_shows_the_table_of_a_store(tmp_path):
         assert done.exit_code == 0, done.output
     page = (tmp_path / "m.html").read_text()
     assert "The table behind s" in page and "copies of other rows" in page and "holes" in page
+
+
+@pytest.mark.parametrize(("scale", "said"), [("none", True), ("standard", False)])
+def test_columns_of_different_scales_are_named_unless_they_are_scaled(tmp_path, scale, said):
+    rng = np.random.default_rng(0)
+    income, rate = rng.normal(5e4, 2e4, 300), rng.random(300)
+    lines = [f"{a},{b},7,{int(b > 0.5)}" for a, b in zip(income, rate, strict=True)]
+    (tmp_path / "a.csv").write_text("\n".join(["income,rate,flat,label", *lines]) + "\n")
+    made = ingest(tmp_path / "a.csv", tmp_path / "s", scale=scale)
+    found = [note for note in made.notes if "differ in scale" in note]
+    assert bool(found) == said
+    assert all("'income'" in note and "'rate'" in note and "flat" not in note for note in found)
+    shown = CliRunner().invoke(group, ["fit", str(tmp_path / "s"), str(tmp_path / "m"), "--exact"])
+    assert shown.exit_code == 0 and ("differ in scale" in shown.output) == said
+    linear = ["fit", str(tmp_path / "s"), str(tmp_path / "l"), "--kernel", "linear"]
+    assert "differ in scale" not in CliRunner().invoke(group, linear).output

@@ -1,0 +1,29 @@
+"""An evaluation warns of a model that is no better than a constant."""
+
+import pytest
+
+from bigscreen.report.evaluation import remark
+
+
+def classified(confusion, balanced):
+    labels = list(confusion)
+    table = {true: dict(zip(labels, row, strict=True)) for true, row in confusion.items()}
+    return {"confusion": table, "balanced_accuracy": balanced}
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (classified({"no": [95, 0], "yes": [5, 0]}, 0.5), "every row is predicted to be no"),
+        (classified({"no": [94, 1], "yes": [5, 0]}, 0.495), "to call every row no is right"),
+        (classified({"no": [60, 35], "yes": [1, 4]}, 0.72), None),  # balanced, and of use
+        (classified({"no": [90, 5], "yes": [1, 4]}, 0.87), None),
+        (classified({"no": [95, 0], "yes": [0, 0]}, 1.0), None),  # there is one label only
+        ({"r2": -0.01}, "the mean of the targets"),
+        ({"r2": 0.4}, None),
+        ({"outside": 0.1}, None),
+    ],
+)
+def test_a_model_no_better_than_a_constant_is_named(record, said):
+    found = remark(record)
+    assert (found is None) if said is None else found.startswith(said) and "gamma" in found
