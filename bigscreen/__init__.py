@@ -13,7 +13,7 @@ The public interface, whose names are imported when first used:
 - `Model`: a fitted machine; `TrainOptions` and `Tuning`: the options of a fit by
   `bigscreen.train.run.train`, without scikit-learn;
 - `Inline`, `connect`, `local_cluster`: run on threads, on a Dask cluster, or on local processes;
-- `bigscreen.dask`: kernel columns and predictions as lazy Dask arrays;
+- `bigscreen.dask`: kernel columns, features and predictions as lazy Dask arrays;
 - `InputError`, `TimeOver`.
 
 The packages, from the ground up; each imports only itself and the packages before it:
@@ -28,7 +28,7 @@ The packages, from the ground up; each imports only itself and the packages befo
     model       fitted machines and paths: scores, probabilities, files
     evaluate    evaluation of a model on a store; files of predictions and ledgers
     features    the rows that solvers multiply with: raw rows, stored features, kernel columns
-    dask        kernel columns and predictions as lazy Dask arrays, for users of Dask
+    dask        kernel columns, features and predictions as lazy arrays, for users of Dask
     screening   rules that leave out rows, and the proofs that they are safe
     options     the options of a fit, with their help
     report      output for people: progress, tables, plots

@@ -1,4 +1,4 @@
-"""Kernel columns and predictions as lazy Dask arrays, for users of Dask.
+"""Kernel columns, features and predictions as lazy Dask arrays, for users of Dask.
 
 Each function adds tasks to the graph of a Dask array or data frame, one for each block of rows, and
 computes nothing. The results run wherever Dask computes its collections: on threads, on the workers
@@ -14,13 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.dask_rows import check_lazy, dask_rows
+from bigscreen.data.preparation import Preparation
+from bigscreen.data.source_rows import prepare_rows
+from bigscreen.data.views import Moved
 from bigscreen.errors import InputError
-from bigscreen.fleet.graphs import map_rows
+from bigscreen.features.design import Design
+from bigscreen.features.nystrom import compute_features, design_of_record
+from bigscreen.fleet.graphs import later, map_rows
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Compiled, make_kernel
 
-__all__ = ["decision_function", "kernel_columns", "predict", "predict_proba"]
+__all__ = ["decision_function", "features", "kernel_columns", "predict", "predict_proba"]
 
 
 def kernel_columns(
@@ -67,6 +72,45 @@ def kernel_columns(
         raise InputError(f"a {kernel} kernel has no entries to compute; its columns are given")
     rows = dask_rows(X, None, d, "the landmarks have")
     return map_rows("kernel_columns", _Columns(made), side, rows, m, np.float32)
+
+
+def features(X: Any, model: Any) -> Any:
+    """Compute the Nystrom features of rows by a machine on landmarks, lazily.
+
+    The features of x are ``T' k(x, Z)``, with the machine's landmarks Z and ``T T' = k(Z, Z)^+``
+    without the directions that the fit dropped, so inner products of features approximate the
+    kernel. T is computed once, by a task of the graph.
+
+    Parameters
+    ----------
+    X : Dask array or data frame of shape (n, d)
+        As in `decision_function`.
+    model : Model or fitted estimator
+        Fitted with landmarks: `NystroemSVC`, ``n_components=`` or ``bigscreen fit --landmarks``.
+
+    Returns
+    -------
+    Dask array of shape (n, r), float32
+        r, the rank of the landmarks' kernel matrix, is in ``certificate_``. With the blocks of rows
+        of X, and all columns in one block.
+
+    Raises
+    ------
+    InputError
+        As in `decision_function`, and if the machine has no landmarks.
+    """
+    check_lazy(X)
+    model = getattr(model, "model_", model)
+    record = model.provenance.get("nystrom")
+    if record is None:
+        raise InputError(
+            "features are those of a machine on landmarks (NystroemSVC, n_components= or "
+            "--landmarks), and this machine has none"
+        )
+    made_of = model.kernel, model.landmarks, record
+    rows = dask_rows(X, model.preparation.names, model.n_features_in_)
+    call = _Features(model.preparation)
+    return map_rows("features", call, later(_design, made_of), rows, record["rank"], np.float32)
 
 
 def decision_function(model: Any, X: Any) -> Any:
@@ -145,3 +189,22 @@ class _Columns:
     def __call__(self, landmarks: Operand, block: Any) -> NDArray[Any]:
         """Return the kernel entries, float32, between the rows of a block and the landmarks."""
         return self.kernel.block(block, landmarks)
+
+
+def _design(made_of: tuple[Kernel, Any, dict[str, Any]]) -> Design:
+    """Return the design of a model from its kernel, its landmarks and the record of its factor."""
+    return design_of_record(*made_of)
+
+
+@dataclass(frozen=True)
+class _Features:
+    """The task of `features` for a block of rows."""
+
+    preparation: Preparation
+
+    def __call__(self, design: Design, block: Any) -> NDArray[Any]:
+        """Return the features, float32, of the rows of a block, which have the source's columns."""
+        rows, data = prepare_rows(self.preparation, block), design.data
+        return compute_features(
+            design, data.move(rows) if isinstance(data, Moved) else rows, np.float32
+        )

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "bigscreen"
-WIDTH, BOX, STOREY, GAP, ASIDE, SHIFT = 736, (104, 44), 80, 14, 28, 40
+WIDTH, BOX, STOREY, GAP, ASIDE, SHIFT = 736, (92, 44), 80, 14, 20, 40
 INK, PAPER, EDGE = "#1a1a2e", "#ffffff", "#8d99ae"
 
 

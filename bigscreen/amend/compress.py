@@ -141,10 +141,8 @@ def compress(
         status[places_of(data, numbers[found == name])[0]] = value
     factor = None
     if model.landmarks is not None and not exact:
-        known = model.provenance["nystrom"]
-        side = Operand(model.landmarks)
-        made = nystrom.factor_by_cholesky if "ridge" in known else nystrom.factor_by_eigenvectors
-        factor = made(model.kernel, side, known["cutoff"]).matrix
+        known, side = model.provenance["nystrom"], Operand(model.landmarks)
+        factor = nystrom.factor_again(model.kernel, side, known).matrix
     kept = int(np.count_nonzero(status == 2))
     at_bound = np.flatnonzero(status == 1)
     means, merge = 0, not exact

@@ -166,7 +166,8 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             self.n_features_in_ = data.preparation.n_raw or data.n_features
             return data, None
         if is_dask_frame(X):
-            names, X = np.asarray(X.columns, dtype=object), X.to_dask_array(lengths=True)
+            # Not `lengths=True`: Dask may read small Parquet files as fewer blocks than it counts.
+            names, X = np.asarray(X.columns, dtype=object), X.to_dask_array().compute_chunk_sizes()
             if all(isinstance(name, str) for name in names):
                 self.feature_names_in_ = names
         given = self._check_input(X, y, sample_weight, get_tags(self).input_tags.pairwise)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigscreen.data.dataset import Dataset
-from bigscreen.data.layout import Layout, row_grid
+from bigscreen.data.layout import Features, Layout, row_grid
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.rows import Rows
 from bigscreen.data.writer import DatasetWriter
@@ -37,6 +37,7 @@ from bigscreen.features.landmarks import (
 )
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import FLOAT64_ERROR_FACTOR, Kernel
+from bigscreen.kernels.moved import move_rows
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.cholesky import factorise_in_parallel, invert_in_parallel
 from bigscreen.numerics.rows import FloatArray
@@ -300,24 +301,82 @@ class _Block:
         if self.writer is not None and self.writer.is_written(k):
             return k
         data, design = self.design.data, self.design
-        out: NDArray[Any] = np.empty((stop - start, design.rank), self.dtype)
-        assert design.factor is not None
-        X, dtype = data.X(start, stop), np.promote_types(design.entries, self.dtype).type
-        for a, b in row_ranges(stop - start, 2048):
-            columns = design.columns(X[a:b], dtype, "stored")
-            if dtype is np.float32:
-                design.features_of(columns, out[a:b])
-            else:
-                # A feature is rounded after its sum, so even a tiny one keeps its digits.
-                out[a:b] = design.features_of(columns)
-            if not np.isfinite(np.sum(out[a:b])):
-                raise InputError(OVERFLOW.format("rows and landmarks"))
+        out = compute_features(design, data.X(start, stop), self.dtype)
         if self.writer is None:
             return out
         self.writer.write(
             k, out, data.y(start, stop), data.weights(start, stop), data.row_ids(start, stop)
         )
         return k
+
+
+def compute_features(design: Design, X: Any, dtype: type) -> NDArray[Any]:
+    """Compute the features of rows, with the columns of a few of them in memory at a time.
+
+    Parameters
+    ----------
+    design : Design
+        A design with a factor.
+    X : ndarray or csr_array (rows, d)
+        Rows like those of the design.
+    dtype : type
+        Type of the features, float32 or float64; that of the columns may be wider (`Factor`).
+
+    Returns
+    -------
+    ndarray (rows, r) of ``dtype``
+
+    Raises
+    ------
+    InputError
+        If kernel entries overflow.
+    """
+    out: NDArray[Any] = np.empty((X.shape[0], design.rank), dtype)
+    entries = np.promote_types(design.entries, dtype).type
+    for a, b in row_ranges(len(out), 2048):
+        columns = design.columns(X[a:b], entries, "stored")
+        if entries is np.float32:
+            design.features_of(columns, out[a:b])
+        else:
+            # A feature is rounded after its sum, so even a tiny one keeps its digits.
+            out[a:b] = design.features_of(columns)
+        if not np.isfinite(np.sum(out[a:b])):
+            raise InputError(OVERFLOW.format("rows and landmarks"))
+    return out
+
+
+def design_of_record(kernel: Kernel, landmarks: Features, record: Mapping[str, Any]) -> Design:
+    """Make the design of a fitted model again, with its landmarks as the rows.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    landmarks : ndarray or csr_array (m, d)
+    record : mapping
+        `Factor.record` of the fit, which the model's provenance has under "nystrom".
+
+    Returns
+    -------
+    Design
+        Of the rank that the fit had. Which directions are above the cutoff is a matter of rounding
+        for those close to it, so directions that are too many are dropped and those that are
+        missing are 0. Its rows are `Moved` if float32 entries need it.
+    """
+    rows, kernel = move_rows(MemoryDataset(landmarks, None, []), kernel, False)
+    side = Operand(rows.X(0, rows.n_rows))
+    made = factor_again(kernel, side, record).of(Design(rows, kernel), side)
+    rank, found = record["rank"], made.factor
+    assert found is not None
+    if found.shape[1] != rank:  # (columns have ascending eigenvalues)
+        found = np.pad(found, ((0, 0), (max(0, rank - found.shape[1]), 0)))[:, -rank:]
+    entries = np.float64 if record["entries"] == "float64" else np.float32
+    return replace(made, factor=found, entries=entries)
+
+
+def factor_again(kernel: Kernel, side: Operand, record: Mapping[str, Any]) -> Factor:
+    """Factor the kernel matrix of landmarks ``side`` as the fit did that left a `Factor.record`."""
+    made = factor_by_cholesky if "ridge" in record else factor_by_eigenvectors
+    return made(kernel, side, record["cutoff"])
 
 
 def store_features(

@@ -83,7 +83,8 @@ def map_rows(
     function : callable
         Called with ``shared`` and a block's rows, all columns of it; picklable.
     shared : object
-        What all tasks need, such as a model: one task of the graph, which the others depend on.
+        What all tasks need, such as a model: one task of the graph, which the others depend on. If
+        it is lazy itself (`later`), its value.
     X : Dask array (n, d)
         Blocks of rows may be of unknown sizes, and may be sparse if the function takes such rows.
     columns : int or None
@@ -108,6 +109,14 @@ def map_rows(
     return da.map_blocks(
         _answer, X, common, token=name, function=function, nothing=nothing, meta=nothing, **shape
     )
+
+
+def later(function: Callable[[Any], Any], value: Any) -> Any:
+    """Return a lazy call of a function, as one task of a graph, for ``shared`` of `map_rows`.
+
+    The function's argument, ``value``, is a task of its own.
+    """
+    return delayed(function, pure=False)(delayed(value, traverse=False, pure=False))
 
 
 def _answer(

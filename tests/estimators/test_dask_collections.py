@@ -109,6 +109,22 @@ def test_a_dask_data_frame_is_its_array(rows):
     assert list(found.feature_names_in_) == list("abcdef")
 
 
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # Dask's, of pandas 3
+def test_small_parquet_files_are_rows_of_a_fit(rows, tmp_path):
+    """Dask reads some of their columns in fewer blocks than there are files."""
+    pd, dd = pytest.importorskip("pandas"), pytest.importorskip("dask.dataframe")
+    X, y, _ = rows
+    table = pd.DataFrame(X, columns=list("abcdef"))
+    dd.from_pandas(table.assign(label=y), npartitions=8).to_parquet(tmp_path / "rows")
+    frame = dd.read_parquet(tmp_path / "rows")
+    found = LinearSVC().fit(frame[list("abc")], frame["label"])
+    expected = LinearSVC().fit(table[list("abc")], y)
+    np.testing.assert_array_equal(found.coef_, expected.coef_)
+    np.testing.assert_array_equal(
+        found.predict(frame).compute(), expected.predict(table[list("abc")])
+    )
+
+
 def test_without_a_client_dask_computes_the_blocks_here(rows):
     X, score = rows[0], rows[0][:, 0]
     lazy = da.from_array(X, chunks=(170, -1))

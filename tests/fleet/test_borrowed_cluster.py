@@ -66,10 +66,10 @@ def test_what_is_no_scheduler_is_refused(rows):
 
 
 @pytest.mark.slow
-def test_the_example_of_the_page_on_jobs_runs(tmp_path):
-    (code,) = re.findall(
-        r"^```python\n(.*?)^```$", (ROOT / "docs/jobs.md").read_text(), re.M | re.S
-    )
+@pytest.mark.parametrize("page", ["jobs", "dask"])
+def test_the_example_of_a_page_runs(tmp_path, page):
+    text = (ROOT / f"docs/{page}.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
     script = tmp_path / "borrow.py"
     script.write_text(code)
     done = subprocess.run(

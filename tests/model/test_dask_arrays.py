@@ -1,6 +1,7 @@
 """Predictions and kernel columns of Dask arrays and data frames are lazy Dask arrays."""
 
 import os
+from dataclasses import replace
 
 import dask.array as da
 import numpy as np
@@ -14,6 +15,7 @@ from bigscreen import (
     SVR,
     LinearSVC,
     LinearSVR,
+    Model,
     NuSVC,
     NystroemSVC,
     OneClassSVM,
@@ -156,11 +158,10 @@ def test_nothing_is_computed_before_it_is_needed(rows, machine, tmp_path):
     lazy = counted(X, tmp_path)
     found = [
         bigscreen.dask.kernel_columns(lazy, X[:9]),
-        *(
-            getattr(bigscreen.dask, name)(machine, lazy)
-            for name in bigscreen.dask.__all__
-            if name != "kernel_columns"
-        ),
+        bigscreen.dask.features(lazy, machine),
+        bigscreen.dask.decision_function(machine, lazy),
+        bigscreen.dask.predict(machine.model_, lazy),
+        bigscreen.dask.predict_proba(machine.model_, lazy),
     ]
     assert not [*tmp_path.iterdir()]
     found[0][:1].compute()
@@ -277,3 +278,65 @@ def test_what_does_not_fit_is_refused_in_a_sentence(rows, machine):
     plain = LinearSVC().fit(X, y).model_
     with pytest.raises(InputError, match="probabilities, sets of labels and thresholds are of"):
         bigscreen.dask.predict_proba(plain, lazy)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "polynomial"])
+@pytest.mark.parametrize("place", [0.0, 1e5])
+def test_features_carry_the_scores_of_the_machine(rows, tmp_path, kernel, place):
+    X, y = rows
+    X = X + place if kernel == "rbf" else X
+    fitted = NystroemSVC(kernel, n_components=100, random_state=0).fit(X, y)
+    lazy = da.from_array(X, chunks=(CHUNK, 4))
+    found = bigscreen.dask.features(lazy, fitted)
+    rank = fitted.certificate_[0]["rank"]
+    assert found.shape == (N, rank) and found.dtype == np.float32
+    phi = found.compute().astype(float)
+    scores = fitted.decision_function(X) - fitted.intercept_
+    w = np.linalg.lstsq(phi, scores, rcond=None)[0]
+    np.testing.assert_allclose(phi @ w, scores, atol=1e-4 * np.abs(scores).max())
+    fitted.model_.save(tmp_path / "model.bsm")
+    again = bigscreen.dask.features(lazy, Model.load(tmp_path / "model.bsm")).compute()
+    np.testing.assert_array_equal(again, found.compute())
+
+
+def test_inner_products_of_features_are_the_kernel_between_landmarks(rows):
+    X, y = rows
+    fitted = NystroemSVC(n_components=50, gamma=0.2, random_state=0).fit(X, y)
+    Z = da.from_array(fitted.components_, chunks=(20, -1))
+    phi = bigscreen.dask.features(Z, fitted.model_)
+    exact = bigscreen.dask.kernel_columns(Z, fitted.components_, gamma=0.2)
+    np.testing.assert_allclose((phi @ phi.T).compute(), exact.compute(), atol=1e-4)
+
+
+def test_features_have_the_rank_of_the_fit_wherever_rounding_cuts(rows):
+    """Another machine's rounding may find another number of directions above the cutoff."""
+    X, y = rows
+    model = NystroemSVC("polynomial", n_components=100, random_state=0).fit(X, y).model_
+    record, lazy = model.provenance["nystrom"], da.from_array(X, chunks=(CHUNK, -1))
+    assert record["rank"] < 100
+
+    def of_rank(rank):
+        nystrom = {**record, "rank": rank}
+        known = replace(model, provenance={**model.provenance, "nystrom": nystrom})
+        return bigscreen.dask.features(lazy, known)
+
+    phi, fewer, more = (of_rank(record["rank"] + change) for change in (0, -1, 1))
+    assert (phi.shape[1], fewer.shape[1], more.shape[1]) == (56, 55, 57)
+    np.testing.assert_allclose(fewer.compute(), phi[:, 1:].compute(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(more[:, 1:].compute(), phi.compute(), rtol=1e-5, atol=1e-6)
+    assert not more[:, 0].compute().any()
+
+
+def test_lazy_arrays_are_written_block_by_block(rows, machine, tmp_path):
+    zarr = pytest.importorskip("zarr")
+    lazy = da.from_array(rows[0], chunks=(CHUNK, -1))
+    phi = bigscreen.dask.features(lazy, machine)
+    phi.to_zarr(str(tmp_path / "features.zarr"))
+    np.testing.assert_array_equal(zarr.open(tmp_path / "features.zarr")[:], phi.compute())
+
+
+def test_machines_without_landmarks_have_no_features(rows):
+    X, y = rows
+    for fitted in (SVC().fit(X, y), LinearSVC().fit(X, y)):
+        with pytest.raises(InputError, match="of a machine on landmarks"):
+            bigscreen.dask.features(da.from_array(X, chunks=CHUNK), fitted)
