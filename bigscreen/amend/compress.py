@@ -54,10 +54,12 @@ class _KeptRows:
     block_rows: int = 2048
 
     def __call__(self, k: int) -> tuple[Block, FloatArray, FloatArray]:
-        """The rows of chunk k that stay; ``sum c phi`` (labels, r) and ``sum c`` (labels,).
+        """Return the rows of chunk k that stay, and two sums over its rows that are merged.
 
-        The sums are over the chunk's rows at their bound, by label, with c a row's weight. They are
-        0 if rows at their bound are not merged.
+        Open rows stay, and rows at their bound if these are not merged: their features, labels,
+        weights and row numbers. The sums are over the chunk's rows at their bound, by label:
+        ``sum c phi`` (labels, r) and ``sum c`` (labels,), with c a row's weight and phi its
+        features; 0 if nothing is merged.
         """
         data = self.data
         start, stop = data.chunk(k)

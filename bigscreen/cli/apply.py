@@ -148,8 +148,8 @@ def predict(
             json_file, "predict", {"out": out, "rows": dataset.n_rows, "predicted": counts}
         )
     predicted = {f"predicted {label}": report.count(rows) for label, rows in counts.items()}
-    where = "on standard output" if out == "-" else f"in {out}"
-    report.table(f"Predictions {where}", {"rows": report.count(dataset.n_rows), **predicted})
+    place = "on standard output" if out == "-" else f"in {out}"
+    report.table(f"Predictions {place}", {"rows": report.count(dataset.n_rows), **predicted})
 
 
 def _shares(given: tuple[str, ...]) -> dict[str, float]:

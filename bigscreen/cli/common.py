@@ -126,8 +126,11 @@ def _as_typed(sentence: str, params: Sequence[click.Parameter]) -> str:
     """
     flags = {each.name: each.opts[0] for each in params if isinstance(each, click.Option)}
 
-    def typed(found: re.Match[str]) -> str:
-        """Return the flag, and value, for a match of the pattern; else the match unchanged."""
+    def as_flag(found: re.Match[str]) -> str:
+        """Return `name=value`, matched in a sentence, as the flag of that name and its value.
+
+        The text is unchanged if no option has that name, or the value is no literal.
+        """
         name, value = found.groups()
         try:
             said = "" if value is None else f" {shlex.quote(str(ast.literal_eval(value)))}"
@@ -135,7 +138,7 @@ def _as_typed(sentence: str, params: Sequence[click.Parameter]) -> str:
             return found[0]
         return flags[name] + said if name in flags else found[0]
 
-    return re.sub(r"`(?:tuning\.)?(\w+)(?:=('[^`]*'|\"[^`]*\"|[\d.e+-]+))?`", typed, sentence)
+    return re.sub(r"`(?:tuning\.)?(\w+)(?:=('[^`]*'|\"[^`]*\"|[\d.e+-]+))?`", as_flag, sentence)
 
 
 def _usage_sentence(error: click.ClickException) -> str:

@@ -201,9 +201,11 @@ class Monitor:
         return Verdict(region=self._region(point), doubted=doubted)
 
     def _check_held(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
-        """Check a point with held rows, whose P only a closing pass computes.
+        """Check a point at which the solver has left rows out, so that its P is not known.
 
-        If the gap is not small enough, nothing is recorded: the solver calls again with P.
+        If the gap seems small enough, or a budget is used up, the final pass over all rows computes
+        P. Returns None if that ends the solve. Otherwise nothing is recorded and an empty `Verdict`
+        is returned: the solver goes on, and calls again once it has P itself.
         """
         self.resumed = False
         exhausted, certificate = self._has_used_budget(), None

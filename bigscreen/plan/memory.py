@@ -163,7 +163,10 @@ class Request:
         return Held(own, 0.0, self.processes)
 
     def everywhere(self, each: float) -> Held:
-        """Return the memory of something that each worker (or thread) holds."""
+        """Return the memory of something of which each worker holds ``each`` bytes.
+
+        Without a cluster the threads of this process are the workers.
+        """
         if self.cluster:
             return Held(0.0, each, self.workers)
         return self.once(self.workers * each)

@@ -222,11 +222,12 @@ class InteriorPoint:
             going = True
 
 
-class _Halves(NamedTuple):
-    """The variables of the dual (n,); a tube splits alpha into two variables >= 0 (2 n,).
+class _Variables(NamedTuple):
+    """The variables of the dual (n,); a tube splits each alpha into two variables >= 0 (2 n,).
 
-    ``sign`` multiplies a variable's features; ``way`` is its coefficient in the coupling of its
-    ``group``.
+    For each variable: ``sign`` multiplies its row's features in w; ``lin`` is its coefficient in
+    the linear part of D; ``lo`` and ``hi`` are the ends of its box; ``way`` is its coefficient in
+    the coupling constraint of its ``group`` (0 without a constraint).
     """
 
     sign: FloatArray
@@ -237,7 +238,7 @@ class _Halves(NamedTuple):
     group: NDArray[np.int64]
 
     @classmethod
-    def of(cls, dual: Dual) -> _Halves:
+    def of(cls, dual: Dual) -> _Variables:
         """Split the variables of a dual."""
         n = len(dual)
         way = np.zeros(n) if dual.coupling is None else dual.coupling
@@ -254,15 +255,46 @@ class _Halves(NamedTuple):
 class _CentralPath:
     """The state of one solve: variables x strictly within their box, and multipliers of both ends.
 
-    ``x`` has the variables that can move; ``low`` and ``high`` are the multipliers of the lower and
-    upper ends of their boxes, ``mu`` the multipliers of the coupling. ``of``: their `_Halves`.
-    ``borders`` (groups, variables): their coefficients in the coupling. ``product``: the mean
-    complementarity product; ``idle``: consecutive steps without progress. Each step reduces the
-    complementarity products ``low (x - lo)`` and ``high (hi - x)``.
+    Each step reduces the complementarity products ``low (x - lo)`` and ``high (hi - x)``.
+
+    Attributes
+    ----------
+    x : float64 (variables,)
+        The variables that can move: those whose box is not a point.
+    low, high : float64 (variables,)
+        Multipliers of the lower and the upper ends of their boxes.
+    mu : float64 (groups,)
+        Multipliers of the coupling constraints.
+    variables : _Variables
+        Their coefficients and boxes.
+    moving, row : int64 (variables,)
+        Their places among all variables, and the row that each belongs to.
+    fixed : float64 (all variables,)
+        The values of variables whose box is a point; 0 for the others.
+    borders : float64 (groups, variables)
+        Coefficients of the variables in the coupling constraints.
+    rows : float64 (n, d)
+        Features of all rows, with a constant column if the offset is penalised.
+    reach : float
+        Bound on a sum of |alpha| (`Run.reach`), from which the rounding of scores is bounded.
+    product : float
+        The mean complementarity product.
+    idle : int
+        Consecutive steps that reduced neither the gap nor ``product`` by a tenth.
+    least : float64 (2,)
+        The smallest gap, and the smallest mean product, so far.
+    on_face : bool
+        Whether x is the optimum of a face of the box, with some variables exactly at their bounds.
     """
 
     def __init__(self, run: Run, tuning: InteriorTuning) -> None:
-        """Read all rows of the run, and start near its alpha if it has one."""
+        """Read all rows of the run, and start near its alpha if it has one.
+
+        Raises
+        ------
+        InputError
+            For columns that are not explicit features, or squared losses.
+        """
         self.tuning = tuning
         data, problem = run.design.data, run.problem
         if run.design.kernel is not None:
@@ -282,19 +314,19 @@ class _CentralPath:
             self.rows = np.column_stack([self.rows, np.full(n, self.constant)])
         self.total = np.atleast_1d(np.asarray(self.dual.total, np.float64))
         self.reach = run.reach.total
-        all_of: Any = _Halves.of(self.dual)
+        all_of: Any = _Variables.of(self.dual)
         self.moving = np.flatnonzero(all_of.hi > all_of.lo)
-        self.of = _Halves(*(part[self.moving] for part in all_of))
+        self.variables = _Variables(*(part[self.moving] for part in all_of))
         self.fixed = np.where(all_of.hi > all_of.lo, 0.0, all_of.lo)
         self.row = self.moving % n
-        """The row of every variable."""
         used = range(len(self.total)) if self.dual.coupling is not None else range(0)
-        self.borders = np.array([np.where(self.of.group == g, self.of.way, 0.0) for g in used])
+        self.borders = np.array(
+            [np.where(self.variables.group == g, self.variables.way, 0.0) for g in used]
+        )
         self.borders = self.borders.reshape(len(used), len(self.moving))
         self.gram: FloatArray | None = None
         self.steps = self.idle = 0
         self.least = np.array([np.inf, np.inf])
-        """The smallest gap, and the smallest mean product, so far."""
         self.product = np.inf
         self.on_face = False
         self.begin(run.start)
@@ -302,7 +334,7 @@ class _CentralPath:
     # -- starts -----------------------------------------------------------------------------------
     def begin(self, alpha: FloatArray | None) -> None:
         """Start near alpha; without one where D is largest between 0 and the middle of the box."""
-        of = self.of
+        of = self.variables
         middle = 0.5 * (of.lo + of.hi)
         if alpha is not None:
             parts = alpha if self.dual.tube is None else np.concatenate([alpha, -alpha])
@@ -322,18 +354,18 @@ class _CentralPath:
     def _sum(self, x: FloatArray) -> FloatArray:
         """Sum ``sign_i x_i phi_i`` over the variables x that can move: w, (m,)."""
         n = len(self.rows)
-        coef = np.bincount(self.row, self.of.sign * x, n) if len(x) else np.zeros(n)
+        coef = np.bincount(self.row, self.variables.sign * x, n) if len(x) else np.zeros(n)
         found: FloatArray = coef @ self.rows
         return found
 
     def _along(self, w: FloatArray) -> FloatArray:
         """Compute ``sign_i <w, phi_i>`` of every variable that can move, from w (m,)."""
-        found: FloatArray = self.of.sign * (self.rows @ w)[self.row]
+        found: FloatArray = self.variables.sign * (self.rows @ w)[self.row]
         return found
 
     def _slope(self, w: FloatArray) -> FloatArray:
         """Compute the gradient of the Lagrangian, -D plus the coupling's part, given w(alpha)."""
-        slope: FloatArray = self._along(w) - self.of.lin + self.mu @ self.borders
+        slope: FloatArray = self._along(w) - self.variables.lin + self.mu @ self.borders
         return slope
 
     # -- steps ------------------------------------------------------------------------------------
@@ -360,7 +392,7 @@ class _CentralPath:
 
     def _step(self) -> tuple[FloatArray, ...] | None:
         """Compute x and the multipliers after a step; None if rounding spoils it."""
-        of, x, tuning = self.of, self.x, self.tuning
+        of, x, tuning = self.variables, self.x, self.tuning
         below, above = x - of.lo, of.hi - x
         slope = self._slope(self._sum(x))
         lacks = self.total[: len(self.borders)] - self.borders @ x
@@ -485,7 +517,7 @@ class _CentralPath:
         matrix[np.diag_indices(len(matrix))] += 1.0
         factor = cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
         positive = np.flatnonzero(weight)
-        sign, at = self.of.sign[positive], np.searchsorted(used, self.row[positive])
+        sign, at = self.variables.sign[positive], np.searchsorted(used, self.row[positive])
         single = len(positive) == len(used)
 
         def solve(r: FloatArray) -> FloatArray:
@@ -544,7 +576,7 @@ class _CentralPath:
 
         Returns all variables that can move, in the order of ``x``.
         """
-        of, size = self.of, self.of.hi - self.of.lo
+        of, size = self.variables, self.variables.hi - self.variables.lo
         unit = float(np.median(np.abs(of.lin))) if len(self.x) else 1.0
         to_low = (self.x - of.lo) * unit < self.low * size
         to_high = (of.hi - self.x) * unit < self.high * size

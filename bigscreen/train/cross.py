@@ -77,15 +77,17 @@ def calibrate(job: Job, max_scores: int = 1 << 26) -> tuple[Calibration, FoldMac
     return Calibration.learn(*given, options.strategy), FoldMachines.joined(machines)
 
 
-def add_folds(job: Job, model: Model, known: Calibration, folds: FoldMachines) -> Model:
+def add_folds(job: Job, model: Model, calibration: Calibration, folds: FoldMachines) -> Model:
     """Return the model with the machines of the folds, and the calibration of their scores.
 
-    They give probabilities, label sets and thresholds. ``known``: the calibration.
+    They give probabilities, label sets and thresholds. With two labels the calibration also gets
+    the scores of some rows by both kinds of machines (`_pair_scores`), as a threshold for the one
+    is translated to the other.
     """
-    model = replace(model, calibration=known, fold_machines=folds)
+    model = replace(model, calibration=calibration, fold_machines=folds)
     if len(model.labels) != 2:
         return model
-    return replace(model, calibration=replace(known, paired=_pair_scores(job, model)))
+    return replace(model, calibration=replace(calibration, paired=_pair_scores(job, model)))
 
 
 def _pair_scores(job: Job, model: Model, max_rows: int = 4000) -> FloatArray:

@@ -71,7 +71,10 @@ class BlockGram:
 
     @property
     def rows(self) -> NDArray[Any]:
-        """The matrix with unused columns, which is C-contiguous, as compiled loops require."""
+        """The kernel matrix (n, capacity), whose columns from n on are spare.
+
+        Unlike ``K`` it is C-contiguous, as compiled loops require.
+        """
         return self.room[: len(self.ids)]
 
     def restore(

@@ -43,10 +43,12 @@ class PathProgram(BlockProgram):
         return state
 
     def _retarget(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Begin a new problem at ``message["factor"]`` times the present w.
+        """Begin a new problem, started from ``message["factor"]`` times the present w.
 
-        ``message["dual"]`` has the fields of the dual that differ from the last problem's;
-        ``decided`` is FREE for the rows to solve for. Returns [number of these rows].
+        Of the message, ``dual`` has the fields of the dual that differ from the last problem's,
+        ``total`` the totals of its coupling constraint, and ``decided`` is FREE for the rows to
+        solve for, else the bound at which a row's alpha is known to be. Returns [number of rows to
+        solve for].
         """
         rows = slice(state.start, state.start + len(state.alpha))
         coef = message["factor"] * state.dual.sign * state.alpha
@@ -75,9 +77,10 @@ class PathProgram(BlockProgram):
         return np.zeros(1)
 
     def _read(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Return the scores of this shard's rows under a subsample's solution, padded with -1.
+        """Return the scores of this shard's rows under a subsample's solution.
 
         The message has the subsample's rows, their coefficients (``change``), and the offset.
+        Shards differ in size: the result is padded to the largest, and the receiver cuts it off.
         """
         scores, change = np.zeros(len(state.alpha)), message["change"]
         state.columns.accumulate(message["rows"], np.full(len(change), -1), change, scores)
