@@ -132,10 +132,9 @@ def decision_function(model: Any, X: Any) -> Any:
     Raises
     ------
     InputError
-        If X is no Dask collection with the columns of the fit.
+        If X is no Dask collection with the columns of the fit, or the model has no such method.
     """
-    check_lazy(X)
-    return model.decision_function(X)
+    return _answer(model, "decision_function", X)
 
 
 def predict(model: Any, X: Any) -> Any:
@@ -155,8 +154,7 @@ def predict(model: Any, X: Any) -> Any:
     InputError
         As in `decision_function`.
     """
-    check_lazy(X)
-    return model.predict(X)
+    return _answer(model, "predict", X)
 
 
 def predict_proba(model: Any, X: Any) -> Any:
@@ -176,8 +174,17 @@ def predict_proba(model: Any, X: Any) -> Any:
     InputError
         As in `decision_function`, and if the model was fitted without probabilities.
     """
+    return _answer(model, "predict_proba", X)
+
+
+def _answer(model: Any, method: str, X: Any) -> Any:
+    """Call a method of a machine with the Dask rows X; InputError if it has no such method."""
     check_lazy(X)
-    return model.predict_proba(X)
+    if not hasattr(model, method):
+        raise InputError(
+            f"this {type(model).__name__} has no {method}; give a machine that has one"
+        )
+    return getattr(model, method)(X)
 
 
 @dataclass(frozen=True)

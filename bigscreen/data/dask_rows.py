@@ -62,8 +62,8 @@ def dask_rows(
     """
     if X.ndim != 2:
         raise InputError(
-            f"X must have rows and columns, and has {X.ndim} dimension"
-            f"{'s' * (X.ndim != 1)}: use X.reshape(-1, 1) or X.to_frame() for rows of one column"
+            f"X must have two dimensions, rows and columns, not {X.ndim}: use X.reshape(-1, 1) or "
+            "X.to_frame() for rows of one column"
         )
     if is_dask_frame(X):
         if names is not None:
@@ -128,7 +128,7 @@ def lazy_for_dask(
         """Return the method, which is lazy for Dask rows."""
 
         @wraps(method)
-        def answer(self: Any, X: Any, *args: Any, **given: Any) -> Any:
+        def answer(self: Blockwise, X: Any, *args: Any, **given: Any) -> Any:
             """Call the method at once, or later for each block of Dask rows."""
             if not is_lazy(X):
                 return method(self, X, *args, **given)

@@ -78,7 +78,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
         Parameters
         ----------
-        X : array, sparse array or Dask array of shape (n_samples, n_features), data set or path
+        X : array, sparse array, Dask array or data frame (n_samples, n_features), data set or path
         y : array of shape (n_samples,)
             Labels for a classifier, two or more distinct values of any sortable type; targets for
             a regression, finite numbers. Left out if X is a data set; ignored by a one-class
@@ -454,7 +454,8 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
         Parameters
         ----------
         X : as in ``fit``
-            Rows of a data set are scored in the order of its source.
+            Rows of a data set are scored in the order of its source. Those of a Dask array or data
+            frame are scored later: the result is a lazy Dask array, with a task for each block.
 
         Returns
         -------
@@ -600,7 +601,8 @@ class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn 
         Parameters
         ----------
         X : as in ``fit``
-            Predictions for a data set are in the order of its source.
+            Predictions for a data set are in the order of its source. Those for a Dask array or
+            data frame are a lazy Dask array, with a task for each block of rows.
         """
         return self._scores(X)[:, 0]
 

@@ -331,7 +331,9 @@ class Model:
         return replace(self, ledger=None, factor=None)
 
     def evidence(self, X: Any, *, prepared: bool = False) -> Evidence:
-        """Compute the scores from which probabilities and label sets follow; X as for `scores`.
+        """Compute the scores from which probabilities and label sets follow.
+
+        X as for `scores`, but not of Dask: the scores of a row are no array.
 
         Raises
         ------

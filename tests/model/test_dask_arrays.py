@@ -267,7 +267,7 @@ def test_what_does_not_fit_is_refused_in_a_sentence(rows, machine):
     ):
         with pytest.raises(InputError, match=r"X has 4 columns and .* 6; give X the same columns"):
             call(lazy[:, :4])
-        with pytest.raises(InputError, match=r"X must have rows and columns, and has 1 dimension:"):
+        with pytest.raises(InputError, match=r"two dimensions, rows and columns, not 1: use"):
             call(lazy[:, 0])
         with pytest.raises(InputError, match=r"X must be a Dask array or data frame, not ndarray:"):
             call(X)
@@ -275,6 +275,8 @@ def test_what_does_not_fit_is_refused_in_a_sentence(rows, machine):
         bigscreen.dask.kernel_columns(lazy, X[:9], kernel="cubic")
     with pytest.raises(InputError, match=r"precomputed kernel has no entries to compute"):
         bigscreen.dask.kernel_columns(lazy, X[:9], kernel="precomputed")
+    with pytest.raises(InputError, match="this LinearSVR has no decision_function; give a"):
+        bigscreen.dask.decision_function(LinearSVR().fit(X, X[:, 0]), lazy)
     plain = LinearSVC().fit(X, y).model_
     with pytest.raises(InputError, match="probabilities, sets of labels and thresholds are of"):
         bigscreen.dask.predict_proba(plain, lazy)
