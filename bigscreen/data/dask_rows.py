@@ -17,12 +17,13 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 def is_chunked(X: Any) -> bool:
     """Whether X is a Dask array, recognised by its attributes; its blocks are read one by one."""
-    return hasattr(X, "dask") and hasattr(X, "blocks")
+    return hasattr(X, "dask") and isinstance(getattr(X, "numblocks", None), tuple)
 
 
 def is_dask_frame(X: Any) -> bool:
     """Whether X is a Dask data frame, recognised by its attributes."""
-    return hasattr(X, "dask") and hasattr(X, "to_dask_array")
+    # (A Delayed object says that it has any attribute.)
+    return isinstance(getattr(X, "npartitions", None), int) and hasattr(X, "to_dask_array")
 
 
 def is_lazy(X: Any) -> bool:
@@ -134,8 +135,8 @@ def lazy_for_dask(
                 return method(self, X, *args, **given)
             from bigscreen.fleet.graphs import map_rows
 
-            dtype, columns = result(self)
             rows = self._dask_rows(X, **given)
+            dtype, columns = result(self)
             call = _Call(method.__name__, args, given)
             return map_rows(method.__name__, call, self._for_blocks(), rows, columns, dtype)
 

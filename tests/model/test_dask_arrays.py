@@ -3,11 +3,13 @@
 import os
 from dataclasses import replace
 
+import dask
 import dask.array as da
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 from scipy import sparse
+from sklearn.exceptions import NotFittedError
 
 import bigscreen.dask
 from bigscreen import (
@@ -269,8 +271,11 @@ def test_what_does_not_fit_is_refused_in_a_sentence(rows, machine):
             call(lazy[:, :4])
         with pytest.raises(InputError, match=r"two dimensions, rows and columns, not 1: use"):
             call(lazy[:, 0])
-        with pytest.raises(InputError, match=r"X must be a Dask array or data frame, not ndarray:"):
-            call(X)
+        for other in (X, dask.delayed(X)):
+            with pytest.raises(InputError, match=r"X must be a Dask array or data frame, not \w+:"):
+                call(other)
+    with pytest.raises(NotFittedError):
+        SVC().predict(lazy)
     with pytest.raises(InputError, match=r"unknown kernel 'cubic'"):
         bigscreen.dask.kernel_columns(lazy, X[:9], kernel="cubic")
     with pytest.raises(InputError, match=r"precomputed kernel has no entries to compute"):

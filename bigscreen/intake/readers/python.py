@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
+from bigscreen.data.dask_rows import is_chunked
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import Block, Reader, name_rows
@@ -211,7 +212,7 @@ def open_data(source: Any) -> Reader:
         X = parts[0]
         if hasattr(X, "dims") and hasattr(X, "data"):  # an array of xarray: take the plain array
             parts, X = (X.data, *parts[1:]), X.data
-        if hasattr(X, "dask") and hasattr(X, "blocks"):
+        if is_chunked(X):
             return DaskReader(*parts)
         if issparse(X) or hasattr(X, "__array__"):
             return ArrayReader(*parts)
