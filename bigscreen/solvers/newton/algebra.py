@@ -46,6 +46,10 @@ class Algebra:
         The part of P that is linear in the multipliers.
     unit : float
         Typical gradient G of a row at w = 0. Steps of multipliers are damped to about 100 units.
+    size : int
+        Entries of x.
+    free : slice
+        The entries of x that are multipliers.
     """
 
     def __init__(self, design: Design, frame: SumLayout, tuning: NewtonTuning = NEWTON) -> None:
@@ -177,6 +181,7 @@ class Algebra:
 def _cholesky(inner: FloatArray, diagonal: FloatArray) -> Factor:
     """Factor ``inner + diag(diagonal)``, with a ridge if rounding left it indefinite.
 
+    ``inner`` (size, size) is the band rows' second moment; ``diagonal`` (size,) is added to it.
     C / h can be too large for a float64 sum with 1, and errors of float32 products can outweigh the
     penalty's curvature. The step is a direction of descent with any ridge.
     """
@@ -191,7 +196,10 @@ def _cholesky(inner: FloatArray, diagonal: FloatArray) -> Factor:
 
 
 def entry_type(rows: int, of: int) -> type:
-    """Choose the type of kernel entries of ``rows`` out of ``of`` rows: float64 only for few."""
+    """Choose the float type of kernel entries: float64 if few rows need them, else float32.
+
+    ``rows`` of a shard's ``of`` rows need entries; less than 1/64 of them are few.
+    """
     return np.float64 if 64 * rows < of else np.float32
 
 

@@ -67,7 +67,12 @@ class NewtonRun(Rounds):
         self._accept(iterate, trial)
 
     def _prepare_point(self, iterate: Iterate) -> float:
-        """Complete the point for ``check``; returns how far from hinge points rows are gathered."""
+        """Complete the point for ``check``.
+
+        Returns the distance from their hinge point within which rows could be gathered (copied to
+        the coordinator for steps over them alone); 0 if no rows are, or the tolerance does not need
+        float64.
+        """
         assert iterate.point is not None
         if iterate.has_held_rows and self.options.tol > self.tuning.held_tol:
             # D is that of alpha at the held sides. If alpha were read off again, rows that left
@@ -124,7 +129,10 @@ class NewtonRun(Rounds):
         return Iterate(np.zeros(self.algebra.size), 0.0, bundle, band=Band(1))
 
     def start_at_alpha(self, alpha: FloatArray) -> Iterate:
-        """Return the iterate w(alpha), with the multipliers that minimise P there."""
+        """Return the iterate w(alpha), with the multipliers that minimise P there.
+
+        ``alpha`` (n,): a feasible dual point of all rows.
+        """
         design, problem, fleet = self.design, self.problem, self.fleet
         frame = self.algebra.frame
         data = design.data
@@ -338,7 +346,7 @@ class NewtonRun(Rounds):
 
     # -- local steps ---------------------------------------------------------------------------
     def _try_local_steps(self, iterate: Iterate) -> bool:
-        """Minimise over gathered rows; after each pass, gather the rows that have crossed.
+        """Minimise over gathered rows; after each pass, gather the rows that have changed sides.
 
         Gathered rows are rows near their hinge point, whose features the coordinator holds. Returns
         False, with the iterate unchanged, if local steps save nothing.
@@ -445,7 +453,7 @@ class NewtonRun(Rounds):
         )
 
     def _can_send(self, counts: NDArray[np.int64]) -> bool:
-        """Whether shards can send their picked rows; ``counts`` (shards,): how many each has.
+        """Whether the picked rows are few enough for shards to send; ``counts`` (shards,): of each.
 
         Each shard's answer is as long as that of the shard with most rows.
         """

@@ -196,7 +196,11 @@ class Iterate:
     def from_dict(
         cls, metric: FloatArray, saved: dict[str, Any], moment: FloatArray | None
     ) -> Iterate:
-        """Return the iterate that ``to_dict`` wrote, before its gradient pass."""
+        """Return the iterate that ``to_dict`` wrote, before its gradient pass.
+
+        ``metric``: see `Algebra`; ``moment`` (size, size): the moment of ``average_to_save``, None
+        if there was none.
+        """
         # Older checkpoints have no "seen", and no "moves": 1e300 stands for any distance.
         saved = {"seen": None, "moves": [1e300] * len(saved["past"]), **saved}
         x, primal = saved["seen"], saved.get("seen_primal")

@@ -103,7 +103,8 @@ class LocalProblem:
     def solve(self, gap: float, lowest: float) -> int:
         """Take Newton steps until h suits the gap, or is ``lowest``, and x minimises P.
 
-        ``gap``: requested P - D over the gathered rows. Returns the number of steps; -1 if none
+        ``gap``: requested P - D over the gathered rows; ``lowest``: h is not lowered below this
+        half-width of the smoothing band. Returns the number of steps; -1 if none
         could be computed.
         """
         for taken in range(self.tuning.max_local_steps):

@@ -178,7 +178,11 @@ class ManyProgram(KeptRows):
         return _Shard(start, X, np.arange(len(self.cases)), **made)
 
     def step(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Answer one message; the coordinator sums the answers of the shards."""
+        """Answer one message; the coordinator sums the answers of the shards.
+
+        Keys of every message: ``kind`` (the method ``"_" + kind`` answers) and ``left`` (numbers of
+        the problems that are not solved yet; arrays of messages have an entry for each of them).
+        """
         state.narrow(message["left"])
         answer: FloatArray = getattr(self, "_" + message["kind"])(state, message, totals)
         return answer
@@ -190,7 +194,11 @@ class ManyProgram(KeptRows):
         return np.concatenate([np.sum(reach, axis=0, dtype=np.float64), weighted])
 
     def _line(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Sum smoothed losses at step lengths along each problem's direction (problems, steps)."""
+        """Sum smoothed losses at step lengths along each problem's direction (problems, steps).
+
+        Keys of ``message``: ``along`` (problems, size), the directions; ``steps``, the step
+        lengths; ``h`` (problems,).
+        """
         state.trial = np.empty_like(state.scores)
         for rows, X in self._tiles(state):
             state.trial[rows] = self._products(X, message["along"])
@@ -200,7 +208,9 @@ class ManyProgram(KeptRows):
         return losses.T.ravel()
 
     def _take(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Move by step lengths ``t`` along the directions, and read alpha off.
+        """Move by step lengths ``t`` along the last directions, and read alpha off the scores.
+
+        Keys of ``message``: ``t`` and ``h``, (problems,) each.
 
         Returns [losses..., p . alpha..., weights of the bands..., ``sum s alpha [phi, constant]``
         problem by problem...].
@@ -215,9 +225,11 @@ class ManyProgram(KeptRows):
         return np.concatenate([sums.ravel(), features.ravel()])
 
     def _moment(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Add the second moment of one in ``stride`` rows, by mean curvature, to the totals.
+        """Add the second moment of one in ``stride`` rows to the totals.
 
-        Returns [its trace].
+        A row is weighted by the mean over the problems of the second derivative of its loss. Keys
+        of ``message``: ``stride``; ``turn``, with which row to begin; ``bound`` of every entry of
+        the sum over all shards. Returns [the trace of the shard's part].
         """
         stride, trace, m = message["stride"], 0.0, self.design.width
         for rows, X in self._tiles(state):
@@ -234,7 +246,10 @@ class ManyProgram(KeptRows):
         return np.array([trace])
 
     def _curved(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Multiply the losses' Hessian by each problem's direction (problems, size)."""
+        """Multiply each problem's Hessian of the losses by its direction (problems, size).
+
+        ``message["along"]`` (problems, size): the directions.
+        """
         out = self._zero_sums(state)
         for rows, X in self._tiles(state):
             along = self._products(X, message["along"])
@@ -266,7 +281,10 @@ class ManyProgram(KeptRows):
         return np.zeros((len(state.problems), self.design.width + bool(self.constant)))
 
     def _sums(self, X: Single, weights: Single) -> FloatArray:
-        """Sum ``weight [phi, constant]`` over rows (problems, size)."""
+        """Sum ``weight [phi, constant]`` over rows: (problems, size).
+
+        ``X`` (rows, m): the features phi; ``weights`` (rows, problems).
+        """
         m = X.shape[1]
         out = np.empty((weights.shape[1], m + bool(self.constant)))
         out[:, :m] = weights.T @ X
@@ -279,7 +297,7 @@ class ManyProgram(KeptRows):
         return {name: getattr(state, name) for name in _SAVED}
 
     def load(self, shard: int, arrays: dict[str, NDArray[Any]]) -> _Shard:
-        """Return the state that ``save`` wrote."""
+        """Return the state of a shard whose ``arrays`` `save` returned."""
         state = self.open(shard)
         state.narrow(arrays["problems"])
         for name in _SAVED:
@@ -368,7 +386,11 @@ class _ManyRun:
         self.iterates.h = np.where(weighted > 0, weighted / np.maximum(self.reach, 1e-300), 1.0)
 
     def _round(self, kind: str, **what: Any) -> FloatArray:
-        """Send a message to all shards; returns the sum of their answers."""
+        """Send a message to all shards; returns the sum of their answers.
+
+        ``kind``: which method of `ManyProgram` answers; ``what``: other keys of the message. Sets
+        ``totals``, the exact sums.
+        """
         message = {"kind": kind, "left": self.iterates.problems, **what}
         stack, self.totals = self.fleet.round(message)
         found: FloatArray = stack.sum(axis=0)
@@ -529,7 +551,7 @@ class PresolvedPoint:
     rest: Newton
 
     def solve(self, run: Run, check: Check) -> Point:
-        """See `Solver`."""
+        """Report the point to ``check``; solve with ``rest`` unless ``check`` returns None."""
         rows = {"rows_visited": run.design.data.n_rows, "rows_alive": run.design.data.n_rows}
         counts = {**rows, "fixed_hi": 0, "fixed_lo": 0, "stalled": False}
         if check(self.point, counts, lambda folder, meta: None) is None:

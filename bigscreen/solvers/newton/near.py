@@ -62,7 +62,7 @@ class StartingPoint:
 def pick_first_rows(
     far: FloatArray, gap: float, dual: Dual, size: int, tuning: NearbyTuning = NEARBY
 ) -> NDArray[np.bool_] | None:
-    """Pick the rows nearest to their hinge point, to start with (n,).
+    """Pick the rows nearest to their hinge point, to start with: bool (n,), True for these rows.
 
     Returns None if leaving out all other rows would save nothing.
 
@@ -131,7 +131,11 @@ class Nearby:
         """The last w, and its D."""
 
     def solve(self, run: Run, check: Check) -> Point:
-        """See `Solver`."""
+        """Take steps over the rows near their hinge point until ``check`` returns None.
+
+        Returns the last point. Ends earlier if the rows no longer fit into memory or steps are
+        used up: the report to ``check`` then says ``stalled``.
+        """
         design, data, at, problem = run.design, run.design.data, self.start, run.problem
         tuning = self.tuning
         assert isinstance(problem, CSvc)
@@ -195,9 +199,10 @@ class Nearby:
 
 
 def smoothing_for_cost(dual: Dual, G: FloatArray, max_cost: float, most: int) -> float:
-    """Find the h at which smoothing costs ``max_cost``, if its band has at most ``most`` rows.
+    """Find the half-width h of the band at which smoothing adds ``max_cost`` to P.
 
-    Otherwise it is the h whose band has about ``most`` rows. ``G`` (rows,): the gradients.
+    If that band has more than ``most`` rows, it is the h whose band has about ``most`` rows.
+    ``dual``: the rows' boxes; ``G`` (rows,): their gradients.
     """
     far = np.abs(G)
     high = float(np.max(far, initial=1e-6))
@@ -216,6 +221,8 @@ def _minimise(
 ) -> tuple[FloatArray, FloatArray, float, int]:
     """Take local steps (over gathered rows alone) until P - D over these rows is at most ``gap``.
 
+    Steps end at an estimate of P - D. If P - D is wider, they go on with a quarter of the
+    requested gap, in all at most ``max_restarts`` times.
     Returns alpha of the rows, w(alpha), P - D and the number of steps.
     """
     aim, steps = gap, 0

@@ -22,8 +22,10 @@ INT16_MAX = int(np.iinfo(np.int16).max)
 def int16_unit(design: Design, curvature: float, max_curvature: float) -> float:
     """Choose the unit of columns that are kept in 16 bits; 0 if they must stay float32.
 
-    Rounding adds noise of variance ``unit^2 / 12`` to columns. T amplifies it, and the sum of the
-    band rows' ``curvature`` weighs it. It may curve P by ``max_curvature`` in any direction.
+    An entry is stored as an integer times the unit. Rounding adds noise of variance
+    ``unit^2 / 12`` to columns; the map T from columns to features amplifies this noise.
+    ``curvature`` is the sum of the second derivatives of the band rows' losses. The noise may
+    curve P by at most ``max_curvature`` in any direction, or 16 bits are too few.
     """
     if design.kernel is None or design.factor is None:
         return 0.0
@@ -62,7 +64,12 @@ class BandRows:
     def product(
         self, design: Design, state: NewtonShard, tile: int, coef: FloatArray, extras: FloatArray
     ) -> Generator[Columns, Any, FloatArray]:
-        """Sum ``curvature_i [c_i, border_i] (c_i . coef + border_i . extras)`` (m + extras,)."""
+        """Sum ``curvature_i [c_i, border_i] (c_i . coef + border_i . extras)`` (m + extras,).
+
+        c_i are the columns of row i. Columns that are not kept are requested: the generator yields
+        a `Columns` and is sent an array. The vector is ``coef`` (m,), ``extras`` (extras,);
+        ``tile`` is the number of rows whose columns are computed at once.
+        """
         width = len(coef)
         v, along = np.zeros(width + len(extras)), self.border @ extras
         if design.kernel is not None:
@@ -84,7 +91,10 @@ class BandRows:
         return v
 
     def _keep(self, a: int, b: int, columns: Any) -> Any:
-        """Convert columns of rows a to b for products; keep them if there is room."""
+        """Convert columns of rows a to b for products; keep them if there is room.
+
+        ``columns`` (b - a, m); returns them, in units of ``unit`` if they are kept in 16 bits.
+        """
         if not isinstance(columns, np.ndarray):
             return as_rows(columns)
         kind = np.dtype(np.int16 if self.unit else columns.dtype)
@@ -115,7 +125,11 @@ def _round(columns: NDArray[Any], scale: np.float32, out: NDArray[np.int16]) -> 
 
 @njit(cache=True, nogil=True)
 def _multiply(columns: Any, curvature: FloatArray, along: FloatArray, coef: Any, out: Any) -> None:
-    """Set ``along_i = curvature_i (c_i . coef + along_i)``, and add ``along_i c_i`` to out."""
+    """Set ``along_i = curvature_i (c_i . coef + along_i)``, and add ``along_i c_i`` to out.
+
+    c_i are the ``columns`` (rows, m) of row i; ``curvature`` and ``along`` are (rows,), ``coef``
+    and ``out`` (m,).
+    """
     for i in range(len(curvature)):
         along[i] = curvature[i] * (row_dot(columns, i, coef) + along[i])
         row_axpy(columns, i, out.dtype.type(along[i]), out)

@@ -310,7 +310,10 @@ class Rounds:
         return iterate.band.rows > self.tuning.cg_rows_per_column * self.algebra.size
 
     def precondition(self, sample: Sample, v: FloatArray) -> FloatArray:
-        """Solve with the Hessian of a sample; its factor is kept until the sample changes."""
+        """Solve ``H x = v`` (size,) with the Hessian H of a sample of band rows.
+
+        The factor of H is kept until the sample changes.
+        """
         if self._hessian is None or self._hessian.sample is not sample:
             self._hessian = None  # two would not fit into memory
             self._hessian = SampledHessian(self.algebra, sample)
@@ -393,7 +396,9 @@ class Rounds:
         iterate.bundle.add(middle, *point)
 
     def screen(self, iterate: Iterate, region: Ball) -> tuple[int, int]:
-        """Let every shard fix the rows that a region around w decides; w stays as it is.
+        """Let every shard fix the rows that ``region``, a ball that contains w*, decides.
+
+        A fixed row is proved to stay on its side, and is no longer read. x does not change.
 
         Returns the rows newly fixed at hi, and elsewhere.
         """

@@ -21,7 +21,7 @@ from bigscreen.solvers.newton.tuning import NEWTON, NewtonTuning
 
 @dataclass(frozen=True)
 class Columns:
-    """Request for columns (rows, m), which must not be written to.
+    """Request for kernel columns or raw features (rows, m), which must not be written to.
 
     ``local`` (rows,) are ascending indices of rows in the state.
     """

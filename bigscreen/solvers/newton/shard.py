@@ -163,8 +163,15 @@ class NewtonProgram(KeptRows):
     def open(self, shard: int, lent: MutableMapping[Any, Any] | None = None) -> NewtonShard:
         """Return the state before the first message: no row is scored, every sum is zero.
 
-        Rows of weight 0, such as rows of classes outside a pair of classes, are left out. ``lent``
-        has rows and norms that this state shares with the states of other runs.
+        Rows of weight 0, such as rows of classes outside a pair of classes, are left out.
+
+        Parameters
+        ----------
+        shard : int
+            Number of the shard.
+        lent : dict or None
+            The shard's rows and norms, which the states of several runs share: what it lacks is
+            computed and added. None: this state shares nothing.
         """
         data, frame = self.design.data, self.frame
         start, stop = data.shard(shard)
@@ -215,7 +222,10 @@ class NewtonProgram(KeptRows):
         )
 
     def _rows_for_rounding(self, X: Any, sqnorms: FloatArray) -> Any:
-        """Sample rows of a shard, the longest among them, that show how float32 moves scores."""
+        """Sample rows of a shard, the longest among them, that show how float32 moves scores.
+
+        ``X``: the shard's rows; ``sqnorms`` (rows,): the squares of their norms.
+        """
         rows, least = self.tuning.rounding_sample_rows, self.tuning.rounding_sample_stride
         step = max(least, len(sqnorms) * self.design.data.n_shards // rows)
         longest = np.argsort(sqnorms)[-1:]
@@ -226,7 +236,11 @@ class NewtonProgram(KeptRows):
         return float(message["alpha_sum"]) if self.frame.curved else self.weight_bound
 
     def moment_bound(self, message: dict[str, Any]) -> float:
-        """Bound every entry of the band's second moment, including rows near the band."""
+        """Bound every entry of the band's second moment, including rows near the band.
+
+        Keys of ``message``: ``stride`` (each summed row stands for this many), ``h`` and ``wide``
+        (half-widths of the band, and of the wider band whose rows are added).
+        """
         largest = self.frame.largest(self.design.largest_norm)
         if self.frame.curved:
             return float(message["stride"] * self.weight_bound * largest**2)
@@ -243,13 +257,19 @@ class NewtonProgram(KeptRows):
 
     @property
     def max_near_rows(self) -> int:
-        """How many rows near the band a shard adds to its moment: all shards two a column."""
+        """How many rows near the band a shard adds to its second moment.
+
+        All shards together add about two rows for each column.
+        """
         return 1 + 2 * self.design.width // self.design.data.n_shards
 
     def step(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Answer one message, such as ``trial`` (score a step) or ``accept`` (take it).
 
-        Keys of most messages are ``h`` (smoothing), ``steps`` (step lengths), ``coefs`` and
+        ``message["kind"]`` names the method, ``"_" + kind``, that answers. Sums that must be exact
+        are added to ``totals``; the returned vector is summed by the coordinator.
+
+        Other keys of most messages are ``h`` (smoothing), ``steps`` (step lengths), ``coefs`` and
         ``extras`` (both ends of a line search), ``w_moves`` and ``score_moves`` (see
         `Algebra.bound_moves`), ``slack`` (bound of a score's rounding error) and ``near`` (hold
         rows farther from their hinge point than this, by the pass that scored them).
@@ -280,7 +300,10 @@ class NewtonProgram(KeptRows):
         return state.sizes()
 
     def _rounding(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
-        """Measure the most that float32 columns move a score of the sample, for each coef (k,)."""
+        """Measure the most that float32 columns move a score of the sample's rows.
+
+        ``message["coefs"]`` (m, k): coefficients of k scores; returns (k,).
+        """
         return (yield Rounding(self.design, state.sample, message["coefs"]))
 
     # -- the score pass ------------------------------------------------------------------------
@@ -315,7 +338,10 @@ class NewtonProgram(KeptRows):
     def _score(
         self, state: NewtonShard, message: dict[str, Any]
     ) -> Generator[Dots | Columns, Any, None]:
-        """Score the rows that may leave their side at either end of the segment."""
+        """Score the rows that may leave their side at either end of the message's segment.
+
+        Sets the state's ``visited`` and ``trial``. Keys of ``message``: see ``step``.
+        """
         h, coefs, extras = message["h"], message["coefs"], message["extras"]
         dual, state.curved = state.dual, None
         alive = ~state.fixed
@@ -355,7 +381,9 @@ class NewtonProgram(KeptRows):
     ) -> Generator[Columns, Any, None]:
         """Score rows at w, most of them for the first time, and update V and H in the same pass.
 
-        ``scores`` (visited rows, 1) receives the scores.
+        V and H are the sums over rows at a side, ``side_sum`` and ``side_lin`` of the state.
+        ``scores`` (visited rows, 1) receives the scores; the last column of the message's
+        ``coefs`` and ``extras`` is w.
         """
         coef, extras = (np.ascontiguousarray(message[name][:, -1]) for name in ("coefs", "extras"))
         for a, b in row_ranges(len(state.visited), self.tile):
@@ -373,7 +401,11 @@ class NewtonProgram(KeptRows):
 
     # -- the gradient pass ---------------------------------------------------------------------
     def _accept(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
-        """Move to step length t of the last trial, then sum the gradient there."""
+        """Move to step length t of the last trial, then sum the gradient there.
+
+        Keys of ``message``: ``t``; ``ref``, the number that the new x gets; and the keys that
+        ``_gradient`` reads, whose answer is returned.
+        """
         h, need = message["h"], state.visited
         old, new = state.trial[:, 0], state.trial[:, 1]
         state.scores[need] = old + message["t"] * (new - old)
@@ -388,8 +420,14 @@ class NewtonProgram(KeptRows):
     def _gradient(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
         """Add V and the band's second moment at the current scores to the totals.
 
-        V has a row for each of the frame's terms. Its last row is V with alpha of band rows at the
-        middle of the band: from both, the coordinator knows V of the same band at any other h.
+        V, the sum of ``s alpha [c, border]``, has a row for each of the frame's terms. Its last row
+        is V with alpha of band rows at the middle of the band: from both, the coordinator knows V
+        of the same band at any other h.
+
+        Keys of ``message``: ``h`` and ``wide``, half-widths of the band and of the wider band whose
+        rows are added to the second moment; ``stride`` (the second moment is of one in ``stride``
+        band rows; 0: of none) and ``turn`` (with which of them to begin); and ``alpha_sum`` for
+        squared losses.
 
         Returns [the sums of `Terms`..., band rows, band weight].
         """
@@ -430,8 +468,10 @@ class NewtonProgram(KeptRows):
     def _product(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
         """Multiply the band's second moment by a vector, given as ``coef`` and ``extras``.
 
-        One in ``stride`` rows stands for all; ``first`` marks the first product of a step. Returns
-        ``sum curvaturei [c_i, border_i] (c_i . coef + border_i . extras)`` (m + extras,).
+        Other keys of ``message``: one in ``stride`` rows stands for all; ``first`` marks the first
+        product of a step, which picks the rows; ``h``; ``unit`` of columns kept in 16 bits (0: not
+        in 16 bits). Returns
+        ``sum curvature_i [c_i, border_i] (c_i . coef + border_i . extras)`` (m + extras,).
         """
         if message["first"] or state.curved is None:
             band, curvature, border = self._pick_band_rows(state, message)
@@ -444,9 +484,10 @@ class NewtonProgram(KeptRows):
     def _pick_band_rows(
         self, state: NewtonShard, message: dict[str, Any]
     ) -> tuple[NDArray[np.int64], FloatArray, FloatArray]:
-        """Pick one in ``stride`` band rows: their indices, scaled curvature, and border.
+        """Pick one in ``message["stride"]`` band rows; the stride need not be an integer.
 
-        (``stride`` need not be an integer.)
+        Returns their indices in the state (k,), the second derivatives of their losses times the
+        stride (k,), and their entries for the extras (k, extras).
         """
         stride, band = message["stride"], np.flatnonzero(state.side == FREE)
         at = (stride * np.arange(-(-len(band) // stride))).astype(np.int64)
@@ -458,12 +499,17 @@ class NewtonProgram(KeptRows):
         return band, stride * curvature, self.frame.border(rows)
 
     def _sample(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Answer with one in ``stride`` rows of the band, for ``Sample.unpacked``."""
+        """Answer with one in ``stride`` rows of the band, for ``Sample.unpacked``.
+
+        ``message["most"]``: lines of the answer's table, the same for all shards.
+        """
         band, curvature, border = self._pick_band_rows(state, message)
         return pack_sample(state.ids[band], curvature, border, message["most"])
 
     def _middle(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
-        """Add V of all rows, with alpha in the middle of their box, to the totals.
+        """Add ``V = sum s alpha [c, border]`` of all rows, alpha in the middle of their box.
+
+        It is added to ``totals``. The message has no other keys.
 
         Returns the sums of `Terms`.
         """
@@ -481,7 +527,11 @@ class NewtonProgram(KeptRows):
     def _move_sides(
         self, state: NewtonShard, part: Dual, side: NDArray[np.int8]
     ) -> Generator[Columns, Any, None]:
-        """Update V and H for the visited rows whose alpha at their side has changed."""
+        """Update V and H for the visited rows whose alpha at their side has changed.
+
+        V and H are ``side_sum`` and ``side_lin`` of the state. ``part``: the dual of the visited
+        rows; ``side`` (visited rows,): their new sides.
+        """
         need = state.visited
         before, after = side_value(part, state.side[need]), side_value(part, side)
         state.side[need] = side
@@ -495,7 +545,11 @@ class NewtonProgram(KeptRows):
     def _add_sides(
         self, state: NewtonShard, part: Dual, columns: Any, before: FloatArray, after: FloatArray
     ) -> None:
-        """Subtract rows with alpha ``before`` from V and H, and add them with alpha ``after``."""
+        """Subtract rows with alpha ``before`` from V and H, and add them with alpha ``after``.
+
+        V and H are ``side_sum`` and ``side_lin`` of the state. ``part``: the rows' dual;
+        ``columns`` (rows, m); ``before``, ``after`` (rows,).
+        """
         frame, border = self.frame, self.frame.border(part)
         for factor, alpha in ((-1.0, before), (1.0, after)):
             bucket = frame.bucket(part, alpha)
@@ -524,7 +578,7 @@ class NewtonProgram(KeptRows):
     def _count_within(
         self, state: NewtonShard, message: dict[str, Any], totals: Totals
     ) -> FloatArray:
-        """Count the rows within each of some distances of their hinge point.
+        """Count the rows within each of the message's ``reaches`` (k,) of their hinge point.
 
         ``t``: count at this step length of the last trial; None: at the iterate.
         """
@@ -540,7 +594,11 @@ class NewtonProgram(KeptRows):
     def _count_near(
         self, state: NewtonShard, message: dict[str, Any], totals: Totals
     ) -> FloatArray:
-        """Count rows near their hinge point; the distance depends on the pass that scored a row."""
+        """Count rows near their hinge point; the distance depends on the pass that scored a row.
+
+        ``message["within"]`` (passes + 1,): the distance by the number of that pass; the last entry
+        is for rows that no pass has scored.
+        """
         inside = state.distance(state.scores) <= message["within"][state.ref]
         return np.array([np.count_nonzero(inside & ~state.fixed)], float)
 
@@ -551,9 +609,11 @@ class NewtonProgram(KeptRows):
         return rows.view(np.float64)
 
     def _pick(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Pick rows to gather: all within reach, or those that cross at the far end of a trial.
+        """Pick rows to gather, that is, to send to the coordinator with their features.
 
-        Returns [rows picked].
+        With a key ``reach``: all rows within this distance of their hinge point. With ``h``
+        instead: rows that the far end of the last trial takes from their side. Sets the state's
+        ``picked`` and ``gathered``. Returns [number of rows picked].
         """
         if "reach" in message:
             near = (state.distance(state.scores) <= message["reach"]) | (state.side == FREE)
@@ -568,7 +628,11 @@ class NewtonProgram(KeptRows):
         return np.array([len(state.picked)], float)
 
     def _gather(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
-        """Answer with the picked rows, filled up to ``most``, for ``GatheredRows.unpacked``."""
+        """Answer with the picked rows, for ``GatheredRows.unpacked``.
+
+        Keys of ``message``: ``most`` (the table has as many lines as this, the rest of them 0);
+        ``coef`` and ``extras``, the x at which gradients are computed.
+        """
         design, frame, picked = self.design, self.frame, state.picked
         coef, extras = message["coef"], message["extras"]
         size = design.rank + frame.extras
@@ -618,7 +682,7 @@ class NewtonProgram(KeptRows):
         arrays: dict[str, NDArray[Any]],
         lent: MutableMapping[Any, Any] | None = None,
     ) -> NewtonShard:
-        """Return the state that ``save`` wrote."""
+        """Return the state whose ``arrays`` `save` returned; ``lent``: see ``open``."""
         state = self.open(shard, lent)
         keep = np.searchsorted(state.ids, arrays["ids"])
         if len(keep) < len(state.ids):

@@ -143,7 +143,11 @@ class _SubsampleCheck:
     target: float = 0.0
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
-        """See `Check`."""
+        """Count a pass; returns None once the subsample's solve should stop, else go on.
+
+        Keys of ``stats`` that it reads: ``decrement``, ``settled`` and ``stalled``. The `Verdict`
+        of a solve that goes on is empty: no rows are screened.
+        """
         self.pause()
         self.passes += 1
         near = stats["decrement"] <= self.max_promise * abs(point.primal)
@@ -153,13 +157,13 @@ class _SubsampleCheck:
         return None if done or self.passes >= self.max_passes else Verdict()
 
     def expired(self) -> bool:
-        """See `Check`."""
+        """Whether the time budget of the whole solve is used up."""
         return self.check.expired()
 
     def pause(self, save: Save | None = None) -> None:
-        """See `Check`; nothing of a subsample is saved."""
+        """Stop if Ctrl-C was pressed (see `Check`); nothing of a subsample is saved."""
         self.check.pause()
 
     def restored(self, meta: dict[str, Any]) -> None:
-        """See `Check`; a subsample has no checkpoints."""
+        """Never called: a subsample has no checkpoints that a solve could resume."""
         raise AssertionError

@@ -23,7 +23,9 @@ SAVED = {
     # A shard can move to another worker between a trial and its end.
     **{"need": "visited", "trial": "trial", "held": "gathered", "picked": "picked"},
 }
-"""Arrays of a checkpoint, and the attributes of a state that they save; the rest is in the data."""
+"""Names of arrays in a checkpoint, and the attributes of `NewtonShard` that they save.
+
+All other attributes follow from the data."""
 
 
 @dataclass
@@ -150,7 +152,9 @@ class NewtonShard:
     def intervals(self, message: dict[str, Any]) -> tuple[FloatArray, FloatArray]:
         """Bound every row's optimal score by the message's region: low and high, (rows,) each.
 
-        The bounds are widened by how far w has moved since a row was scored.
+        The bounds are widened by how far w has moved since a row was scored. Keys of ``message``:
+        ``region``, a ball that contains w*; ``multipliers`` (extras,), whose part of the scores is
+        left out; ``slack``, a bound of a score's rounding error; and those of ``moved_since``.
         """
         norms = np.sqrt(self.norms**2 + self.frame.constant**2)
         # The multipliers have an interval of their own.
@@ -161,6 +165,9 @@ class NewtonShard:
 
     def fix(self, message: dict[str, Any]) -> FloatArray:
         """Fix the rows that a region proves to stay on their current side.
+
+        Keys of ``message``: ``mu``, the lower and upper bounds of the optimal multipliers; and the
+        keys of ``intervals``.
 
         Returns [rows newly fixed at hi, rows newly fixed elsewhere].
         """
@@ -182,6 +189,9 @@ class NewtonShard:
     def quantiles(self, message: dict[str, Any]) -> FloatArray:
         """Sum the weight of a group's breakpoints below each candidate for its multiplier.
 
+        Keys of ``message``: ``group`` (its number), ``grid`` (the candidates, ascending), and the
+        keys of ``intervals``.
+
         Returns [weight of lower ends at or below each candidate..., of upper ends..., largest
         ``sum t alpha``, total weight].
         """
@@ -200,7 +210,8 @@ class NewtonShard:
     def side_loss(self, coefs: FloatArray, extras: FloatArray) -> FloatArray:
         """Sum the losses of rows not visited, at both ends of a segment: ``H - <V, w>``, exact.
 
-        V and H cover all rows at a side; the part of visited rows is subtracted.
+        V and H (``side_sum`` and ``side_lin``) cover all rows at a side; the part of visited rows
+        is subtracted. ``coefs`` (m, 2), ``extras`` (extras, 2): both ends. Returns (2,).
         """
         part = self.visited_dual
         bound = side_value(part, self.side[self.visited])
@@ -286,7 +297,13 @@ def segment_losses(
     losses: FloatArray,
     curve: FloatArray | None = None,
 ) -> None:
-    """Add smoothed (row 0) and plain (row 1) losses at ``z + t dz`` for every step length t."""
+    """Add smoothed (row 0) and plain (row 1) losses at ``z + t dz`` for every step length t.
+
+    ``z``, ``dz`` (rows,): gradients and their change by a step of length 1; ``lo``, ``hi``,
+    ``tube`` (rows,): the rows' box and tube; ``h``: smoothing; ``steps`` (k,): the t; ``losses``
+    (2, k): receives the sums over rows. ``curve`` (rows,): curvatures of squared losses, which are
+    not smoothed; None for hinge losses.
+    """
     for k in range(len(steps)):
         smooth, plain = 0.0, 0.0
         for i in range(len(z)):
