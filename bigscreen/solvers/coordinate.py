@@ -78,8 +78,34 @@ class CoordinateDescent:
 class _Descent:
     """The state of one descent over all shards: alpha, w, and which rows are screened.
 
-    ``fixed`` (n,): rows that are screened, or whose box is a single point; ``active`` (n,): rows
-    that the next epoch visits. ``restored``: whether the state has just come from a checkpoint.
+    Attributes
+    ----------
+    alpha, scores : float64 (n,)
+        The dual variables, and the scores at the last check.
+    w : float64 (d,) or (d + 1,)
+        ``sum s alpha phi``, with the coefficient of the constant feature last if there is one.
+    constant : float
+        The constant feature of a penalised offset; 0 without one.
+    box : float
+        The sum of the rows' reach, ``sum max |alpha|`` within the box.
+    shards, duals, sqnorms : list, one entry for each shard
+        The range of its rows; their dual; their ``||phi||^2`` (rows,).
+    X : list or None
+        The rows of each shard; None if they are read again in every pass.
+    curved : bool
+        Whether losses are squared.
+    still, fixed : bool (n,)
+        Rows whose box is a single point; these and the screened rows.
+    active : bool (n,)
+        Rows that the next epoch visits.
+    epochs : int
+        Epochs so far.
+    violation : float
+        The largest projected gradient of a row in the last epoch.
+    counts : (int, int)
+        Rows that the last screening fixed at their upper bound, and elsewhere.
+    restored : bool
+        Whether the state has just come from a checkpoint.
     """
 
     def __init__(self, run: Run) -> None:
@@ -125,7 +151,7 @@ class _Descent:
                 row_add(as_rows(self._rows(s)), used, coef, self.constant, self.w)
 
     def epoch(self, seed: int) -> None:
-        """Visit every active row once: free rows, without those firmly at a bound.
+        """Visit every active row once in an order drawn from ``seed`` and the epoch's number.
 
         A row whose gradient presses it to a bound by more than the largest violation of the last
         epoch is left out until the next check (Hsieh et al. 2008, sec. 3.2). This only saves time:
@@ -238,7 +264,7 @@ class _Descent:
         self.counts = (0, 0)
 
     def save(self, folder: Path, meta: dict[str, Any]) -> None:
-        """Write a checkpoint atomically."""
+        """Write a checkpoint atomically; ``meta``: other values for its record."""
         arrays = {
             "alpha": self.alpha,
             "w": self.w,
@@ -266,7 +292,7 @@ class _Descent:
         return self.constant * float(self.w[-1]) if self.constant else 0.0
 
     def _rows(self, s: int) -> Any:
-        """The rows of shard s, from memory or read from the data."""
+        """Return the rows of shard number s, from memory or read from the data."""
         return self.X[s] if self.X is not None else self.design.data.X(*self.shards[s])
 
 
@@ -394,7 +420,11 @@ def add_curve(
 def row_scores(
     X: Any, w: FloatArray, rows: NDArray[np.int64], constant: float, out: FloatArray
 ) -> None:
-    """Compute the scores ``<w, phi_i>`` of the listed rows of X, in float64, into ``out``."""
+    """Compute the scores ``<w, phi_i>`` of the listed rows of X, in float64, into ``out``.
+
+    ``constant``: the constant feature appended to every row, whose coefficient is the last of w; 0
+    without one.
+    """
     for k in range(len(rows)):
         out[k] = row_dot(X, rows[k], w)
         if constant:
@@ -405,7 +435,10 @@ def row_scores(
 def row_add(
     X: Any, rows: NDArray[np.int64], coef: FloatArray, constant: float, w: FloatArray
 ) -> None:
-    """Add ``sum coef_i phi_i`` over the listed rows of X to w; ``coef`` (n,) covers all rows."""
+    """Add ``sum coef_i phi_i`` over the listed rows of X to w; ``coef`` (n,) covers all rows.
+
+    ``constant``: the constant feature appended to every row, 0 without one.
+    """
     for i in rows:
         row_axpy(X, i, coef[i], w)
         if constant:

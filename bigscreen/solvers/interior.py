@@ -115,7 +115,10 @@ def interior_terms(n: int, m: int, costs: InteriorCosts = COSTS) -> float:
 
 
 def factor_terms(n: int, costs: InteriorCosts = COSTS) -> float:
-    """Estimate the cost of features of a kernel matrix of n rows, in terms, and of the setup."""
+    """Estimate the cost of factoring the kernel matrix of n rows into features, with the setup.
+
+    In terms (see `InteriorCosts`).
+    """
     return costs.setup + n**2 * (costs.terms_per_entry + n / costs.factor_products_per_term)
 
 
@@ -135,7 +138,10 @@ def interior_is_quick(n: int, m: int) -> bool:
 
 
 def interior_bytes(n: int, m: int) -> int:
-    """Return bytes of an interior point: 3 float64 copies of n rows of m columns and its matrix."""
+    """Return the bytes that an interior point takes on n rows of m columns.
+
+    These are 3 float64 copies of the rows, and 3 of the matrix of its linear system.
+    """
     return 8 * (3 * n * m + 3 * min(n, m) ** 2)
 
 
@@ -239,7 +245,10 @@ class _Variables(NamedTuple):
 
     @classmethod
     def of(cls, dual: Dual) -> _Variables:
-        """Split the variables of a dual."""
+        """Make the variables of a dual; with a tube, first the parts of alpha above 0, then below.
+
+        Variable n + i is then minus the part below 0 of row i's alpha.
+        """
         n = len(dual)
         way = np.zeros(n) if dual.coupling is None else dual.coupling
         group = np.zeros(n, np.int64) if dual.group is None else dual.group.astype(np.int64)
@@ -283,6 +292,16 @@ class _CentralPath:
         Consecutive steps that reduced neither the gap nor ``product`` by a tenth.
     least : float64 (2,)
         The smallest gap, and the smallest mean product, so far.
+    dual : Dual
+        The dual of all n rows.
+    total : float64 (groups,)
+        Totals of the coupling constraints.
+    gram : float64 (n, n) or None
+        Dot products of all rows, once a step has computed them.
+    constant : float
+        The constant feature of a penalised offset; 0 without one.
+    steps : int
+        Steps so far.
     on_face : bool
         Whether x is the optimum of a face of the box, with some variables exactly at their bounds.
     """
@@ -391,7 +410,11 @@ class _CentralPath:
             self.x, self.low, self.high, self.mu = moved
 
     def _step(self) -> tuple[FloatArray, ...] | None:
-        """Compute x and the multipliers after a step; None if rounding spoils it."""
+        """Compute x and the multipliers of both ends and of the coupling after a step.
+
+        Returns (x, low, high, mu) for `advance` to set; None if rounding takes the step out of the
+        box or makes it infinite.
+        """
         of, x, tuning = self.variables, self.x, self.tuning
         below, above = x - of.lo, of.hi - x
         slope = self._slope(self._sum(x))
@@ -408,7 +431,7 @@ class _CentralPath:
             return dx, dlow, dhigh, dmu
 
         def products_after(step: tuple[FloatArray, ...], part: float) -> tuple[float, FloatArray]:
-            """The length that is ``part`` of the longest step, and all products after it."""
+            """Return the length that is ``part`` of the longest step, and all products after it."""
             dx, dlow, dhigh, _ = step
             t = part * _longest_step(
                 ((below, dx), (above, -dx), (self.low, dlow), (self.high, dhigh))
@@ -649,7 +672,7 @@ class _CentralPath:
         }
 
     def save(self, folder: Path, meta: dict[str, Any]) -> None:
-        """Write a checkpoint atomically."""
+        """Write a checkpoint atomically; ``meta``: other values for its record."""
         arrays = {"x": self.x, "low": self.low, "high": self.high, "mu": self.mu}
         record = {
             "steps": self.steps,
@@ -668,7 +691,10 @@ class _CentralPath:
 
 
 def _longest_step(pairs: tuple[tuple[FloatArray, FloatArray], ...]) -> float:
-    """Find the longest step, at most 1, that keeps all values >= 0 along their directions."""
+    """Find the longest step, at most 1, that keeps all values >= 0 along their directions.
+
+    ``pairs``: arrays of values >= 0, each with the array of their changes by a step of length 1.
+    """
     t = 1.0
     for value, step in pairs:
         down = step < 0

@@ -39,7 +39,8 @@ def solve_face(run: BlockRounds, ids: NDArray[np.int64]) -> Proposal:
     """Solve for the rows ``ids`` exactly, with alpha of all other rows fixed.
 
     Without float64 scores yet, those of ``ids`` and of rows near their hinge point are recomputed
-    first, and the near rows join unless that makes too many. ``run``: the coordinator.
+    first, and the near rows join unless that makes too many. ``run``: the block solver's
+    coordinator, whose alpha does not change: `BlockRun.apply` applies the returned proposal.
     """
     fine = run.fine
     if not fine:

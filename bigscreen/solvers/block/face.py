@@ -71,12 +71,7 @@ class Faces:
         noise: float,
         tuning: FaceTuning = FACE,
     ) -> None:
-        """Turn alpha, its box and its gradient into those of the coefficients ``c = s alpha``.
-
-        ``K``: the kernel matrix of the rows; ``part``: their dual; ``alpha``, ``G``: the initial
-        point and the gradient ``p - s u``; ``mu``: multipliers; ``noise``: slopes up to this count
-        as 0.
-        """
+        """Compute the coefficients ``c = s alpha``, their box and their gradient."""
         self.K, self.part, self.mu, self.noise = K, part, mu.copy(), noise
         self.tuning = tuning
         s = part.sign

@@ -46,11 +46,7 @@ class BlockGram:
     def __init__(
         self, kernel: Kernel, constant: bool, threads: int, dtype: type, strip: int = 128
     ) -> None:
-        """Start with an empty block, which has no memory yet.
-
-        ``constant``: add 1 to each entry, for a constant appended to the features. ``strip``: rows
-        of the kernel matrix that one of ``threads`` threads computes at a time.
-        """
+        """Start with an empty block, which has no memory yet."""
         self.strip = strip
         self.kernel, self.constant, self.threads, self.dtype = kernel, constant, threads, dtype
         self.ids = np.empty(0, np.int64)
@@ -124,7 +120,7 @@ class BlockGram:
         return places
 
     def _relocate(self, old: NDArray[np.int64], new: NDArray[np.int64]) -> None:
-        """Move rows and columns of the matrix from places ``old`` to ``new``, which others left."""
+        """Move rows and columns of the matrix from places ``old`` to ``new``, which are unused."""
         K = self.room
         self._each(len(self.ids), lambda a, b: move_columns(K, old, new, a, b))
         K[new] = K[old]

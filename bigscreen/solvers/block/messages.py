@@ -46,7 +46,10 @@ def gather_numbers(
 
 
 def fetch_rows(fleet: Fleet, data: Rows, ids: NDArray[np.int64]) -> Any:
-    """Fetch the features of these rows, in this order, from the shards that store them."""
+    """Fetch the features of these rows, in this order, from the shards that store them.
+
+    ``ids`` (q,): row numbers in the data. Returns an array or CSR array (q, d).
+    """
     if not len(ids):
         return data.X(0, 0)
     counts = rows_per_shard(data, ids)
@@ -146,7 +149,10 @@ def pack_dual(dual: Dual, known: Dual) -> dict[str, Any]:
 
 
 def unpack_dual(sent: dict[str, Any], rows: slice) -> dict[str, Any]:
-    """Decode these rows' part of the fields of a dual that `pack_dual` encoded, by name."""
+    """Decode the fields of a dual that `pack_dual` encoded, for the rows of a slice.
+
+    ``sent``: encoded fields by name; ``rows``: the slice, of all rows. Returns arrays by name.
+    """
     return {name: _decode(value, rows) for name, value in sent.items()}
 
 
@@ -158,7 +164,10 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _encode(values: Any) -> Any:
-    """Encode a field: its distinct values and one byte per row, if they are few enough."""
+    """Encode a field of a dual (n,): its distinct values and one byte per row, if they are few.
+
+    Returns the pair (distinct values, uint8 (n,)) for at most 256 values; else the field as it is.
+    """
     if values is None or values.dtype == np.int8:
         return values
     some, codes = np.unique(values, return_inverse=True)
@@ -166,7 +175,7 @@ def _encode(values: Any) -> Any:
 
 
 def _decode(value: Any, rows: slice) -> Any:
-    """Decode these rows' part of a field that `_encode` made."""
+    """Decode the part of a slice of ``rows`` from a field that `_encode` made; None stays None."""
     if isinstance(value, tuple):
         return value[0][value[1][rows]]
     return None if value is None else value[rows]

@@ -59,13 +59,21 @@ class BlockRounds:
         The relative gap at which to try an exact solve next (see `EndingTuning`).
     keys : float64 (n,)
         Equal for equal rows; 0 until alpha of a row first changes.
+    mark : float64 (d,)
+        A random vector: a row's key is its product with the row's features.
+    live : int
+        Rows that can move, or are fixed away from 0.
+    slots : Slots
+        Where the shards' caches keep the kernel column of each row.
+    effort, screening, mending, survey, next
+        Costs so far, what screening has fixed, errors of the scores and their repairs, the last
+        survey of violating rows, and the next block: see `records`.
     """
 
     def __init__(self, options: Any, design: Design, problem: Problem, fleet: Fleet) -> None:
         """Make the dual of all rows, and start the shards at alpha = 0.
 
-        ``options``: the `Block` solver with its options. The design must be an exact kernel
-        machine.
+        ``options``: the `Block` solver with its options.
         """
         data = design.data
         self.options, self.design, self.problem, self.fleet = options, design, problem, fleet
@@ -79,7 +87,10 @@ class BlockRounds:
         self.begin(design.precision is np.float64)
 
     def begin(self, fine: bool) -> None:
-        """Start the shards at alpha = 0; ``fine``: compute kernel entries in float64."""
+        """Start the shards at alpha = 0, and forget the last block and survey.
+
+        ``fine``: compute kernel entries in float64, not float32.
+        """
         options, data, kernel = self.options, self.data, self.design.kernel
         assert kernel is not None
         smallest = max(data.n_rows // 8, self.tuning.min_block)
@@ -102,10 +113,7 @@ class BlockRounds:
 
     @property
     def data(self) -> Rows:
-        """The rows of the design.
-
-        Shards are ranges of these rows.
-        """
+        """The rows of the design, of which shards are ranges."""
         return self.design.data
 
     @property

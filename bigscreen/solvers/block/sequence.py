@@ -68,7 +68,8 @@ class PathProgram(BlockProgram):
     def _recall(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Replace w and its scores by the coefficients and scores in the message; returns [0].
 
-        A message with a new problem follows.
+        Keys of ``message``: ``coef`` (n,), ``s alpha`` of all rows; ``scores`` (n,). A message with
+        a new problem follows.
         """
         rows = slice(state.start, state.start + len(state.alpha))
         state.alpha = state.dual.sign * message["coef"][rows]
@@ -91,9 +92,10 @@ class PathProgram(BlockProgram):
         return pad(state.start + state.alive, self.design.data.shard_rows)
 
     def _product(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Return ``factor scores + sum_j change_j k(x_j, .)`` for this shard's rows, -1 padded.
+        """Return ``factor scores + sum_j change_j k(x_j, .)`` for this shard's rows.
 
-        The message has the factor, the rows x_j and their ``change``.
+        Keys of ``message``: ``factor``; ``rows``, the x_j; ``change``; and ``slots``, where the
+        cache keeps their columns. The scores are padded with -1 to the rows of a full shard.
         """
         scores = message["factor"] * state.scores
         columns: KernelCache = state.columns
@@ -101,15 +103,18 @@ class PathProgram(BlockProgram):
         return pad(scores, self.design.data.shard_rows)
 
     def _add(self, state: BlockShard, message: dict[str, Any]) -> None:
-        """Add the moved rows' columns to the scores of all rows, decided ones included."""
+        """Add ``sum_j change_j k(x_j, .)`` to the scores of all rows, decided rows included.
+
+        Keys of ``message``: ``rows``, the x_j; ``change``; and ``slots`` of their cached columns.
+        """
         change, slots = message["change"], message["slots"]
         state.columns.accumulate(message["rows"], slots, change, state.scores)
 
     def _survey(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Answer a move with a survey, whose violators are rows that are not decided.
 
-        The sums ``||w||^2``, gap and rounding cover all rows, decided ones included. ``state``: the
-        shard's rows and scores; ``message``: the move, from the coordinator.
+        The sums ``||w||^2``, gap and rounding cover all rows, decided ones included. Keys of
+        ``message``, and the answer: see `BlockProgram._survey`.
         """
         answer = super()._survey(state, message)
         rest = np.ones(len(state.alpha), np.bool_)
@@ -120,7 +125,7 @@ class PathProgram(BlockProgram):
         return answer
 
     def _look_at(self, state: BlockShard, keep: NDArray[np.int64]) -> None:
-        """Solve on for ``keep`` only, places among the undecided rows.
+        """From now on solve only for the rows ``keep``, ascending places in ``state.alive``.
 
         The kernel columns keep their entries for all rows.
         """
@@ -138,6 +143,14 @@ class PathSolve(BlockRun):
     constant : bool
         Whether a 1 is appended to every phi.
     fleet : Fleet
+
+    Attributes
+    ----------
+    decided : int8 (n,) or None
+        FREE for the rows to solve for, else the bound at which alpha is known to be; None before
+        the first problem.
+    open : int
+        Rows to solve for, before screening.
     """
 
     def __init__(self, options: Any, design: Design, constant: bool, fleet: Fleet) -> None:

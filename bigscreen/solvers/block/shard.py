@@ -104,7 +104,7 @@ class BlockProgram:
         return KernelCache(design.kernel, side, room, np.float64 if self.fine else np.float32)
 
     def step(self, state: BlockShard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Answer one message, by the method with the name of its kind; ``totals`` is not used."""
+        """Answer one message, by the method ``"_" + message["kind"]``; ``totals`` is not used."""
         answer: Handler = getattr(self, "_" + message["kind"])
         return answer(state, message)
 
@@ -114,8 +114,13 @@ class BlockProgram:
 
         Returns the numbers that NOTES names, then numbers and v of the rows furthest above mu that
         can move up, then of the rows furthest below mu that can move down (row number -1: no more),
-        then v of this shard's rows of ``watch``. (v and mu: see the module.) If the message is
-        ``exact``, scores from float64 entries are updated by float64 columns, and stay so.
+        then v of this shard's rows of ``watch``. (v = G / t: the dual gradient of a row, divided by
+        its coupling factor; mu: the multiplier of its group.)
+
+        Keys of ``message``: ``ids``, ``alpha`` and ``change`` (the moved rows' numbers, new alpha
+        and change of ``s alpha``); ``rows`` (their features); ``slots`` (where the cache keeps
+        their columns); ``exact`` (whether scores from float64 entries are updated by float64
+        columns, so that they stay exact); and the keys of ``_survey``.
         """
         if len(message["ids"]):
             near = state.near if message["exact"] else state.near[:0]
@@ -130,7 +135,11 @@ class BlockProgram:
         return self._survey(state, message)
 
     def _add(self, state: BlockShard, message: dict[str, Any]) -> None:
-        """Add ``sum_j change_j k(x_j, .)``, j in the message's rows, to scores not screened."""
+        """Add ``sum_j change_j k(x_j, .)`` to the scores of the rows not screened.
+
+        Keys of ``message``: ``rows``, the x_j; ``change``; and ``slots``, where the cache keeps
+        their columns.
+        """
         scores = state.scores[state.held]
         state.columns.accumulate(message["rows"], message["slots"], message["change"], scores)
         state.scores[state.alive] = scores[state.places]
@@ -140,8 +149,7 @@ class BlockProgram:
     ) -> None:
         """Add ``sum_j change_j k(x_j, .)`` to the scores of ``rows``, from float64 entries.
 
-        ``rows``: places in this shard. j runs over the message's rows. ``state``: the shard's rows
-        and scores.
+        ``rows``: places in this shard. Keys of ``message``: ``rows``, the x_j, and ``change``.
         """
         if not len(rows):
             return
@@ -155,8 +163,10 @@ class BlockProgram:
     def _survey(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Survey the rows not screened: sums, extremes of v, and the worst violators.
 
-        Returned as `_move` describes, in one array. ``state``: the shard's rows, alpha and scores.
-        ``message``: what the coordinator has sent.
+        Returns the array that `_move` describes. Keys of ``message``: ``mu`` (groups,), the
+        multipliers; ``offset``, which is added to all scores; ``spread``, which scales the bounds
+        of scores' errors; ``watch``, row numbers whose v is wanted; and ``width``, the length to
+        which the answers for them are padded with -1.
         """
         alive = state.alive
         sums, ends, (v, over, under) = state.survey_rows(alive, message)
@@ -184,9 +194,10 @@ class BlockProgram:
         return pad(every + message["offset"], self.design.data.shard_rows)
 
     def _doubt(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Return a bound on the rounding error of this shard's part of the gap.
+        """Return [a bound on the rounding error of this shard's part of the gap].
 
-        The message has the multipliers, and ``spread``, which scales the bounds on scores' errors.
+        Keys of ``message``: the multipliers ``mu``; ``offset``, which is added to all scores; and
+        ``spread``, which scales the bounds on scores' errors.
         """
         sums, _, _ = state.survey_rows(state.alive, {**message, "mu": np.atleast_1d(message["mu"])})
         return np.array([sums[2]])
@@ -196,9 +207,9 @@ class BlockProgram:
 
         Also of rows within ``margin`` of their hinge point, and of the rows in ``watch``. Rows that
         have scores from float64 entries are not recomputed. Messages bring the support piece by
-        piece. The first one selects the rows; its answer is the numbers of all rows that then have
-        scores from float64 entries. ``state``: the shard's rows and scores. This repairs scores
-        that have float32 errors.
+        piece (``rows`` and ``change``). The first one (``first``) selects the rows; its answer is
+        the numbers of all rows that then have scores from float64 entries, padded with -1; later
+        answers are -1 only. ``mu``, ``offset`` and ``spread``: see `_survey`.
         """
         if message["first"]:
             alive = state.alive
@@ -235,8 +246,8 @@ class BlockProgram:
     ) -> tuple[FloatArray, FloatArray]:
         """Return lower and upper bounds of the optimal scores of the rows not screened.
 
-        From the message's region (a ball around w that contains the optimum). The scores include
-        the offset. ``state``: the shard's rows and scores.
+        Keys of ``message``: ``region`` (a ball around w that contains the optimum); ``offset``,
+        which is added to the scores; ``spread``, which scales the bounds of scores' errors.
         """
         alive = state.alive
         ball: Ball = message["region"]
@@ -248,8 +259,8 @@ class BlockProgram:
         """Return bounds of all rows' optimal scores, and at which end of its box each row is fixed.
 
         Three arrays of a full shard's length, one after the other: lower bounds, upper bounds (0
-        for fixed rows), and AT_HI, AT_LO or AT_ZERO for fixed rows, FREE for others. ``state``: the
-        shard's rows, alpha and scores. ``message``: what the coordinator has sent.
+        for fixed rows), and AT_HI, AT_LO or AT_ZERO for fixed rows, FREE for others. Keys of
+        ``message``: see `_intervals`.
         """
         n = self.design.data.shard_rows
         lower, upper = np.zeros(n), np.zeros(n)
@@ -262,10 +273,10 @@ class BlockProgram:
     def _screen(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Drop rows that the region proves to be at a bound (or 0), and whose alpha is there.
 
-        Returns [rows newly fixed at their upper bound, rows newly fixed elsewhere]. ``message`` has
-        the region (a ball around w that contains the optimal one), an interval of the optimal
-        multiplier, and the round's number ``since``. A row must be decided in ``patience`` rounds
-        in succession.
+        Returns [rows newly fixed at their upper bound, rows newly fixed elsewhere]. Keys of
+        ``message``: those of `_intervals`; ``mu``, the ends of an interval that contains the
+        optimal multiplier; and ``since``, the round's number. A row must be decided in
+        ``region.patience`` rounds in succession.
         """
         alive = state.alive
         dual = state.dual[alive]
@@ -280,14 +291,17 @@ class BlockProgram:
         return np.array([high, np.count_nonzero(drop) - high], np.float64)
 
     def _look_at(self, state: BlockShard, keep: NDArray[np.int64]) -> None:
-        """Screen all rows but ``keep``, which are places among the rows not screened so far."""
+        """Mark all rows but ``keep``, ascending places in ``state.alive``, as screened."""
         state.alive, state.places = state.alive[keep], state.places[keep]
         state.near = np.intersect1d(state.near, state.alive)
         if 2 * len(state.alive) < len(state.held):
             self._hold(state, state.places)
 
     def _hold(self, state: BlockShard, keep: NDArray[np.int64]) -> None:
-        """Drop all rows' entries in cached columns but ``keep``'s, places among ``state.held``."""
+        """Shorten the cached kernel columns to the entries of some rows.
+
+        ``keep``: the rows' places in ``state.held``.
+        """
         state.held = state.held[keep]
         state.columns.compact(Operand(state.X[state.held], state.start + state.held), keep)
         state.places = np.searchsorted(state.held, state.alive)
@@ -298,8 +312,10 @@ class BlockProgram:
         ``change`` of the message has one column for each screening round: the change of alpha since
         that round.
 
-        Returns [rows whose gradient does not hold them where they were fixed]. ``state``: the
-        shard's rows; a screened row has the scores of the round that screened it.
+        Other keys of ``message``: ``since``, the rounds' numbers, one for each column; ``rows``,
+        the rows whose alpha has changed; ``mu`` and ``offset``, the multipliers and what is added
+        to all scores. A screened row has the score of the round that screened it. Returns [number
+        of rows whose gradient shows that they were fixed at the wrong end].
         """
         wrong = 0
         for event in state.frozen:

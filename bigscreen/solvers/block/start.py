@@ -63,12 +63,12 @@ def margin_scale(dual: Dual, mu: FloatArray) -> float:
 
 
 def sum_ratio(every: FloatArray, some: FloatArray) -> float:
-    """Return the sum of ``every`` divided by the sum of ``some`` of its values; 0 if none."""
+    """Return the sum of ``every`` divided by the sum of ``some``; 0 if ``some`` is empty."""
     return float(np.sum(every) / np.sum(some)) if len(some) else 0.0
 
 
 def is_feasible_at_0(dual: Dual) -> bool:
-    """Whether alpha = 0 is feasible."""
+    """Whether alpha = 0 is inside every row's box and meets the coupling's totals."""
     return bool(np.all(dual.lo <= 0) and np.all(dual.hi >= 0)) and not np.any(dual.total)
 
 

@@ -28,7 +28,7 @@ class Violators(NamedTuple):
         return cls(np.empty(0, np.int64), np.empty(0))
 
     def without(self, others: NDArray[np.int64]) -> Violators:
-        """Drop these row numbers."""
+        """Return the violators that are not among the row numbers ``others``."""
         keep = ~np.isin(self.ids, others)
         return Violators(self.ids[keep], self.v[keep])
 
@@ -46,7 +46,10 @@ class Standing(NamedTuple):
 
 
 def is_free(dual: Dual, alpha: FloatArray) -> NDArray[np.bool_]:
-    """Return which rows are free: between their bounds, and with a tube not at 0."""
+    """Return which rows are free, bool (rows,).
+
+    A free row is strictly between its bounds and, if the loss has a tube, not at 0.
+    """
     inside = (alpha > dual.lo) & (alpha < dual.hi)
     return inside if dual.tube is None else inside & (alpha != 0)
 
@@ -74,7 +77,8 @@ def merge_violators(
 def distance_from_mu(at: Standing, rows: NDArray[np.int64], v: FloatArray) -> FloatArray:
     """Return how far each row's v is from its multiplier, (rows,): how much it violates optimality.
 
-    With a tube 0 for rows that no move improves. Bounds of the box are not looked at.
+    ``rows``: row numbers; ``v``: their dual gradients. With a tube, 0 for rows that no move
+    improves. Whether a bound of the box stops a row is not considered.
     """
     dual, alpha, mu = at
     own = mu[0] if dual.group is None else mu[dual.group[rows]]

@@ -56,12 +56,7 @@ class KernelRows:
         most: int = 0,
         square: Square | None = None,
     ) -> None:
-        """Choose the type of entries, and compute the diagonal; rows come later, when needed.
-
-        ``constant``: add 1 to each entry. ``cache``: bytes for cached rows. ``most``: compute the
-        whole matrix if it has at most this many bytes. ``square``: a shared kernel matrix of all
-        rows, or None.
-        """
+        """Choose the type of entries, and compute the diagonal; rows come later, when needed."""
         self.kernel, self.X, self.constant, self.cache = kernel, X, constant, cache
         self.most, self.square = most, None if constant else square
         self.computed = 0
@@ -138,7 +133,7 @@ class KernelRows:
         self.errors = self.errors.in_float64()
 
     def _measure_errors(self) -> EntryErrors:
-        """Bound the errors of the entries of all rows in their present precision."""
+        """Return bounds of the errors of kernel entries between all rows, in type ``dtype``."""
         errors = EntryErrors.of(self.kernel, self.side, self.constant)
         if self.constant:
             errors = errors.rounded_again()  # the constant's 1 is added in the entries' precision

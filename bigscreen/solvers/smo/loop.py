@@ -167,11 +167,7 @@ class Matrix:
         order: NDArray[np.int64] | None = None,
         room: NDArray[Any] | None = None,
     ) -> None:
-        """Collect the arrays for compiled code; no row is copied or computed yet.
-
-        ``K``: a matrix, or a Square whose rows are computed when needed. ``order``: the rows to
-        use, None: all. ``room``: memory for copies of rows, None: new.
-        """
+        """Collect the arrays for compiled code; no row is copied or computed yet."""
         self.order = order
         if isinstance(K, Square):
             recipe, copies, there = K.table
@@ -409,9 +405,10 @@ def _free(rows: Any, diag: FloatArray, variables: Variables, limits: Limits) -> 
 
 @njit(cache=True, nogil=True)
 def least_curvature(diag: FloatArray) -> float:
-    """Return the least curvature of a step: for equal rows, rows of 0, and indefinite kernels.
+    """Return the curvature to which a step's smaller curvature is raised.
 
-    ``diag``: k(x, x) of all rows, of whose largest it is a fraction.
+    It is a fraction of the largest of ``diag``, k(x, x) of all rows. Equal rows, rows of zeros and
+    indefinite kernels would give steps a curvature of 0 or less.
     """
     return max(MIN_CURVATURE_FRACTION * largest(diag), 1e-30)
 
@@ -500,7 +497,7 @@ def find_moves(variables: Variables) -> NDArray[np.int8]:
 
 @njit(cache=True, nogil=True)
 def _update_moves(k: int, variables: Variables, moves: NDArray[np.int8]) -> None:
-    """Set ``moves[k]`` to the directions in which variable k can move: bits UP and DOWN."""
+    """Set ``moves[k]`` to the directions in which the box lets variable k move (UP, DOWN bits)."""
     x, low, high = variables.x, variables.low, variables.high
     moves[k] = UP * (x[k] < high[k]) + DOWN * (x[k] > low[k])
 
@@ -510,7 +507,7 @@ def pair_update(scan: PairScan, Ki: Entries, Kj: Entries, a: float, b: float) ->
     """Update F -= f (a K_i + b K_j), and return the row with the largest derivative upwards, or -1.
 
     ``Ki``, ``Kj``: the kernel rows of the last step's pair; ``a``, ``b``: the changes of their
-    coefficients.
+    coefficients. -1: no variable can move up.
 
     Both in one pass: the index replaces the last bits of F, so the row found has the maximum up to
     a relative 2^-52 len(F).

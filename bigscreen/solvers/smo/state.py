@@ -120,14 +120,22 @@ class Evaluation(NamedTuple):
 
 
 class SmoState:
-    """The state of an SMO solve: alpha (n,) of all rows, and x and F (see `loop`) of those alive.
+    """The state of an SMO solve: alpha of all rows, and the variables of the rows not screened.
 
-    Rows alive are the rows not screened.
+    "Rows alive" are the rows not screened. Their variables are ``x = r alpha``, with r the
+    coupling's +-1 (the sign s without a coupling); F is the dual's derivative in x.
 
     Attributes
     ----------
+    dual : Dual
+        The dual of all n rows.
+    alpha : float64 (n,)
     rows : KernelRows
+        Rows of the kernel matrix, computed or cached.
     part : AliveRows
+        What depends on which rows are alive.
+    alike : int64 (n,)
+        Equal numbers for equal rows.
     x, F : float64 (rows alive,)
     since : float64 (2, rows alive)
         x and F at the last check, kept only while some rows are screened.
@@ -140,8 +148,8 @@ class SmoState:
     seen : Evaluation
         The last evaluation of the gap.
     screened : ScreenedRows
-    steps, left : int
-        Steps taken, and steps left until the next check (0 at a check).
+    steps, left, checks : int
+        Steps taken, steps left until the next check (0 at a check), and checks so far.
     fine_at : float
         The gap at which the actual error of float32 scores was last measured.
     """
@@ -258,7 +266,10 @@ class SmoState:
         return replace(part, total=self.dual.total - sums)
 
     def _scores_of(self, rows: NDArray[np.int64], dtype: type | None = None) -> FloatArray:
-        """Compute the scores of these rows at the present alpha; ``dtype``: of the entries."""
+        """Compute the scores of these rows at the present alpha: float64 (rows,).
+
+        ``dtype``: type of the kernel entries; None: the solve's present one.
+        """
         support = np.flatnonzero(self.alpha)
         return self.rows.scores(rows, support, (self.dual.sign * self.alpha)[support], dtype)
 
@@ -333,7 +344,7 @@ class SmoState:
         self.F = self._upward(self._scores_of(self.alive))
 
     def _violation(self) -> float:
-        """Return the violation of the KKT conditions at the last scores."""
+        """Return the largest violation of the KKT conditions by a row alive, at the last scores."""
         return violation(self.part.dual, self.alpha[self.alive], self.seen.scores)
 
     def _float32_errors_matter(self, gap: float, doubt: float) -> bool:

@@ -36,7 +36,7 @@ class Draws:
         whole = min(MAX_CHUNK_BYTES, 4 * data.chunk_rows * data.n_features)
         self.lanes = max(min_lanes, CHUNK_BUFFER_BYTES // max(whole, 1))
         self.position = [0, 0, 0]
-        """Numbers of the pass, of the group in the pass, and of the group's next batch."""
+        """Numbers of the pass, of the pass's group of shards, and of the group's next batch."""
         self._grouped: tuple[tuple[int, int], Any, int] | None = None
 
     def next(self) -> dict[str, Any]:

@@ -90,12 +90,18 @@ class DrawProgram(KeptRows):
 
     @property
     def bound(self) -> float:
-        """Upper bound of every entry of ``sum s alpha [c, 1]``, over any rows."""
+        """Upper bound of every entry of ``sum s alpha [c, 1]`` over any rows (c: a row's columns).
+
+        Exact sums over shards are sized by it.
+        """
         return self.weight_bound * self.frame.largest(self.design.column_bound)
 
     @property
     def square_bound(self) -> float:
-        """Upper bound of every entry of ``sum reach phi^2``."""
+        """Upper bound of every entry of ``sum reach phi^2``, by which exact sums are sized.
+
+        (phi^2: the squares of a row's features; reach: the row's largest ``|alpha|``.)
+        """
         return self.weight_bound * self.frame.largest(self.design.largest_norm) ** 2
 
     def open(self, shard: int) -> DrawnShard:
@@ -109,7 +115,12 @@ class DrawProgram(KeptRows):
         return DrawnShard(shard, dual, parts, data.X(start, stop) if self.keeps(shard) else None)
 
     def step(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
-        """Answer one message: ``sample``, ``step``, ``estimate`` or ``measure``."""
+        """Answer one message of kind ``sample``, ``step``, ``estimate`` or ``measure``.
+
+        The first three are about drawn rows, which the keys ``epoch``, ``lanes``, ``first``,
+        ``last`` and ``parts`` name (see `Draws.ahead`). Exact sums are added to ``totals``; the
+        returned vector is summed by the caller.
+        """
         answer: Handler = getattr(self, "_" + message["kind"])
         return answer(state, message, totals)
 
@@ -117,8 +128,9 @@ class DrawProgram(KeptRows):
     def _sample(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Add second moments of the features of drawn rows, weighted by reach, to the totals.
 
-        Returns [sum of reach and sum of reach |p| over drawn rows; sum of losses at w = 0 over all
-        rows, and the largest distance of alpha = 0 from a row's box].
+        A row's reach is its largest ``|alpha|``. Returns [sum of reach and sum of reach |p| over
+        drawn rows; sum of losses at w = 0 over all rows, and the largest distance of alpha = 0 from
+        a row's box].
         """
         squares = np.zeros(self.design.rank)
         mass = unit = 0.0
@@ -142,7 +154,8 @@ class DrawProgram(KeptRows):
     def _step(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Add ``sum s alpha [c, 1]`` over drawn rows to the totals: a subgradient, for each w.
 
-        Returns [drawn rows].
+        Keys of ``message``: ``coefs`` (k, m) and ``offsets`` (k,) of the machines w; and those that
+        name the drawn rows. Returns [number of drawn rows].
         """
         coefs, offsets = message["coefs"], message["offsets"]
         v = np.zeros((len(coefs), coefs.shape[1] + 1))
@@ -158,7 +171,8 @@ class DrawProgram(KeptRows):
     def _estimate(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Sum the losses of drawn rows at each w.
 
-        Returns [drawn rows, loss at each w...].
+        Keys of ``message``: ``coefs`` (k, m) and ``offsets`` (k,) of the machines w; and those that
+        name the drawn rows. Returns [number of drawn rows, loss at each w...].
         """
         coefs, offsets = message["coefs"], message["offsets"]
         out = np.zeros(1 + len(coefs))
@@ -229,6 +243,10 @@ class DrawProgram(KeptRows):
     def _measure(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Sum losses over all rows, and the terms of D for alpha read off at each smoothing.
 
+        Keys of ``message``: ``coef`` (m,) and ``offset`` of one machine; ``smoothings``, the
+        half-widths h of smoothed losses. ``sum s alpha [c, border]`` of each alpha is added to the
+        totals.
+
         Returns [loss, the sums of `Terms` of every alpha...].
         """
         coef, offset, smoothings = message["coef"], message["offset"], message["smoothings"]
@@ -260,7 +278,7 @@ class DrawProgram(KeptRows):
         return {}
 
     def load(self, shard: int, arrays: Arrays) -> DrawnShard:
-        """Open the state again."""
+        """Open the state of a shard again; ``arrays`` is empty."""
         return self.open(shard)
 
 
@@ -274,7 +292,12 @@ def _add_subgradient(
     offset: float,
     v: FloatArray,
 ) -> None:
-    """Add ``s alpha [c, 1]`` of rows to v, with alpha at the end that the gradient points to."""
+    """Add ``s alpha [c, 1]`` of rows to v, with alpha at the end that the gradient points to.
+
+    ``columns``: the columns c of rows ``at``, whose indices in the shard are ``ids``; ``parts``:
+    sign, lin, lo, hi and tube of the shard's rows; ``coef`` (m,), ``offset``: the machine; ``v``
+    (m + 1,): receives the sum.
+    """
     sign, lin, lo, hi, tube = parts
     for k in range(len(at)):
         i = ids[k]
@@ -291,6 +314,6 @@ def _add_subgradient(
 
 @njit(cache=True, nogil=True)
 def _scores(columns: Any, coef: FloatArray, offset: float, out: FloatArray) -> None:
-    """Compute the scores ``columns . coef + offset`` of all rows into ``out``."""
+    """Compute the scores ``columns . coef + offset`` of all rows into ``out`` (rows,)."""
     for i in range(len(out)):
         out[i] = row_dot(columns, i, coef) + offset

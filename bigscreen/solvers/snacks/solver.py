@@ -300,7 +300,10 @@ class _Steps:
         self.factor = None if factor is None else factor.astype(np.float32)
 
     def run(self, check: Check) -> Point:
-        """Run stages until ``check`` returns None."""
+        """Run stages, from the start or a checkpoint, until ``check`` returns None.
+
+        Returns the last point.
+        """
         run = self.run_
         run.fleet.start(self.program, run.design.data.n_shards)
         found = None if run.checkpoint is None else run.fleet.load(run.checkpoint)
@@ -499,7 +502,10 @@ class _Steps:
         return x[: self.rank].copy(), self.constant * float(x[self.rank :].sum())
 
     def _reading(self, coef: FloatArray, offset: float, h: float) -> Reading:
-        """Describe how to read alpha off the scores of a machine, smoothed by h."""
+        """Describe how to read alpha off the scores of a machine, with losses smoothed by h.
+
+        ``coef`` (m,), ``offset``: the machine's coefficients and the offset of its scores.
+        """
         if self.frame.groups:
             return Reading(coef, 0.0, h, multiplier=(offset,))
         return Reading(coef, offset, h)
@@ -532,7 +538,7 @@ class _Steps:
         )
 
     def first_steps(self, requested: int | None = None) -> int:
-        """Choose the number of steps of the first stage, unless one is requested."""
+        """Return the number of steps of the first stage: ``requested``, or None: by the rows."""
         tuning = self.tuning
         part = self.rows // (tuning.first_part * self.batch)
         return requested or min(max(part, tuning.min_first_steps), tuning.max_first_steps)
@@ -563,7 +569,10 @@ class _SnacksSteps(_Steps):
         return replace(first, rows=0, tried=first.rows, stages=0)
 
     def stage(self, pace: Pace) -> Pace:
-        """See `_Steps.stage`."""
+        """Run a stage with the present step size and with half of it; continue from the better.
+
+        With a step size in the options there is no comparison: it is halved after every stage.
+        """
         if self.options.step is None:
             return self._compare_sizes(pace, np.array([pace.step, 0.5 * pace.step]))
         after = self._compare_sizes(pace, np.array([pace.step]))
@@ -643,7 +652,7 @@ class _PegasosSteps(_Steps):
         return Pace(x, x, radius=self.ball, length=self.first_steps())
 
     def stage(self, pace: Pace) -> Pace:
-        """See `_Steps.stage`."""
+        """Take steps of 1 / t; x is their average, and the next stage starts at their end."""
 
         def project(x: FloatArray) -> FloatArray:
             """Scale the machine x (1, size) down to the ball of radius ``pace.radius`` around 0."""
