@@ -181,7 +181,7 @@ class Design:
 
     @cached_property
     def _factor_side(self) -> Operand:
-        """T' in float32, as the right side of a product."""
+        """T' (r, m) in float32, as the right side of a product (see `Operand`)."""
         assert self.factor is not None
         return Operand(self.factor.T.astype(np.float32))
 
@@ -191,7 +191,10 @@ class Design:
         return {**known, "square": None}
 
     def rows_per_tile(self, most: int) -> int:
-        """Choose how many rows' columns to compute at once: ``most``, or fewer to fit a cache."""
+        """Choose how many rows' columns to compute at once.
+
+        ``most`` rows, or fewer of them if their kernel entries would not fit a core's cache.
+        """
         if self.kernel is None:
             return most
         # 2^21 entries fit a core's cache; with fewer than 64 rows the call itself costs more.

@@ -250,7 +250,10 @@ def factor_matrix(kernel: Kernel, side: Operand, cutoff: float = FLOAT32_CUTOFF)
 
 
 def _stretch(T: FloatArray, start: int) -> float:
-    """Estimate ``||T||^2`` from below by power iteration on ``T T'`` from column ``start``."""
+    """Estimate the squared spectral norm ``||T||^2`` from below.
+
+    By power iteration on ``T T'`` that begins with column number ``start`` of T (m, r).
+    """
     v = T[:, start]
     for _ in range(10):  # its order of magnitude is enough
         v = T @ (T.T @ v)
@@ -374,7 +377,10 @@ def design_of_record(kernel: Kernel, landmarks: Features, record: Mapping[str, A
 
 
 def factor_again(kernel: Kernel, side: Operand, record: Mapping[str, Any]) -> Factor:
-    """Factor the kernel matrix of landmarks ``side`` as the fit did that left a `Factor.record`."""
+    """Factor the kernel matrix of landmarks ``side`` as an earlier fit did.
+
+    ``record``: that fit's `Factor.record`, which says whether by Cholesky, and with which cutoff.
+    """
     made = factor_by_cholesky if "ridge" in record else factor_by_eigenvectors
     return made(kernel, side, record["cutoff"])
 

@@ -167,7 +167,7 @@ class Rung:
     awaited = False
 
     def __init__(self, successors: Sequence[Rung] = ()) -> None:
-        """Make a rung that these rungs may take over from."""
+        """Make a rung; ``successors``: the rungs that may take over from it, in this order."""
         self.successors = successors
 
     def is_due(self, call: CheckCall) -> bool:
@@ -175,11 +175,15 @@ class Rung:
         return False
 
     def begin(self, run: Run, point: Point, call: CheckCall) -> tuple[Solver, Run] | None:
-        """The solver that takes over, and its run; None if its first successor is to take over."""
+        """Return the solver that takes over, and its run.
+
+        Returns None if this rung cannot run, so that its first successor takes over. ``run``: the
+        fit's run; ``point``, ``call``: the last point of the solver before, and its last check.
+        """
         raise NotImplementedError
 
     def to_fit_point(self, point: Point) -> Point:
-        """A point of this rung's solver, converted to the fit's own features."""
+        """Return a point of this rung's solver, converted to the fit's own features."""
         return point
 
 
@@ -207,7 +211,12 @@ class FewRows(Rung):
         self.source, self.room, self.awaited = source, room, tol < FLOAT32_TOL
 
     def is_due(self, call: CheckCall) -> bool:
-        """See ``Rung``."""
+        """Whether float32 features seem to limit the gap; see the table of the module.
+
+        Below float32's precision: once few rows are near their hinge point, or the gap is almost as
+        small as float32 allows. Else: once the closing pass doubts the gap, or checks of small gaps
+        were many.
+        """
         if not self.awaited:
             return call.verdict.doubted or call.late > NEARBY.max_late_checks
         gap, held = call.point.relative_gap, call.point.held
@@ -215,7 +224,7 @@ class FewRows(Rung):
         return few or (not held and gap <= 2 * FLOAT32_TOL)
 
     def begin(self, run: Run, point: Point, call: CheckCall) -> tuple[Solver, Run] | None:
-        """See ``Rung``."""
+        """Return the solver over rows near their hinge point; None if they need too much memory."""
         reach = call.stats.get("reach", 0.0)
         nearby = make_float64_solver(run, point, reach, self.source, self.room)
         return None if nearby is None else (nearby, run)
@@ -236,7 +245,7 @@ class AllRows(Rung):
         self.newton = newton
 
     def begin(self, run: Run, point: Point, call: CheckCall) -> tuple[Solver, Run]:
-        """See ``Rung``."""
+        """Return the fit's Newton solver, and the run that starts at the point's w."""
         near = Near(w_with_constant(run, point), point.dual)
         return self.newton, replace(run, near=near, start=None, resume=False)
 
@@ -249,11 +258,11 @@ class _InteriorRung(Rung):
     after_stall = True
 
     def begin(self, run: Run, point: Point, call: CheckCall) -> tuple[Solver, Run]:
-        """See ``Rung``."""
+        """Return the interior-point solver, and the run over float64 features."""
         return InteriorPoint(), replace(run, design=self.over_features(run))
 
     def over_features(self, run: Run) -> Design:
-        """The run's rows with float64 features for the interior point."""
+        """Return the run's rows with float64 features for the interior point."""
         raise NotImplementedError
 
 
@@ -274,18 +283,18 @@ class Interior(_InteriorRung):
         self.design, self.source = design, source
 
     def is_due(self, call: CheckCall) -> bool:
-        """See ``Rung``."""
+        """Whether the Newton solver has made more checks than `max_checks` allows."""
         return call.checks > max_checks(self.design.data.n_rows, self.design.rank)
 
     def over_features(self, run: Run) -> Design:
-        """The run's raw features, or the features of landmarks, computed in float64."""
+        """Return the run's raw features, or the features of landmarks, computed in float64."""
         if self.source is None:
             return run.design
         made = nystrom.store_features(self.source, run.fleet, None, dtype=np.float64).data
         return _with_features(run.design, made.X(0, made.n_rows))
 
     def to_fit_point(self, point: Point) -> Point:
-        """See ``Rung``."""
+        """Return the point with the coefficients of the Newton solver's columns."""
         return replace(point, coef=self.design.coef(point.w))
 
 
@@ -306,7 +315,11 @@ class ExactInterior(_InteriorRung):
         self.rows, self.features = design.data.n_rows, _kernel_features(design)
 
     def is_due(self, call: CheckCall) -> bool:
-        """See ``Rung``."""
+        """Whether the steps on alpha have cost as much so far as an interior point would.
+
+        Keys of ``call.stats`` that it reads: ``steps`` of pair steps, or ``full_passes``,
+        ``partial_passes``, ``kernel_entries`` and ``terms`` of the block solver.
+        """
         n, stats = self.rows, call.stats
         if "steps" in stats:
             spent = pair_terms(stats["steps"], n)
@@ -317,11 +330,11 @@ class ExactInterior(_InteriorRung):
         return self.features.should_use(spent, n)
 
     def over_features(self, run: Run) -> Design:
-        """The rows with features whose inner products are the kernel's entries."""
+        """Return the rows with features whose inner products are the kernel's entries."""
         return _with_features(run.design, self.features.made)
 
     def to_fit_point(self, point: Point) -> Point:
-        """See ``Rung``."""
+        """Return the point without w and coefficients: an exact machine has only alpha."""
         nothing = np.empty(0)
         return replace(point, coef=nothing, w=nothing)
 
@@ -335,7 +348,7 @@ def rungs_after_newton(
     room: int,
     interior: bool,
 ) -> tuple[Rung, ...]:
-    """The rungs after the Newton solver that suit the problem and fit in memory.
+    """Return the solvers that may take over from the Newton solver (rungs), if they fit in memory.
 
     Parameters
     ----------
@@ -362,7 +375,10 @@ def rungs_after_newton(
 
 
 def rungs_after_pairs(design: Design, room: float) -> tuple[Rung, ...]:
-    """The rungs after pair steps or the block solver that fit in ``room`` bytes of memory."""
+    """Return the solvers that may take over from pair steps or the block solver (rungs).
+
+    ``room``: bytes of memory that they must fit into.
+    """
     n, d = design.data.n_rows, design.data.n_features
     if _are_features(design):
         fits = interior_fits(n, d, room)
@@ -372,7 +388,7 @@ def rungs_after_pairs(design: Design, room: float) -> tuple[Rung, ...]:
 
 
 def max_checks(n: int, m: int) -> float:
-    """How many checks the Newton solver may make before an interior point takes over.
+    """Return how many checks the Newton solver may make before an interior point takes over.
 
     The data set has n rows of m features.
     """
@@ -382,7 +398,7 @@ def max_checks(n: int, m: int) -> float:
 
 
 def next_rung(rung: Rung, call: CheckCall) -> Rung | None:
-    """The successor that takes over from a rung after this check, or None."""
+    """Return the rung that takes over from ``rung`` after this check; None: ``rung`` goes on."""
     for one in rung.successors:
         if (one.after_stall and call.stats["stalled"]) or one.is_due(call):
             return one
@@ -390,7 +406,10 @@ def next_rung(rung: Rung, call: CheckCall) -> Rung | None:
 
 
 def ended_by_rounding(ended: str | None, certificate: dict[str, Any], tol: float) -> bool:
-    """Whether rounding kept a solve from the requested gap: stored features may then reach it."""
+    """Whether rounding kept a solve from the requested gap: stored features may then reach it.
+
+    ``ended``: why it ended (see `Monitor`); ``certificate``: its record; ``tol``: requested gap.
+    """
     return ended in ROUNDING_ENDINGS and not meets_tol(certificate, tol)
 
 
@@ -442,19 +461,19 @@ class LadderCheck:
 
     @property
     def target(self) -> float:
-        """See ``Check``."""
+        """Relative gap at which the fit's check makes a closing pass."""
         return self.check.target
 
     def expired(self) -> bool:
-        """See ``Check``."""
+        """Whether the fit's time budget is used up."""
         return self.check.expired()
 
     def pause(self, save: Save | None = None) -> None:
-        """See ``Check``."""
+        """Stop if Ctrl-C was pressed; ``save`` then writes a checkpoint with the rung's record."""
         self.check.pause(None if save is None else self._checkpoint_writer(save))
 
     def restored(self, meta: dict[str, Any]) -> None:
-        """See ``Check``."""
+        """Receive the ``meta`` of a checkpoint, and enter the rung that had written it."""
         known = len(self.way)  # the present solver may be the first, or one that has taken over
         for name in meta.get("way", ())[known:]:
             found = [one for one in self.rung.successors if type(one).__name__ == name]
@@ -470,7 +489,11 @@ class LadderCheck:
         self.check.restored(meta)
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
-        """See ``Check``."""
+        """Call the fit's check; returns None if the fit ends here or another rung takes over.
+
+        `next_solver` then tells which of both. ``point``, ``stats``, ``save``: the present solver's
+        point, counts, and function that writes its checkpoints.
+        """
         point, then = self.rung.to_fit_point(point), self.rung.successors
         saved = self._checkpoint_writer(save)
         self._checks += 1
@@ -491,7 +514,7 @@ class LadderCheck:
         return None
 
     def next_solver(self, point: Point) -> tuple[Solver, Run] | None:
-        """The solver that takes over at the last point, and its run; None if the fit has ended."""
+        """Return the solver that takes over at this point, and its run; None: the fit has ended."""
         while self._next_rung is not None:
             self._enter(self._next_rung)
             self.before, self._checks = self.passes, 0
@@ -508,7 +531,7 @@ class LadderCheck:
         self.way.append(type(rung).__name__)
 
     def _passes_so_far(self, stats: dict[str, Any]) -> dict[str, int]:
-        """The ``full_passes`` and ``partial_passes`` of all rungs, if the solver counts them.
+        """Return the ``full_passes`` and ``partial_passes`` of all rungs that ``stats`` counts.
 
         (`newton.many.PresolvedPoint` does not: its passes serve many problems.)
         """
@@ -518,7 +541,10 @@ class LadderCheck:
         return {name: n for name, n in zip(names, self.passes, strict=True) if name in stats}
 
     def _checkpoint_writer(self, save: Save) -> Save:
-        """A function that writes a checkpoint from which the present rung can resume."""
+        """Return a function that writes a checkpoint from which the present rung can resume.
+
+        ``save``: the solver's own function, which is used if the rung writes checkpoints itself.
+        """
         if self.rung.saves:
             kept = {
                 "way": list(self.way),
@@ -530,7 +556,10 @@ class LadderCheck:
         return self._save_where_left
 
     def _save_where_left(self, folder: Path, meta: dict[str, Any]) -> None:
-        """Write a checkpoint of the point at which the present rung took over."""
+        """Write a checkpoint of the point at which the present rung took over.
+
+        ``meta``: the record of the fit's check; passes made since then are left out of its history.
+        """
         saved, then = self._left_at
         saved(folder, {**meta, **then, "history": meta["history"][: -self._checks]})
 
@@ -541,7 +570,11 @@ def _are_features(design: Design) -> bool:
 
 
 def _kernel_features(design: Design) -> KernelFeatures:
-    """Features of an exact machine's rows whose inner products are the kernel's entries."""
+    """Return features of an exact machine's rows whose inner products are the kernel's entries.
+
+    These are the raw rows of a linear kernel, else a Cholesky factor of the kernel matrix. They are
+    computed only if they are used.
+    """
     data, kernel, n = design.data, design.kernel, design.data.n_rows
     assert kernel is not None
 
@@ -561,7 +594,7 @@ def _kernel_features(design: Design) -> KernelFeatures:
 
 
 def _with_features(design: Design, features: Any) -> Design:
-    """The design of the same rows with other features.
+    """Return the design of the same rows with other ``features`` (n, r).
 
     (Labels and weights come from ``design``: its rows may be a fold's, or another fit's.)
     """

@@ -48,9 +48,9 @@ must stay within float64."""
 
 
 def check_box(box: FloatArray, ids: Callable[[], NDArray[np.int64]]) -> None:
-    """Refuse bounds of dual variables outside the range that float64 can compute with.
+    """Raise InputError for bounds of dual variables outside the range of float64.
 
-    ``ids`` returns the numbers of the rows.
+    ``box`` (rows,): each row's bound; ``ids``: returns the numbers of these rows, for the message.
     """
     if len(box) and 1 / MAX_BOX <= box.min() and box.max() <= MAX_BOX:
         return
@@ -213,14 +213,17 @@ def fit(  # noqa: PLR0913
 
 
 def _count_passes(monitor: Monitor) -> dict[str, int]:
-    """The numbers of full, partial and closing passes of a solve."""
+    """Return the numbers of a solve's full, partial and closing passes, by these names.
+
+    "full" and "partial" are left out if the solver does not count them.
+    """
     made = monitor.history[-1]
     known = {k: made[f"{k}_passes"] for k in ("full", "partial") if f"{k}_passes" in made}
     return {**known, "closing": monitor.closings.passes}
 
 
 def min_half_norm_sq(design: Design, problem: Problem) -> float:
-    """The smallest ``1/2 ||w*||^2`` that float32 rows can distinguish from 0.
+    """Return the smallest ``1/2 ||w*||^2`` that float32 rows can distinguish from 0.
 
     It is 0 for problems that have no trouble with w* = 0: those with a coupling of total 0, or with
     a linear term p (then P has losses, as that of a nu-SVR).
@@ -242,7 +245,7 @@ def min_half_norm_sq(design: Design, problem: Problem) -> float:
 
 
 def _check_boxes(run: Run) -> None:
-    """Refuse a row's box whose square overflows or underflows float64."""
+    """Raise InputError if the square of any row's box overflows or underflows float64."""
     reach, data = run.reach, run.design.data
     if 1 / MAX_BOX <= reach.least and reach.most <= MAX_BOX:
         return

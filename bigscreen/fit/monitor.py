@@ -114,6 +114,10 @@ class Closings:
 class Monitor:
     """The check that a solver calls at its pass boundaries.
 
+    ``certify``: makes the closing pass, which computes a point's certificate over all rows.
+    ``limits``: when to stop; ``rule``: removes rows during the solve, None for none; ``report``:
+    receives events; ``folder``: where checkpoints are written, None for none.
+
     ``history`` holds P, D, gap, rows visited and alive of every pass, and the counters of the
     solver (``COUNTER_FIELDS``); D is the best so far. ``of``: the problem that checkpoints belong
     to. ``resumed``: whether the next call repeats the pass at which a checkpoint was written.
@@ -128,6 +132,12 @@ class Monitor:
 
     ``definite``: whether gaps bound anything. If not, the KKT violation takes their place, and no
     screening rule may use a ball.
+
+    ``removals``: rows that ``rule`` has removed; ``closings``: closing passes so far. ``best``: the
+    point of least gap so far. ``target``: the gap at which the next closing pass is made; it falls
+    below ``limits.tol`` when a closing pass finds a wider gap than the solver. ``doubted``: whether
+    the last closing pass did. ``interrupted``: whether Ctrl-C was pressed. ``started``, ``saved``:
+    values of ``time.monotonic()`` at the start and at the last checkpoint.
     """
 
     certify: Callable[[Point], Certificate]
@@ -230,13 +240,16 @@ class Monitor:
         return "passes" if len(self.history) >= self.limits.max_iter else "time"
 
     def _set_ended(self, certificate: Certificate) -> None:
-        """Set ``ended`` for a solve that ends with this certificate."""
+        """Set ``ended`` for a solve that ends with this certificate: proved, rounded or nothing."""
         self.ended = "proved" if certificate.proves(self.limits.tol) else "rounded"
         if self._has_zero_optimum(certificate):
             self.ended = "nothing"
 
     def restored(self, meta: dict[str, Any]) -> None:
-        """Go on with the history, the record and the clock of a checkpoint."""
+        """Go on with the history, the record and the clock of a checkpoint.
+
+        ``meta``: what `_write_checkpoint` wrote.
+        """
         self.history, self.removals.fixed = meta["history"], meta["fixed"]
         self.target, self.removals.restarts = meta["target"], meta["restarts"]
         self.removals.since_restart, self.doubted = meta["removed"], meta["doubted"]
@@ -252,7 +265,11 @@ class Monitor:
         self.resumed = meta.get("repeats", True)
 
     def _record(self, point: Point, stats: dict[str, Any]) -> None:
-        """Append a pass to ``history``, record the rows that it fixed, and report its event."""
+        """Append a pass to ``history``, record the rows that it fixed, and report its event.
+
+        Keys of ``stats`` that every solver has: ``rows_alive``, ``rows_visited``, ``fixed_hi`` and
+        ``fixed_lo`` (rows that screening has newly fixed at their upper bound, and elsewhere).
+        """
         if self.resumed:
             # The first call after a resume repeats the pass at which the checkpoint was written.
             self.resumed = False
@@ -291,7 +308,10 @@ class Monitor:
         self.report(event)
 
     def _gap_fields(self, point: Point, dual: float) -> dict[str, Any]:
-        """Return an event's gap fields: relative gap of P and ``dual``, or the KKT violation."""
+        """Return an event's gap fields: relative gap of P and ``dual``, or the KKT violation.
+
+        ``dual``: the best D so far. The violation is for kernels whose gaps bound nothing.
+        """
         if self.definite:
             return {"relative_gap": relative_gap(point.primal - dual, point.primal)}
         return {"primal": None, "relative_gap": None, "violation": point.violation}
@@ -313,7 +333,10 @@ class Monitor:
         return bool(certificate.gap <= wanted)
 
     def _report_removals(self, stats: dict[str, Any]) -> None:
-        """Report to the rule how many of the rows that came back had been removed wrongly."""
+        """After a restart, report to the rule how many of the rows that came back were wrongly out.
+
+        ``stats["false_removals"]``: how many the solver has found so far, if it counts them.
+        """
         rows = self.removals
         if rows.restarting:
             # (If the solver does not count them, all count as wrong: some must have been.)
@@ -324,7 +347,11 @@ class Monitor:
             rows.since_restart, rows.restarting = 0, False
 
     def _record_restart(self, removed: int, false: int) -> None:
-        """Tell the rule that ``removed`` rows came back, of which ``false`` were wrongly out."""
+        """Tell the rule that ``removed`` rows came back, of which ``false`` were wrongly out.
+
+        The rule's answer, a changed rule, replaces it. After too many restarts a rule that is not
+        safe is replaced by the gap ball.
+        """
         self.removals.restarted_counts.append([removed, false])
         if self.rule is not None:
             self.rule = self.rule.after_restart(removed, false)
@@ -342,7 +369,7 @@ class Monitor:
         return threshold > 0 and -found.dual <= threshold
 
     def _region(self, point: Point) -> Any:
-        """Return the region by which the screening rule removes rows; None without a rule."""
+        """Return the ball around w with which the rule removes rows; None without a rule."""
         return None if self.rule is None else self.rule.region(point, point.rounding)
 
     def _has_unsafe_removals(self) -> bool:
@@ -373,7 +400,7 @@ class Monitor:
         return self.limits.deadline is not None and time.monotonic() > self.limits.deadline
 
     def pause(self, save: Save | None = None) -> None:
-        """See ``Check``."""
+        """Raise `Paused` if Ctrl-C was pressed; before that, ``save`` writes a checkpoint."""
         if not self.interrupted:
             return
         if self.folder is not None and save is not None:
@@ -395,7 +422,10 @@ class Monitor:
             raise KeyboardInterrupt
 
     def _write_checkpoint(self, point: Point | None, save: Save) -> None:
-        """Write a checkpoint of the pass that reached this point; None: of a pass under way."""
+        """Write a checkpoint of the pass that reached this point; None: of a pass under way.
+
+        ``save``: the solver's function, which adds the solver's state to what is written here.
+        """
         assert self.folder is not None
         proof, proved = self.closings.certificate, self.closings.point
         meta = {

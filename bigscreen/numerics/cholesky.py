@@ -189,7 +189,7 @@ def cholesky_features(K: FloatArray) -> FloatArray:
 
 
 def _invert(upper: NDArray[Any]) -> NDArray[Any]:
-    """Invert a small upper triangular matrix."""
+    """Return the inverse of a small upper triangular matrix (n, n), itself upper triangular."""
     (trtri,) = get_lapack_funcs(("trtri",), (upper,))
     inverse, _ = trtri(upper)
     return np.ascontiguousarray(np.triu(inverse))

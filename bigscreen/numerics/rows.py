@@ -33,9 +33,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def njit(**options: Any) -> Callable[[F], F]:
-    """Apply `numba.njit`, but keep the function's annotated type.
+    """Return the decorator `numba.njit` with these options, typed to keep a function's annotations.
 
-    Without the wrapper for calls from C, which is not used and takes 5 % of the compile time.
+    The wrapper for calls from C is left out: it is not used and takes 5 % of the compile time.
     """
     options = {"no_cfunc_wrapper": True, **options}
     return cast("Callable[[F], F]", numba.njit(**options))
@@ -51,7 +51,7 @@ def overload(function: Callable[..., Any], **options: Any) -> Callable[[F], F]:
 
 
 def aligned(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """Make a new array, uninitialised, aligned to a cache line."""
+    """Make a new array, uninitialised, whose memory begins at a cache line (64 bytes)."""
     size = math.prod(shape) * np.dtype(dtype).itemsize
     room = np.empty(size + CACHE_LINE, dtype=np.uint8)
     first = -room.ctypes.data % CACHE_LINE

@@ -51,14 +51,17 @@ def norm_sq_error(past: Past) -> float:
 
 
 def nearest_point(value: float, past: Sequence[Past]) -> Past | None:
-    """The solved point whose C or nu is nearest to ``value``, by ratio; None if there is none."""
+    """Return the solved point whose C or nu has the ratio nearest to 1 with ``value``, or None.
+
+    ``past``: the solved points of a path; None if there are none.
+    """
     return min(past, key=lambda one: abs(np.log(value / one.value)), default=None)
 
 
 def box_factor(dual: Dual, past: Past) -> float | None:
-    """The k for which every row's box is k times its box at ``past``; None if there is no such k.
+    """Return the k for which every row's box is k times its box at ``past``, a solved point.
 
-    (A held-out row's box is 0 in both.)
+    None if there is no such k. (A held-out row's box is 0 in both.)
     """
     before = past.dual
     if not len(dual):
@@ -73,7 +76,7 @@ def box_factor(dual: Dual, past: Past) -> float | None:
 
 
 def total_factor(dual: Dual, past: Past) -> float | None:
-    """The k for which the coupling's totals are k times those at ``past``.
+    """Return the k for which the coupling's totals are k times those at ``past``.
 
     None if there is no such k, no coupling, or an old total of 0.
     """
@@ -127,7 +130,7 @@ def dual_lower_bound(dual: Dual, scores: Scores) -> float:
 
 
 def _is_multiple(k: float, new: FloatArray, old: FloatArray) -> bool:
-    """Whether ``new`` equals ``k * old`` up to rounding."""
+    """Whether ``new`` (n,) equals ``k * old`` (n,) up to a relative 1e-12."""
     new, old = (_collapse(new), _collapse(old)) if new.strides == old.strides else (new, old)
     off = k * old
     off -= new
@@ -135,7 +138,7 @@ def _is_multiple(k: float, new: FloatArray, old: FloatArray) -> bool:
 
 
 def _collapse(values: FloatArray) -> FloatArray:
-    """The first element of an array with stride 0, whose values are all equal; else the array."""
+    """Return the first element of an array with stride 0 (all values equal), else the array."""
     return values[:1] if values.strides == (0,) else values
 
 
@@ -174,7 +177,8 @@ ScoredAlpha = tuple[FloatArray, Scores, float]
 def scale_to_box(dual: Dual, past: Past) -> tuple[float, ScoredAlpha] | None:
     """Scale a solved point's alpha with the box; the coupling's total need not be kept.
 
-    ``dual``: the new problem. Returns None if its box is not a multiple of the old one.
+    ``dual``: the new problem; ``past``: the solved point. Returns None if the new box is not a
+    multiple of the old one.
 
     Returns
     -------
@@ -194,7 +198,9 @@ def carry_alpha(dual: Dual, past: Past, products: Products | None) -> ScoredAlph
     """Make a feasible alpha of the new problem that is close to the alpha at ``past``.
 
     Scaling alpha costs nothing. If scaling with the total leaves the box, alpha is scaled with the
-    box, and the total is filled up greedily, which costs a product for new scores.
+    box, and the total is filled up greedily, which costs a product for new scores. ``dual``: the
+    new problem; ``past``: a solved point; ``products``: computes scores. Returns None if alpha
+    cannot be scaled, or scores are needed and ``products`` is None.
     """
     if not np.any(dual.total):
         scaled_up = scale_to_box(dual, past)
@@ -217,8 +223,8 @@ def add_scores(
 ) -> ScoredAlpha:
     """Make the dual point of another alpha near ``start``, at the cost of one product.
 
-    The scores of the difference are added to the scores of ``start``. The returned ``||w||^2`` is
-    an upper bound.
+    ``alpha`` (n,): the other alpha; ``products``: computes scores. The scores of the difference are
+    added to the scores of ``start``. The returned ``||w||^2`` is an upper bound.
     """
     before, scores, w_sq = start
     coef = dual.sign * (alpha - before)

@@ -32,14 +32,17 @@ class Rule(Protocol):
         """
 
     def after_restart(self, removed: int, false: int) -> Rule:
-        """The rule to use after ``removed`` rows came back, of which ``false`` were wrongly out."""
+        """Return the rule to use after ``removed`` rows came back.
+
+        ``false`` of them had been removed although their optimal alpha is elsewhere.
+        """
 
 
 class _FixedRule:
     """Base of rules that stay the same when screened rows are taken back."""
 
     def after_restart(self, removed: int, false: int) -> Rule:
-        """The rule as it is."""
+        """Return the same rule, whatever the counts of rows that came back."""
         return self  # type: ignore[return-value]  # (those that inherit this are rules)
 
 
@@ -56,7 +59,10 @@ class GapBall(_FixedRule):
     safe: bool = True
 
     def region(self, point: Point, rounding: float) -> Ball | None:
-        """Ball of radius ``sqrt(gap)`` (paired), else up to ``sqrt(2 gap)``."""
+        """Return the ball of radius ``sqrt(gap)`` if w = w(alpha), else of up to ``sqrt(2 gap)``.
+
+        ``rounding`` is added to the gap. None if the gap is not finite.
+        """
         return _ball(1.0, point, rounding)
 
 
@@ -76,7 +82,7 @@ class FSafe(_FixedRule):
             raise InputError(f"f of f-safe screening must lie strictly between 0 and 1: {self.f}")
 
     def region(self, point: Point, rounding: float) -> Ball | None:
-        """The gap ball around w of the point, its radius multiplied by f."""
+        """Return the gap ball around the point's w, its radius multiplied by f."""
         return _ball(self.f, point, rounding)
 
 
@@ -98,11 +104,14 @@ class Adaptive:
         return self.f >= 1.0
 
     def region(self, point: Point, rounding: float) -> Ball | None:
-        """The gap ball around the point's w, its radius multiplied by f."""
+        """Return the gap ball around w of the point, its radius multiplied by the present f."""
         return _ball(self.f, point, rounding)
 
     def after_restart(self, removed: int, false: int) -> Rule:
-        """A larger f if rows were removed wrongly, a smaller one if not."""
+        """Return the rule with a larger f if rows were removed wrongly, with a smaller one if not.
+
+        ``removed``: rows that came back; ``false``: how many of them had been removed wrongly.
+        """
         if self.safe:
             return self
         if false == 0:
@@ -128,7 +137,7 @@ class Joachims(_FixedRule):
             raise InputError(f"patience of shrinking must be at least 1 check: {self.patience}")
 
     def region(self, point: Point, rounding: float) -> Ball | None:
-        """A ball of radius 0: the present w itself."""
+        """Return a ball of radius 0, the present w itself: the gradient alone then decides."""
         return Ball(0.0, self.patience)
 
 
@@ -168,7 +177,7 @@ GRADIENT_RULES = ("none", "joachims")
 
 
 def check_rule(name: str, definite: bool) -> None:
-    """Refuse a rule that uses the gap if the kernel has none (``Design.definite``)."""
+    """Raise InputError for a rule that uses the gap if the kernel has none (not ``definite``)."""
     if not definite and name not in GRADIENT_RULES:
         raise InputError(
             f"screening {name} rests on the gap, and a kernel that is not positive semidefinite "

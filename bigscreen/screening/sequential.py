@@ -49,7 +49,7 @@ __all__ = [
 
 
 class PathRule(Protocol):
-    """A screening rule that fixes rows before a point of a path (a sequence of C or nu) is solved.
+    """Interface of rules that fix rows before a point of a path (a sequence of C or nu) is solved.
 
     ``name``: the rule's name in options and records. ``safe``: whether the region certainly holds
     the optimal w.
@@ -104,7 +104,11 @@ class GapAtPast:
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
-        """See ``PathRule``."""
+        """Return the gap ball around w of the nearest solved point's alpha, made feasible.
+
+        Returns None if there is no such point, or it cannot be made feasible. Arguments: see
+        `PathRule`.
+        """
         point = nearest_point(value, past)
         start = carry_alpha(dual, point, products) if point is not None else None
         if start is None:
@@ -138,7 +142,11 @@ class Dvi:
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
-        """See ``PathRule``."""
+        """Return the ball of DVI, from the nearest solved point of the path.
+
+        Returns None if there is no such point, the box does not scale, or a coupling has a total
+        other than 0. Arguments: see `PathRule`.
+        """
         point = nearest_point(value, past)
         if point is None or np.any(dual.total) or np.any(point.dual.total):
             return None
@@ -253,6 +261,7 @@ class _LastProducts:
         self.last: tuple[FloatArray, Scores] | None = None
 
     def __call__(self, coef: FloatArray) -> Scores:
+        """Return the scores of ``w = sum_j coef_j phi_j``, ``coef`` (n,)."""
         if self.last is None or not np.array_equal(self.last[0], coef):
             self.last = coef, self.products(coef)
         return self.last[1]
@@ -300,7 +309,11 @@ class Ssnsv:
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
-        """See ``PathRule``."""
+        """Return a ball around 0, cut by a half-space, from the solved points on both sides.
+
+        Returns None if there are no two such points, or the box does not scale. Arguments: see
+        `PathRule`.
+        """
         pair = _neighbours(dual, value, past)
         if pair is None:
             return None
@@ -326,7 +339,11 @@ class Essnsv:
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
-        """See ``PathRule``."""
+        """Return the ball around ``w_b / 2``, cut by a half-space, from the points on both sides.
+
+        Returns None if there are no two such points, or the box does not scale. Arguments: see
+        `PathRule`.
+        """
         pair = _neighbours(dual, value, past)
         if pair is None:
             return None
@@ -341,9 +358,10 @@ class Essnsv:
 def _neighbours(
     dual: Dual, value: float, past: Sequence[Past]
 ) -> tuple[tuple[float, Past], tuple[float, Past]] | None:
-    """The nearest solved points below and above ``value``, each with its ratio ``C / C_point``.
+    """Return the nearest solved points below and above ``value``, each with ``C / C_point``.
 
-    None if there is no such pair, or a coupling has a total other than 0.
+    ``value`` is the C of the problem ``dual``. Returns None if there is no such pair, or a coupling
+    has a total other than 0.
     """
     if np.any(dual.total):
         return None
@@ -359,7 +377,7 @@ def _neighbours(
 
 
 def _make_cut(a: Past, product: float, error: float) -> Cut | None:
-    """SSNSV's cut ``<w_a, w> >= beta``, relative to the centre c of a ball.
+    """Make SSNSV's half-space ``<w_a, w> >= beta``, relative to the centre c of a ball.
 
     ``a``: the solved point with w_a, at a smaller C. ``product``: ``<w_a, c>``, up to ``error``.
     """

@@ -94,7 +94,11 @@ class Srbo:
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
-        """See ``PathRule``; None for a nu below that of the nearest point."""
+        """Return the ball of SRBO, from the nearest solved point of the path.
+
+        Returns None if that point cannot be scaled to the new problem, or for a nu below that
+        point's. Arguments: see `PathRule`.
+        """
         own = _scaled_with_delta(dual, value, past, products, self.delta, self.solve)
         if own is None or own.total < 1:
             return None
@@ -135,7 +139,10 @@ class SrboCut:
     def region(
         self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
     ) -> Region | None:
-        """See ``PathRule``."""
+        """Return the ball cut by a half-space, from the nearest solved point of the path.
+
+        Returns None if that point cannot be scaled to the new problem. Arguments: see `PathRule`.
+        """
         own = _scaled_with_delta(dual, value, past, products, self.delta, self.solve)
         if own is None:
             return None
@@ -161,7 +168,9 @@ def choose_alpha(
     delta: str,
     solve: Solve | None,
 ) -> FloatArray:
-    """Choose an alpha' feasible for ``dual`` by one of the paper's ways to choose delta.
+    """Choose SRBO's second point alpha' = alpha0 + delta, feasible at the new nu, near alpha0.
+
+    alpha0 is a solved point of the path at another nu. The paper has three ways to choose delta.
 
     Parameters
     ----------
@@ -173,11 +182,13 @@ def choose_alpha(
         The alpha of the point before alpha0, in the same scale: the small QP starts by repeating
         the last step.
     delta : {"greedy", "small", "full"}
+        See `Srbo`.
     solve : Solve or None
+        Solver of the QP of "small" and "full"; None: "greedy" is used.
 
     Returns
     -------
-    float64 (n,)
+    float64 (n,) : alpha'
     """
     alpha, scores, _ = start
     filled = fill_total(dual, alpha, scores.values)
@@ -196,9 +207,10 @@ def choose_alpha(
 
 
 def _steps_to_total(dual: Dual, alpha: FloatArray, step: FloatArray) -> float:
-    """The multiple of the last change of alpha, ``step`` (n,), that reaches the new total.
+    """Return the multiple of the last change of alpha that reaches the coupling's new total.
 
-    1 if the step does not change the sum in the right direction.
+    ``dual``: the new problem; ``alpha`` (n,): where the change starts; ``step`` (n,): the change.
+    Returns 1 if the step does not change the sum in the right direction.
     """
     assert dual.coupling is not None
     made = float(dual.coupling @ step)
@@ -213,7 +225,7 @@ def _minimise_norm(
     free: np.ndarray | None,
     solve: Solve,
 ) -> FloatArray:
-    """QP (18): the alpha' = alpha0 + delta (n,) that minimises ``||w(alpha0 + delta / 2)||``.
+    """Solve QP (18): the alpha' = alpha0 + delta (n,) of least ``||w(alpha0 + delta / 2)||``.
 
     ``alpha``: alpha0; ``start``: a feasible alpha' to begin with; ``free`` (n,): the rows that may
     differ from ``start``, None for all. In ``gamma = (alpha0 + alpha') / 2`` it is the dual with
@@ -240,7 +252,13 @@ def _scaled_with_delta(
     delta: str,
     solve: Solve | None,
 ) -> _ChosenDelta | None:
-    """Scale the nearest solved point to the new box and choose its delta; None if it cannot be."""
+    """Scale the nearest solved point to the new box and choose its delta.
+
+    ``dual``, ``value``: the new problem and its nu; ``past``: the solved points; ``products``:
+    computes scores; ``delta``, ``solve``: see `Srbo`. Returns None if there is no solved point, no
+    ``products``, an objective with a linear part, or a box or totals that are no multiples of the
+    old ones.
+    """
     point = nearest_point(value, past)
     if point is None or products is None or not _is_homogeneous(dual) or not np.isfinite(point.gap):
         return None
@@ -278,7 +296,7 @@ def _is_homogeneous(dual: Dual) -> bool:
 
 
 def _check_delta(delta: str, solve: Solve | None) -> None:
-    """Refuse an unknown choice of delta, or one that needs a QP without a solver for it."""
+    """Raise InputError for an unknown choice of delta, or one that needs a QP without a solver."""
     if delta not in DELTAS:
         raise InputError(f"delta must be greedy, small or full, got {delta!r}")
     if delta != "greedy" and solve is None:

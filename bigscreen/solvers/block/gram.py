@@ -195,7 +195,11 @@ def _join_features(old: Any, stay: NDArray[np.int64], X: Any, places: NDArray[np
 def keep_square(
     old: NDArray[Any], stay: NDArray[np.int64], K: NDArray[Any], first: int, last: int
 ) -> None:
-    """Copy ``K[i, j] = old[stay_i, stay_j]`` for rows i from first to last."""
+    """Copy ``K[i, j] = old[stay_i, stay_j]`` for rows i from ``first`` to ``last`` (excluded).
+
+    ``old``, ``K``: the former and the new memory of a kernel matrix; ``stay``: places of the rows
+    that stay in the block.
+    """
     for i in range(first, last):
         row, out = old[stay[i]], K[i]
         for j in range(len(stay)):
@@ -206,7 +210,7 @@ def keep_square(
 def move_columns(
     K: NDArray[Any], old: NDArray[np.int64], new: NDArray[np.int64], first: int, last: int
 ) -> None:
-    """Copy columns ``K[i, new] = K[i, old]`` for rows i from first to last."""
+    """Copy columns ``K[i, new] = K[i, old]`` for rows i from ``first`` to ``last`` (excluded)."""
     for i in range(first, last):
         row = K[i]
         for j in range(len(old)):

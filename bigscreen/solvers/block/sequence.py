@@ -200,7 +200,10 @@ class PathSolve(BlockRun):
         self.open_at(start)
 
     def _send_problem(self, factor: float) -> None:
-        """Send the present problem to the shards, which start at ``factor`` times w."""
+        """Send the present problem to the shards, which start at ``factor`` times the last w.
+
+        The block is emptied, and all that was known of the last problem is dropped.
+        """
         stack, _ = self.fleet.round(
             {
                 "kind": "retarget",

@@ -81,7 +81,10 @@ class NewtonRun(Rounds):
         return self.local_reach(iterate, iterate.h) if self.options.tol < FLOAT32_TOL else 0.0
 
     def _screen_or_restart(self, iterate: Iterate, verdict: Verdict) -> None:
-        """Fix the rows that the check's region decides; or take all fixed rows back."""
+        """Fix the rows that the verdict's region decides, or take all fixed rows back.
+
+        ``verdict``: the answer of ``check``; ``restart`` in it asks for the rows back.
+        """
         if verdict.region is not None:
             iterate.counts.fixed = self.screen(iterate, verdict.region)
         if verdict.restart:

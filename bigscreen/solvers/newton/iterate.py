@@ -340,7 +340,7 @@ class Bundle:
 
     @classmethod
     def from_dict(cls, metric: FloatArray, saved: dict[str, Any]) -> Bundle:
-        """Return the bundle that ``to_dict`` wrote."""
+        """Return the bundle whose ``to_dict`` is ``saved``; ``metric``: see `Bundle`."""
         return cls(
             metric,
             [Reading.from_dict(reading) for reading in saved["readings"]],

@@ -244,7 +244,10 @@ class LocalProblem:
                 self._moment -= more
 
     def _products(self, used: NDArray[np.int64], v: FloatArray, tile: int = 2048) -> FloatArray:
-        """Compute ``rows[used] @ v`` in float64, ``tile`` rows in a thread."""
+        """Compute the products of the gathered rows ``used`` with v (size,), in float64.
+
+        Returns (used,). Each thread multiplies ``tile`` rows.
+        """
         out, v = np.empty(len(used)), np.ascontiguousarray(v)
 
         def block(start: int) -> None:
@@ -258,7 +261,10 @@ class LocalProblem:
     def _weighted_sum(
         self, used: NDArray[np.int64], weight: FloatArray, tile: int = 256
     ) -> FloatArray:
-        """Compute ``weight @ rows[used]`` in float64, ``tile`` columns in a thread."""
+        """Sum the features of the gathered rows ``used``, times ``weight`` (used,), in float64.
+
+        Returns (size,). Each thread sums ``tile`` columns.
+        """
         out = np.zeros(len(self.x))
 
         def block(start: int) -> None:
@@ -328,7 +334,7 @@ def _add_weighted(
     start: int,
     out: FloatArray,
 ) -> None:
-    """Add ``weight @ rows[used]`` to ``out``, for the columns from ``start`` on."""
+    """Add ``weight @ rows[used]`` to ``out``, for as many columns from ``start`` on as it has."""
     for k in range(len(used)):
         row = rows[used[k], start : start + len(out)]
         for j in range(len(out)):

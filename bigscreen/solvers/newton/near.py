@@ -133,8 +133,8 @@ class Nearby:
     def solve(self, run: Run, check: Check) -> Point:
         """Take steps over the rows near their hinge point until ``check`` returns None.
 
-        Returns the last point. Ends earlier if the rows no longer fit into memory or steps are
-        used up: the report to ``check`` then says ``stalled``.
+        Returns the last point. The report to ``check`` says ``stalled`` if the rows no longer fit
+        into memory, and in the last of the tuning's ``max_passes`` passes, after which this ends.
         """
         design, data, at, problem = run.design, run.design.data, self.start, run.problem
         tuning = self.tuning
@@ -221,8 +221,8 @@ def _minimise(
 ) -> tuple[FloatArray, FloatArray, float, int]:
     """Take local steps (over gathered rows alone) until P - D over these rows is at most ``gap``.
 
-    Steps end at an estimate of P - D. If P - D is wider, they go on with a quarter of the
-    requested gap, in all at most ``max_restarts`` times.
+    Steps end at an estimate of P - D. If P - D is wider, more steps aim at a quarter of the gap
+    aimed at before; in all at most ``max_restarts`` solves.
     Returns alpha of the rows, w(alpha), P - D and the number of steps.
     """
     aim, steps = gap, 0

@@ -117,7 +117,7 @@ class SampledHessian:
         self._diagonal = self._sum_diagonal()
 
     def solve(self, v: FloatArray) -> FloatArray:
-        """Solve for a right-hand side v (size,)."""
+        """Solve ``H x = v`` with the Hessian H of the sample, for v (size,)."""
         unit = float(np.max(np.abs(v), initial=0.0)) or 1.0
         found = self._factor.solve(self._joint_part(v) / unit).astype(np.float64)
         out = np.empty(len(v))
@@ -176,7 +176,11 @@ class SampledHessian:
         self.algebra.map_parallel(add_block, range(0, rows.shape[1], self._block_columns))
 
     def _factorise(self) -> Factor:
-        """Factor the Hessian, with a ridge if rounding left it indefinite."""
+        """Factor the Hessian of the joint features, with a ridge if rounding left it indefinite.
+
+        It is the moment in ``_matrix`` plus the sample's diagonal. Raises InputError if no ridge
+        makes it positive definite.
+        """
         matrix = self._matrix
         own, penalty = np.diag(matrix).astype(np.float64), self._joint_part(self.sample.diagonal)
         for ridge in RIDGES:

@@ -134,8 +134,8 @@ class SmoState:
         Rows of the kernel matrix, computed or cached.
     part : AliveRows
         What depends on which rows are alive.
-    alike : int64 (n,)
-        Equal numbers for equal rows.
+    alike : int64 (n,) or None
+        Equal numbers for equal rows; None if all rows differ.
     x, F : float64 (rows alive,)
     since : float64 (2, rows alive)
         x and F at the last check, kept only while some rows are screened.

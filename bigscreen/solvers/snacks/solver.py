@@ -232,13 +232,13 @@ class Pace:
     place: list[int] = field(default_factory=lambda: [0, 0, 0])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields, for a checkpoint."""
+        """Return all fields for a checkpoint: "x" and "at"; the others under "solver"."""
         plain = {name: value for name, value in vars(self).items() if name not in ("x", "at")}
         return {"solver": plain, "x": self.x, "at": self.at}
 
     @classmethod
     def from_dict(cls, meta: dict[str, Any]) -> Pace:
-        """Return the pace that ``to_dict`` wrote."""
+        """Return the pace whose fields are in ``meta``, a checkpoint that has `to_dict` of it."""
         return cls(meta["x"], meta["at"], **meta["solver"])
 
 
@@ -263,6 +263,18 @@ class _Steps:
         Typical size of ``|p|``, the unit of scores and smoothings.
     holds_zero : bool
         Whether alpha = 0 is in every row's box.
+    frame : SumLayout
+        The problem's extras: an appended constant, and multipliers.
+    rank, width : int
+        Number of a row's features, and of its columns (kernel entries with landmarks).
+    factor : float32 (width, rank) or None
+        T, by which columns become features; None: columns are features.
+    rows, batch : int
+        Rows of the data, and rows of a batch.
+    draws : Draws
+        Draws the batches.
+    program : DrawProgram
+        What every shard runs.
     """
 
     def __init__(self, run: Run, options: Any) -> None:
