@@ -100,17 +100,17 @@ def features(X: Any, model: Any) -> Any:
         As in `decision_function`, and if the machine has no landmarks.
     """
     check_lazy(X)
-    model = getattr(model, "model_", model)
-    record = model.provenance.get("nystrom")
+    fitted = getattr(model, "model_", model)
+    record = getattr(fitted, "provenance", {}).get("nystrom")
     if record is None:
         raise InputError(
             "features are those of a machine on landmarks (NystroemSVC, n_components= or "
             "--landmarks), and this machine has none"
         )
-    made_of = model.kernel, model.landmarks, record
-    rows = dask_rows(X, model.preparation.names, model.n_features_in_)
-    call = _Features(model.preparation)
-    return map_rows("features", call, later(_design, made_of), rows, record["rank"], np.float32)
+    rows = dask_rows(X, getattr(model, "feature_names_in_", None), model.n_features_in_)
+    design = later(_design, (fitted.kernel, fitted.landmarks, record))
+    call = _Features(fitted.preparation)
+    return map_rows("features", call, design, rows, record["rank"], np.float32)
 
 
 def decision_function(model: Any, X: Any) -> Any:

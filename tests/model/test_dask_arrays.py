@@ -204,6 +204,9 @@ def test_columns_of_a_data_frame_are_looked_up_by_name(rows, tmp_path):
     found = fitted.decision_function(frame)
     assert isinstance(found, da.Array)
     np.testing.assert_allclose(found.compute(), expected, atol=1e-6)
+    phi = bigscreen.dask.features(frame, fitted).compute()
+    same = bigscreen.dask.features(da.from_array(X, chunks=(CHUNK, -1)), fitted).compute()
+    np.testing.assert_allclose(phi, same, atol=1e-4)
     with pytest.raises(InputError, match="no column 'b', which the machine was fitted on"):
         fitted.predict(frame[["a", "c"]])
 
@@ -304,6 +307,14 @@ def test_features_carry_the_scores_of_the_machine(rows, tmp_path, kernel, place)
     fitted.model_.save(tmp_path / "model.bsm")
     again = bigscreen.dask.features(lazy, Model.load(tmp_path / "model.bsm")).compute()
     np.testing.assert_array_equal(again, found.compute())
+
+
+def test_features_of_sparse_rows_are_those_of_dense_rows(rows, machine):
+    X, _ = rows
+    lazy = da.from_array(X, chunks=(CHUNK, 4))
+    thin = lazy.map_blocks(sparse.csr_array, dtype=float, meta=sparse.csr_array((0, 0)))
+    phi, same = (bigscreen.dask.features(each, machine).compute() for each in (lazy, thin))
+    np.testing.assert_allclose(same, phi, atol=1e-4)
 
 
 def test_inner_products_of_features_are_the_kernel_between_landmarks(rows):
