@@ -29,15 +29,17 @@ class MonitorTuning:
     checkpoint_seconds : float
         Write a checkpoint if the last one is older than this.
     closing_pass_factor : float
-        Make a closing pass for a point with held rows if its gap is within this factor of the
-        target: the pass reads alpha of all rows anew, which can be much better.
+        If the solver has left out rows and estimates a gap of at most this multiple of the target,
+        run the closing pass (the final pass over all rows), which computes the gap exactly.
     rounding_gap_ratio : float
-        Take the gap of a closing pass as rounding if it is this many times the solver's gap.
+        If the gap of the closing pass (over all rows) is more than this multiple of the gap that
+        the solver reported, assume that rounding is the cause and report it to the solver, which
+        then uses higher precision.
     min_gap : float
-        Never require a relative gap below this: float64 sums cannot tell it from 0.
+        Never require a relative gap below this, as float64 sums cannot tell it from 0.
     late_checks : int
-        After this many checks with P still not below 0, take w* of a nu-SVC as 0 if float32
-        rounding could account for it.
+        After more checks of the gap than this with P still at least 0, take w* of a nu-SVC as 0 if
+        the rounding of float32 entries could account for its size.
     """
 
     checkpoint_seconds: float = 30.0
@@ -214,8 +216,8 @@ class Monitor:
         """Check a point at which the solver has left rows out, so that its P is not known.
 
         If the gap seems small enough, or a budget is used up, the final pass over all rows computes
-        P. Returns None if that ends the solve. Otherwise nothing is recorded and an empty `Verdict`
-        is returned: the solver goes on, and calls again once it has P itself.
+        P. Returns None if that ends the solve. Otherwise nothing is recorded and the answer is an empty
+        `Verdict`: it has the solver continue and call again once it has computed P.
         """
         self.resumed = False
         exhausted, certificate = self._has_used_budget(), None

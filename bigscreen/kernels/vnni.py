@@ -28,21 +28,23 @@ from numpy.typing import NDArray
 from bigscreen.numerics.rows import FloatArray, aligned, njit
 
 LEFT, RIGHT = 8, 32
-"""Rows of a panel (rows packed for products of bytes) on the left and on the right side. Their
-8 x 32 sums fit the AVX-512 registers."""
+"""Numbers of data rows that one matrix product of bytes multiplies: 8 from its left factor, each
+with 32 from its right factor. Their 8 x 32 sums fit the AVX-512 registers."""
 
 WORD = 4
-"""Bytes of a row that one instruction reads: four 8-bit integers, or one float32 number."""
+"""Bytes of a data row that one lane of a vector instruction multiplies: four 8-bit integers, or one
+float32 number."""
 
-PITCH = 528
-"""Numbers from one row to the next in the buffer of two panels' sums, which has LEFT rows. With a
-power of 2 the rows would share cache sets."""
+SUMS_ROW_STRIDE = 528
+"""Stride, in array elements of 4 bytes, between two rows of the buffer of LEFT rows of sums. It is
+no power of 2: then the rows would share cache sets and evict each other."""
 
 MAX_BYTE_COLUMNS = 2**14
-"""Multiply at most this many columns as bytes: squared distances of more might exceed int32."""
+"""Multiply rows as bytes (8-bit integers) only if they have at most this many columns; with more,
+squared distances might exceed int32."""
 
 SHIFT = 128
-"""Offset between signed bytes (-128 to 127) and unsigned bytes (0 to 255)."""
+"""Number added to a signed byte (-128 to 127) to get an unsigned byte (0 to 255)."""
 
 
 @cache
@@ -313,7 +315,7 @@ def _panels(multiply: str) -> Any:
         ]
     lines += [f"addq $${WORD * LEFT}, $0", f"addq $${WORD * RIGHT}, $1", "decq $2", "jnz 1b"]
     for k in range(2 * LEFT):
-        lines.append(f"vmovdqu32 %zmm{k}, {4 * PITCH * (k // 2) + 64 * (k % 2)}($6)")
+        lines.append(f"vmovdqu32 %zmm{k}, {4 * SUMS_ROW_STRIDE * (k // 2) + 64 * (k % 2)}($6)")
     words = ir.IntType(64)
     registers = [f"~{{zmm{k}}}" for k in range(22)]
     flags = ["~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}"]
@@ -330,7 +332,7 @@ def _panels(multiply: str) -> Any:
 
 @instruction
 def multiply_bytes(typing: Any, left: Any, right: Any, words: Any, sums: Any) -> Any:
-    """Multiply two panels of bytes: LEFT x RIGHT int32 sums, in rows PITCH numbers apart.
+    """Multiply two panels of bytes: LEFT x RIGHT int32 sums, in rows SUMS_ROW_STRIDE numbers apart.
 
     ``left``, ``right`` and ``sums`` are addresses, ``words`` the words of a row (WORD bytes each).
     Bytes on the left are signed, on the right unsigned.

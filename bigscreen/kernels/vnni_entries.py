@@ -18,10 +18,17 @@ from scipy import sparse
 from bigscreen.kernels import vnni
 from bigscreen.kernels.entries import check_width, entry, pad_places
 from bigscreen.kernels.operand import AnyRows, Operand, load_rows, scratch
-from bigscreen.kernels.vnni import LEFT, PITCH, RIGHT, Panels, multiply_bytes, multiply_floats
+from bigscreen.kernels.vnni import (
+    LEFT,
+    RIGHT,
+    SUMS_ROW_STRIDE,
+    Panels,
+    multiply_bytes,
+    multiply_floats,
+)
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, overload
 
-STRIP = PITCH - 16
+STRIP = SUMS_ROW_STRIDE - 16
 """Rows of the right side that are multiplied with a left panel at a time: their sums stay in
 the cache."""
 
@@ -156,8 +163,8 @@ def _run(
     added to `out` (left rows, k).
     """
     n, m, words, more = len(terms.left), len(terms.right), left.small.shape[1], left.others.shape[1]
-    sums, row = np.empty((LEFT, PITCH), np.int32), np.full(STRIP, terms.scale)
-    rest = np.zeros((LEFT, PITCH), np.float32)
+    sums, row = np.empty((LEFT, SUMS_ROW_STRIDE), np.int32), np.full(STRIP, terms.scale)
+    rest = np.zeros((LEFT, SUMS_ROW_STRIDE), np.float32)
     for b in range(0, m, STRIP):
         end = min(b + STRIP, m)
         for a in range(0, n, LEFT):

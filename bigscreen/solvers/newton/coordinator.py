@@ -291,7 +291,7 @@ class NewtonRun(Rounds):
         if not self._can_hold(iterate) or iterate.point.relative_gap <= target:
             return False
         few = False
-        for k in range(tuning.max_held_passes):
+        for k in range(tuning.max_held_steps):
             if iterate.step is None:
                 self._find_step(iterate)
             moved_since = np.append(np.cumsum(iterate.moves[:0:-1])[::-1], 0.0)

@@ -44,31 +44,35 @@ class ManyTuning:
     Parameters
     ----------
     max_steps : int
-        Return after this many Newton steps, whatever the gaps.
+        Return after this many Newton steps, whatever gaps the problems have reached.
     step_lengths : tuple of float
-        Step lengths that line searches compare.
+        Step lengths, as multiples of the Newton step, that line searches compare.
     residual : float
-        End the conjugate gradients of a problem once what they leave of its gradient, in the
-        preconditioner's norm, is at most this fraction.
+        End a problem's conjugate gradients once the residual's norm, as the preconditioner measures
+        it, is at most this fraction of the gradient's.
     residual_near : float
-        This fraction in a problem in which smoothing costs less than the requested gap: its gap
-        then depends on the square of the gradient.
+        Use this fraction in place of ``residual`` once smoothing costs a problem less than the
+        requested gap: its gap then depends on the square of the gradient.
     max_products : int
         End the conjugate gradients of a step after this many Hessian-vector products.
     moment_rows : int
-        Make the preconditioner of this many rows for each feature.
+        Make the preconditioner from about this many rows for each feature.
     enough : float
-        A problem is solved at this fraction of the requested gap.
+        Treat a problem as solved once its relative gap is at most this fraction of the requested
+        one.
     smoothing_part : float
-        Lower h until smoothing costs at most this fraction of the requested gap.
+        Lower h, the half-width of the smoothed loss, until smoothing costs at most this fraction of
+        the requested gap.
     ridge : float
-        Add this fraction of the largest entry on the preconditioner's diagonal to all of it.
+        Before the preconditioner is factored, add this fraction of the largest entry on its
+        diagonal to each entry of the diagonal.
     tol : float
-        Solve problems together to this relative gap at most; a closer gap is left to a Newton of
-        each problem. Directions that suit all problems take too many products for it (8 bootstraps
-        of a9a to 1e-5: 8.5 s for 15.4).
+        Solve many problems together only to this relative gap or a wider one; for a smaller
+        requested gap each problem is then finished by a Newton solve of its own. Directions that
+        suit all problems take too many products for it (8 bootstraps of a9a to 1e-5: 8.5 s for
+        15.4).
     tile : int
-        Multiply the features of this many rows at once.
+        Compute products with the features of this many rows at a time.
     """
 
     max_steps: int = 60

@@ -32,41 +32,47 @@ class NewtonTuning:
         Step lengths that a line search compares along the sum of local steps, or on the way back to
         the last full pass.
     shortest_step : float
-        End a line search once the best step length is shorter than this.
+        End a line search once the longest step length still compared is shorter than this; until
+        then, if no step lowers P, compare shorter steps.
     max_smoothing_target : float
-        Choose h so that smoothing costs at most this relative gap, however large the gap is now.
+        Choose h, the half-width of the smoothed loss, so that smoothing costs at most this relative
+        gap, or the requested gap if that is larger.
     smoothing_target_fraction : float
-        Choose h so that smoothing costs at most this fraction of the present relative gap, but
-        never less than the requested gap.
+        Choose h, the half-width of the smoothed loss, so that smoothing costs at most this fraction
+        of the present relative gap, but never require less than the requested gap.
     enough_gap_fraction : float
-        Keep h if the gap, without the part that the gradient causes, is at most this fraction of
-        what smoothing may cost.
+        Do not lower h, the half-width of the smoothed loss, if the gap less the part that a nonzero
+        gradient causes is at most this fraction of what smoothing may cost.
     cg_promise_fraction : float
         With steps by conjugate gradients (CG): lower h once the next step promises to lower P by at
         most this fraction of what smoothing costs. The step then moves the scores of band rows by
         less than a third of h.
     min_columns : int
-        With fewer columns, take no local and no held steps: they save less than their algebra
-        costs.
+        With fewer columns (features of a row) than this, each step reads all rows: steps over
+        gathered rows save less than their algebra costs.
     moment_rows_per_column : float
-        A full pass sums the second moment over at most this many band rows for each column; the
-        next pass takes other rows.
+        A pass over all rows sums second moments over at most this many rows of the smoothing band
+        for each column (feature of a row); the next pass takes other rows.
     min_columns_cg : int
-        With fewer columns, never solve for a step by CG; factor the second moment instead.
+        With fewer columns (features of a row) than this, never solve for a step by conjugate
+        gradients; factor the second moment instead.
     cg_rows_per_column : float
-        Solve for a step by CG if the band has more rows than this for each column; for fewer rows
-        the second moment of the whole band costs less.
+        Solve for a step by conjugate gradients if the smoothing band has more rows than this for
+        each column (feature of a row); with fewer rows, summing the whole band's second moment
+        costs less.
     hessian_rows_per_column : float
-        A Hessian-vector product uses at most this many band rows for each column; a larger band is
-        subsampled.
+        A Hessian-vector product uses at most this many rows of the smoothing band for each column
+        (feature of a row); a larger band is subsampled.
     hessian_rows_per_column_wide : float
-        Band rows for each column in a product with more than 2,048 landmarks, where keeping more
-        rows' columns costs more memory than it saves steps.
+        With more than 2,048 landmarks, a Hessian-vector product uses at most this many rows of the
+        smoothing band for each column: keeping the columns of more rows costs more memory than it
+        saves steps.
     max_rounding_curvature : float
         Keep columns in 16 bits for CG if their rounding adds at most this to the curvature of P in
         any direction (the penalty's curvature is 1); else in float32.
     max_cg : int
-        Take at most this many products with the Hessian in a step.
+        Take at most this many Hessian-vector products, one for each iteration of conjugate
+        gradients, in a Newton step; then use the direction found so far.
     cg_residual : float
         End CG only once the preconditioned gradient has at most this fraction of its first norm.
     cg_exact_residual : float
@@ -76,103 +82,126 @@ class NewtonTuning:
         End CG, ``cg_residual`` being reached, once a product adds at most this fraction of the
         decrease of P so far.
     sample_rows_per_column : float
-        Make the preconditioner of a sample of this many band rows for each column. (With s of them,
-        every product reduces the error by about the root of s.)
+        Make the preconditioner from this many sampled rows of the smoothing band for each column
+        (feature of a row). (With s of them, every product reduces the error by about the root of
+        s.)
     sample_rows_per_column_wide : float
-        Sampled band rows for each column with more than 2,048 landmarks.
+        With more than 2,048 landmarks, make the preconditioner from this many sampled rows of the
+        smoothing band for each column.
     joint_fraction_wide : float
         With more than 2,048 landmarks, factor only this fraction of the features together in the
         preconditioner. (Of 10,000 features, factoring all saves 10 of 20 products, some 2 s, and
         takes 29 s instead of 3.)
     separate_rows_wide : int
-        Precondition each feature that is not factored by its own curvature over about this many
-        rows.
+        With more than 2,048 landmarks, precondition each feature that is not factored by its own
+        curvature, estimated from about this many rows.
     max_cg_before_resample : int
-        Draw the preconditioner's rows anew if the last step needed more products than this.
+        Draw the rows of which the preconditioner is made anew if the last step took more
+        Hessian-vector products than this.
     max_cg_before_resample_wide : int
-        The number of products with more than 2,048 landmarks.
+        With more than 2,048 landmarks, draw the preconditioner's rows anew if the last step took
+        more Hessian-vector products than this.
     max_local_entries : int
-        Gather at most this many features for local steps, rows times columns, in float32.
+        Gather at most this many float32 features (rows times columns) in the coordinator, for
+        Newton steps over gathered rows alone; with more, steps read all rows.
     max_local_fraction : float
-        Gather at most this fraction of all rows; for more, a full pass is as cheap.
+        Gather at most this fraction of all rows for Newton steps over gathered rows alone; beyond
+        it a pass over all rows is as cheap.
     gather_distances : tuple of float
-        Distances from the hinge point, in units of h, within which rows may be gathered; the
-        largest whose rows fit is used.
+        Distances from the hinge point, in units of h (half-width of the smoothing band), within
+        which rows may be gathered; the largest is used whose rows fit the limits.
     first_growth : float
-        A distance fits only if this many times its rows would: rows that cross are added later.
+        At first, gather the rows within a distance of their hinge point only if the limits have
+        room for this multiple of them: rows that cross their hinge point are added later.
     min_local_step : float
-        Discard local steps, and step over all rows, if the line search over all rows shortens them
-        below this length.
+        If the line search over all rows shortens the sum of the steps over gathered rows below this
+        length, discard it, and step over all rows from then on.
     max_h_fall : float
-        Lower h by at most this factor between two full passes, as long as many rows cross.
+        Steps over gathered rows, before the first pass over all rows has checked them, divide h
+        (half-width of the smoothing band) by at most this.
     few_crossed : float
-        After a full pass h may fall further if at most this fraction of as many rows as are
-        gathered have crossed.
+        If at most this many rows for each gathered row have crossed their hinge point since the
+        last pass over all rows, h (half-width of the smoothing band) may fall without limit until
+        the next pass; if more, it may not fall.
     max_local_steps : int
-        Take at most this many local Newton steps between two full passes.
+        Take at most this many Newton steps over gathered rows between two passes over all rows.
     max_local_cg : int
-        Take at most this many CG products in a local step.
+        Take at most this many products of conjugate gradients in a Newton step over gathered rows.
     max_local_passes : int
-        Add rows that have crossed, after a full pass each, at most this often; then gather anew.
-    max_held_passes : int
-        Take at most this many held steps; then score all rows.
+        Check steps over gathered rows by at most this many passes, each of which adds rows that
+        have crossed their hinge point; then choose the gathered rows anew.
+    max_held_steps : int
+        Score all rows after at most this many steps that leave out held rows (rows far from their
+        hinge point, assumed to stay on their side of it).
     max_crossings : float
-        Give local steps up if the rows that could cross are more than this multiple of the rows
-        that may be gathered.
+        Give up steps over gathered rows, before their first check, if the rows that may cross their
+        hinge point are more than this multiple of the rows that may be gathered.
     hold_moves : float
-        Hold a row only if it is farther from the band than this multiple of the distance by which
-        steps have moved scores (root mean square) since the row was last scored. (Rows of unusual
-        features move by ten times as much as others.)
+        Leave a row out of a step's passes only if it is farther from the smoothing band than this
+        multiple of the distance (root mean square over rows) by which steps have moved scores since
+        the row was last scored. (Rows of unusual features move ten times as far as others.)
     hold_moves_wide : float
-        The multiple with more than 2,048 landmarks.
+        With more than 2,048 landmarks, leave a row out of a step's passes only if it is farther
+        from the smoothing band than this multiple of the distance by which scores have moved.
     hold_distance : float
-        In the passes of local steps, hold rows farther from their hinge point than this multiple of
-        the distance within which rows are gathered.
+        A pass that checks steps over gathered rows leaves out rows farther from their hinge point
+        than this multiple of the distance within which rows were gathered.
     max_near_fraction : float
-        Hold no rows if more than this fraction of them would have to be read: a full pass costs
-        hardly more.
+        Score all rows in a step if more than this fraction of the rows is too close to the hinge
+        point to be left out: a pass over all rows costs hardly more.
     held_tol : float
-        If the requested relative gap is at most this, score all rows after held steps; for a wider
-        one the final pass over all rows is the check, and saves a pass.
+        If the requested relative gap is at most this, score all rows after steps that left some
+        out; for a wider requested gap only the final pass over all rows checks them, which saves a
+        pass.
     held_gap : float
-        End held steps that a full pass follows at this fraction of the requested relative gap.
+        If the requested relative gap is at most ``held_tol``, end steps that leave rows out once
+        the estimated gap is this fraction of the requested one.
     held_aim : float
-        While rows are held, local steps go on to this fraction of the requested gap: what held rows
-        add shows only once all rows are scored.
+        Steps over gathered rows go on to this fraction of the requested gap if their checks leave
+        out rows far from the hinge point: what these add to the gap shows only once all rows are
+        scored.
     last_held_aim : float
-        End held steps that the final pass follows at this fraction of the requested gap.
+        If the requested relative gap is above ``held_tol``, end steps that leave rows out once the
+        estimated gap is this fraction of the requested one; then the final pass over all rows
+        follows.
     subsample_rows_per_column : float
-        The coarsest subsample has at least this many rows for each column.
+        Start on a subsample only if it has at least this many rows for each column (feature of a
+        row).
     min_subsample_rows : float
-        A subsample has at least this many rows in all.
+        Start on a subsample only if it has at least this many rows in all.
     subsample_growth : int
-        Each subsample has this many times as many rows as the one before.
+        Each subsample has this many times as many rows as the one before it; the last one is all
+        rows.
     subsample_tol : float
-        Leave a subsample at an h that suits this relative gap, or the requested gap if that is
-        wider.
+        Leave a subsample for the next larger one at the h (half-width of the smoothing band) that
+        suits this relative gap, or the requested gap if that is wider.
     subsample_error_part : float
-        Leave a subsample once a step promises less than this fraction of the subsample's
-        statistical error, which is about columns / rows, relative to P.
+        Leave a subsample for the next larger one once a step promises to lower P by less than this
+        fraction of the subsample's statistical error, about columns / rows relative to P.
     subsample_gain_part : float
-        With more than 2,048 landmarks, also leave it once a step has gained less than this fraction
-        of that error.
+        With more than 2,048 landmarks, leave a subsample for the next larger one once a step has
+        lowered P by less than this fraction of the subsample's statistical error, about columns /
+        rows relative to P.
     max_subsample_passes : int
-        Leave a subsample after this many passes over it.
+        Leave a subsample for the next larger one after this many passes over its rows.
     column_rows : int
-        A shard that recomputes features computes those of this many rows at once.
+        A worker that does not store features computes those of at most this many rows at a time,
+        which bounds its memory.
     sample_tile_rows : int
-        The preconditioner computes the features of this many sampled rows at once.
+        Compute the features of this many of the preconditioner's sampled rows at a time, which
+        bounds the memory.
     rounding_sample_rows : int
-        Score about this many rows with float64 columns, too, to learn how far the rounding of
-        float32 columns moves a score.
+        Score about this many rows with float64 columns in addition to float32 ones, to measure how
+        far the rounding of float32 columns moves a score.
     rounding_sample_stride : int
-        Score at most one row in this many of them so.
+        Of every this many rows, at most one is scored with float64 columns to measure float32
+        rounding; few rows then give a smaller sample than ``rounding_sample_rows``.
     min_float32_columns : int
-        With fewer columns, sum second moments of float64 features: raw features can be nearly the
-        same number in all rows. With this many or more, of float32 features.
+        With fewer columns (features of a row) than this, sum second moments of float64 features, as
+        raw features can be nearly constant; with this many or more, of float32 features.
     max_float32_trace : float
-        Sum second moments of float32 features only up to this trace: beyond it their rounding could
-        outweigh the penalty.
+        Sum second moments of float32 features only if the trace of their sum is at most this;
+        beyond it use float64 features, as rounding could outweigh the penalty.
     """
 
     step_lengths: tuple[float, ...] = (
@@ -213,7 +242,7 @@ class NewtonTuning:
     max_local_steps: int = 60
     max_local_cg: int = 12
     max_local_passes: int = 8
-    max_held_passes: int = 16
+    max_held_steps: int = 16
     max_crossings: float = 20
     hold_moves: float = 7.0
     hold_moves_wide: float = 11.0
@@ -265,50 +294,63 @@ class NearbyTuning:
     Parameters
     ----------
     min_part : float
-        Begin with at least this fraction of all rows nearby.
+        Begin with at least this fraction of all rows, the rows nearest to their hinge point.
     part_per_root_gap : float
-        Add this fraction of all rows times the root of the start's relative gap, if that gap is at
-        most ``far_gap``. (If 1 % of the rows of a9a, ijcnn1 and SUSY's shape leave or enter at
-        C = 1, this holds about all rows that cross.)
+        If the start's relative gap is at most ``far_gap``, begin with ``min_part`` plus this times
+        the root of the gap, as a fraction of all rows. (If 1 % of the rows of a9a, ijcnn1 and
+        SUSY's shape leave or enter at C = 1, about all rows that cross their hinge point are among
+        them.)
     part_per_root_gap_far : float
-        Add this fraction of all rows times that root for a start with a wider gap.
+        If the start's relative gap is above ``far_gap``, begin with ``min_part`` plus this times
+        the root of the gap, as a fraction of all rows.
     max_first_part : float
-        Begin with at most this fraction of all rows if w has few coordinates (see
-        ``rows_per_coordinate``).
+        The most rows to begin with, ``rows_per_coordinate`` for each coordinate of w, is raised to
+        this fraction of all rows if it is less.
     max_first_part_many : float
-        Begin with at most this fraction however many coordinates w has.
+        The most rows to begin with, ``rows_per_coordinate`` for each coordinate of w, is lowered to
+        this fraction of all rows if it is more.
     rows_per_coordinate : int
-        Begin with at most this many rows for each coordinate of w, within the two fractions above;
-        and choose h so that at most this many are in the smoothing band. (With 5, the steps moved w
-        of a9a so far that three times as many other rows crossed.)
+        Maximum of two numbers of rows, for each coordinate of w: of the rows to begin with, and of
+        the rows in the smoothing band, for which h is chosen. (With 5, steps moved w of a9a too
+        far: three times as many other rows crossed their hinge point.)
     min_rows_per_coordinate : int
-        Begin with at least this many rows for each coordinate of w if float32 cannot prove the gap.
+        If float32 features cannot prove the requested gap, begin with at least this many rows for
+        each coordinate of w, but never with more than ``max_part`` of all rows.
     max_part : float
-        Solve over all rows instead if more than this fraction of them would be nearby.
+        Maximum fraction of all rows to step over; if more would be needed, solve over all rows
+        instead.
     added_per_crossed : float
-        After a pass, add this many of the next nearest rows for each row that has crossed.
+        After a pass over all rows, add the rows that have crossed their hinge point and, for each
+        of these, this many of the next nearest rows.
     aim : float
-        Step until the gap over the rows nearby is this fraction of the requested one.
+        Step until the gap over the nearby rows (the rows that steps read) is at most this fraction
+        of the requested gap over all rows.
     far_gap : float
-        A start whose relative gap is wider is far: other rows are sure to cross, so the first steps
-        aim at ``loose_factor`` times the gap.
+        Treat a start whose relative gap is above this as far from the optimum: other rows will
+        cross their hinge point, so the first steps aim at ``loose_factor`` times the usual gap.
     loose_factor : float
-        The factor by which the first steps from a far start loosen the gap that they aim at.
+        From a start whose relative gap is above ``far_gap``, steps before the first pass over all
+        rows aim at this multiple of the gap that later steps aim at.
     late_gap : float
-        A check of a solve over all rows is late if its relative gap is at most this.
+        In a solve over all rows, count a check of the gap as late if the relative gap is at most
+        this (see ``max_late_checks``).
     max_late_checks : int
-        After more late checks than this, steps over rows nearby take over from a solve over all
-        rows. (After fewer, or with ``late_gap`` from .01 on, some fits of a9a took twice as long.)
+        After more checks than this at a relative gap of at most ``late_gap``, replace a solve over
+        all rows by steps over the rows nearest to their hinge point. (After fewer, or with
+        ``late_gap`` from .01 on, some fits of a9a took twice as long.)
     max_float64_entries : int
-        For a gap below float32's precision, keep at most this many float64 features of rows nearby.
+        If the requested gap is below float32's precision, step over nearby rows only if they have
+        at most this many features in all (rows times features), kept as float64.
     max_passes : int
-        Give up after this many passes over all rows.
+        Give up after this many passes over all rows without reaching the requested gap.
     max_restarts : int
-        Between two passes, start the steps again at most this often.
+        Between two passes over all rows, minimise over the nearby rows at most this often, each
+        time to a quarter of the gap of the time before.
     smoothing_part : float
-        Choose h so that smoothing costs at most this fraction of the start's gap.
+        Choose h, the half-width of the smoothed loss, so that smoothing costs at most this fraction
+        of the present gap P - D.
     feature_rows : int
-        Compute the features of this many rows at once.
+        Compute the features of this many rows at a time, which bounds the memory.
     """
 
     min_part: float = 0.03
