@@ -51,9 +51,9 @@ def norm_sq_error(past: Past) -> float:
 
 
 def nearest_point(value: float, past: Sequence[Past]) -> Past | None:
-    """Return the solved point whose C or nu has the ratio nearest to 1 with ``value``, or None.
+    """Return the solved point whose C or nu is nearest to ``value``, compared by ratio.
 
-    ``past``: the solved points of a path; None if there are none.
+    ``past``: the solved points of a path. Returns None if there are none.
     """
     return min(past, key=lambda one: abs(np.log(value / one.value)), default=None)
 

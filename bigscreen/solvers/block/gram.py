@@ -197,7 +197,7 @@ def keep_square(
 ) -> None:
     """Copy ``K[i, j] = old[stay_i, stay_j]`` for rows i from ``first`` to ``last`` (excluded).
 
-    ``old``, ``K``: the former and the new memory of a kernel matrix; ``stay``: places of the rows
+    ``old``, ``K``: the previous and the new memory of a kernel matrix; ``stay``: places of the rows
     that stay in the block.
     """
     for i in range(first, last):

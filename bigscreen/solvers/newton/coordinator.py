@@ -83,7 +83,7 @@ class NewtonRun(Rounds):
     def _screen_or_restart(self, iterate: Iterate, verdict: Verdict) -> None:
         """Fix the rows that the verdict's region decides, or take all fixed rows back.
 
-        ``verdict``: the answer of ``check``; ``restart`` in it asks for the rows back.
+        ``verdict``: the answer of ``check``; its ``restart`` says that all fixed rows come back.
         """
         if verdict.region is not None:
             iterate.counts.fixed = self.screen(iterate, verdict.region)

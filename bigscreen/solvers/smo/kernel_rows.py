@@ -195,5 +195,5 @@ class KernelRows:
         return scores + float(self.constant * coef.sum())
 
     def _side(self, rows: NDArray[np.int64]) -> Operand:
-        """Prepare these rows of the data as a side of kernel evaluations."""
+        """Prepare the data's rows of these numbers as one side of kernel evaluations."""
         return Operand(self.X[rows], rows)

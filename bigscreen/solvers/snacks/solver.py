@@ -378,12 +378,14 @@ class _Steps:
         rate: Callable[[int], Any],
         project: Callable[[FloatArray], FloatArray],
     ) -> tuple[FloatArray, FloatArray, int]:
-        """Take steps of k machines x (k, size) over the same rows.
+        """Take subgradient steps of k machines x (k, size), all on the same batches of rows.
 
         Parameters
         ----------
         x : float64 (k, size)
+            Where the machines start.
         steps : int
+            Number of steps, each on one batch.
         rate : callable
             Step size of step t: the factor of the subgradient of P.
         project : callable
