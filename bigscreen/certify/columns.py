@@ -37,31 +37,36 @@ class ColumnTuning:
     Parameters
     ----------
     max_rounding_share : float
-        Repeat the pass with float64 columns if rounding can account for more than this fraction of
-        the gap (unless half of the rounding comes from float64 summation alone).
+        Repeat the closing pass (the final pass over all rows) with float64 columns if rounding can
+        account for more than this fraction of the gap, unless half of that rounding comes from
+        float64 sums alone.
     sample_factor : float
-        The largest error of a float32 score is taken to be this multiple of the largest error among
-        the sampled rows.
+        Take the largest error of any row's float32 score to be this multiple of the largest error
+        among the sampled rows.
     near_gap : float
-        Use float64 columns for the rows near their hinge point (margin close to 1) if the solver's
-        relative gap is at most this; wider gaps do not need them.
+        If the solver's relative gap is at most this, the closing pass (the final pass over all
+        rows) uses float64 columns for the rows close to their hinge point; with a wider gap it uses
+        float32 columns for all rows.
     support_float64_gap : float
-        Use float64 columns for all rows with a nonzero alpha if the relative gap is below this.
+        If the relative gap is below this, use float64 columns for all rows with a nonzero alpha.
         (Float64 for all rows takes .4 of the time, but proves gaps of 3e-10 where this proves
         4e-11.)
     side_share : float
-        A row's alpha counts as at the end of its box if it is off by at most this fraction of the
-        box (a mixture of equal alphas is off by rounding).
+        Treat a row's alpha as at a bound if it is off by at most this fraction of the distance
+        between its bounds (a mean of equal alphas is off by rounding).
     block_rows : int
-        Sum blocks of this many rows separately, so that rounding grows with the block, not with n.
+        Sum blocks of this many rows separately, then add the sums: rounding grows with the size of
+        a block, not with the number of rows.
     compared_rows : int
-        Compare this many sampled rows together, so that a large factor of the landmarks is read
-        once for all of them.
+        Compare float32 and float64 scores of at least this many sampled rows at once, so that a
+        large factor of the landmarks is read once for all of them.
     max_breakpoints : int
-        A shard (range of rows) returns at most this many breakpoints of P, as a function of the
-        multiplier, on either side of the point's multiplier.
+        P is a piecewise linear function of the constraint's multiplier, with a breakpoint where a
+        row is at its hinge point. Each shard (range of rows) returns at most this many breakpoints
+        below and as many above the present multiplier; only the total weight of the others is kept.
     sample_rows : int
-        Compare this many rows in both precisions, see `SampleTuning`.
+        Compare the float32 and float64 columns of about this many sampled rows; their differences
+        bound the rounding of all rows.
     """
 
     max_rounding_share: float = 0.5

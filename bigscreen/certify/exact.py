@@ -48,14 +48,15 @@ class ExactTuning:
     Parameters
     ----------
     recompute_share : float
-        Compute scores of rows again in float64 until rounding can account for at most this fraction
-        of the gap.
+        Compute more rows' scores again in float64 until rounding can account for at most this
+        fraction of the gap.
     recompute_support_share : float
-        Compute the scores of the support rows again in float64 if independent errors are likely to
-        move P and D together by more than this fraction of the gap.
+        Compute the support vectors' scores again in float64 if their independent rounding errors
+        are likely to move P and D together by more than this fraction of the gap.
     reuse_factor : int
-        Reuse the scores of another w if the rows whose alpha changed are at least this many times
-        fewer than the support rows (changes take float64 entries, at twice the time).
+        Update the scores of an earlier w, rather than compute them anew, if the rows whose alpha
+        has changed are at least this many times fewer than the support vectors. (Changes take
+        float64 entries, at twice the time.)
     """
 
     recompute_share: float = 0.05

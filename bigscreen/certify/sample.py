@@ -29,12 +29,13 @@ class SampleTuning:
         Compute float64 columns of this many sampled rows of a data set, next to the float32 ones.
         (.3 of 18 s of a fit to 4,500,000 rows of SUSY's shape: docs/benchmarks.md, "Full sizes".)
     sigmas : float
-        Bound a mean over all rows by the sample's mean and this many standard errors.
+        Bound a mean over all rows by the sample's mean plus this many of its standard errors.
     slack : float
-        Multiply bounds by this factor for the rounding of the float64 columns themselves.
+        Multiply the bounds of float32 errors by this, to allow for the rounding of the float64
+        columns with which float32 ones are compared.
     order : float
-        Bound the error of a float64 sum by this multiple of the difference between two orders of
-        summation.
+        Bound the error of a float64 sum by this multiple of the difference that another order of
+        summation makes.
     """
 
     rows: int = 2048

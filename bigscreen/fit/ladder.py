@@ -92,22 +92,29 @@ class LadderTuning:
     Parameters
     ----------
     min_checks : int
-        Replace the Newton solver after this many checks at the earliest. (Fits that converge
-        seldom need 15.)
+        Replace the Newton solver by an interior point only after this many checks of its gap. (Fits
+        that converge seldom need 15.)
     check_terms : float
-        Cost of a Newton step with its check, whatever the number of rows and features m.
+        Estimated cost of a Newton step with its check of the gap, in terms (about a nanosecond
+        each), for any number of rows and features.
     check_terms_per_feature : float
-        Further cost of a Newton step for each feature of each row.
+        Further estimated cost of a Newton step for each feature of each row, in terms (about a
+        nanosecond each).
     cubes_per_term : float
-        Of the m^3 products of a step's factorisation this many cost one term.
+        Factoring a Newton step's system of m features takes m^3 multiplications; this many of them
+        are estimated to cost one term (about a nanosecond).
     max_cost_fraction : float
-        Replace the Newton solver once its checks have cost this fraction of an interior point.
+        Replace the Newton solver by an interior point once its steps have cost this fraction of
+        what the interior point would.
     max_matrix_rows : int
-        Never factor a kernel matrix of more rows than this: it would take too long.
+        Try an interior point on the kernel matrix only with at most this many rows: a larger matrix
+        takes too long to factor.
     entry_terms : float
-        Cost of the block solver, in addition to its steps, for each kernel entry.
+        Estimated cost of the block solver, in addition to its pair steps, for each kernel entry
+        that it computes, in terms (about a nanosecond each).
     round_terms : float
-        Cost of the block solver, in addition to its steps, for each round.
+        Estimated cost of the block solver, in addition to its pair steps, for each round (exchange
+        with the workers), in terms (about a nanosecond each).
     """
 
     min_checks: int = 20

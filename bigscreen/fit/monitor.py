@@ -216,8 +216,8 @@ class Monitor:
         """Check a point at which the solver has left rows out, so that its P is not known.
 
         If the gap seems small enough, or a budget is used up, the final pass over all rows computes
-        P. Returns None if that ends the solve. Otherwise nothing is recorded and the answer is an empty
-        `Verdict`: it has the solver continue and call again once it has computed P.
+        P. Returns None if that ends the solve. Otherwise nothing is recorded, and an
+        empty `Verdict` has the solver continue and call again once it has computed P.
         """
         self.resumed = False
         exhausted, certificate = self._has_used_budget(), None

@@ -37,18 +37,20 @@ class ExplicitTuning:
     Parameters
     ----------
     max_newton_size : int
-        Take Newton steps if the number of rows or of columns, whichever is less (the size of a
-        step's linear system), is at most this; else coordinate descent.
+        Take Newton steps if the smaller of the numbers of rows and columns, which is the size of a
+        step's linear system, is at most this; otherwise use coordinate descent.
     max_quick_newton_size : int
-        The limit of quick stages, which update the previous step's matrix in float32.
+        For a quick solve (of a search's early rounds), whose steps update the last step's matrix in
+        float32, replaces ``max_newton_size``.
     max_dense_columns : int
-        Take no Newton steps if there are more columns than this: Newton steps store rows as dense
-        arrays.
+        Use coordinate descent, never Newton steps, if there are more columns than this: Newton
+        steps store rows as dense arrays.
     max_retries : int
-        Continue a solve at most this often after the pass over all rows has found a wider gap than
-        the solver did.
+        Continue a solve at most this often if a pass over all rows finds a wider gap than the
+        solver reported; then accept its point.
     max_epochs : int
-        Coordinate descent returns its point after this many epochs, whatever the gap.
+        Coordinate descent returns its point after this many epochs (passes over the rows), whatever
+        the gap.
     """
 
     max_newton_size: int = 1500

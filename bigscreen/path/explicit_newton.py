@@ -39,24 +39,31 @@ class ProximalTuning:
     max_steps : int
         Return the current point after this many Newton steps, whatever its gap.
     first_h : float
-        Half-width h of the first smoothing band, as a part of the mean |G|.
+        The first solve's h (half-width of the smoothing band), as a multiple of the mean |G| over
+        rows, where G is the derivative of the dual in a row's alpha.
     max_h : float
-        The largest h that a solve starts with, as a part of the mean |G|.
+        Start a later solve with the last solve's h (half-width of the smoothing band), but at most
+        this multiple of the mean |G| over rows.
     gram_rows : int
-        Rows of the band that are converted to a dense float64 array at a time.
+        Convert at most this many rows of the smoothing band to a dense float64 array at a time,
+        which bounds the memory.
     strip_rows : int
-        Rows of the band whose products are summed in float32, before the sum is added in float64.
+        Sum the products of this many rows of the smoothing band in float32, then add that sum in
+        float64.
     max_idle_rounds : int
-        Stop after this many rounds without progress: the rest is rounding.
+        End the solve after this many rounds without progress: what remains of the gap is rounding.
+        A round minimises around one centre of the proximal point method.
     min_gain_fraction : float
-        A round has made progress if D gained at least this part of the gap.
+        Treat a round as without progress if D rose by at most this fraction of the gap, and the gap
+        did not fall by a tenth.
     max_inexact_rounds : int
-        At most this many rounds, the first ones, need not be solved to their exact minimum.
+        At most this many rounds, the first ones, may end before their exact minimum is found.
     max_root_trials : int
-        Evaluate the derivative at most this often in a line search.
+        Evaluate the derivative along a step at most this often in a line search, then use the best
+        step length found.
     max_round_steps : int
-        Multiply h by ten if a round takes this many steps: the band is too narrow for a centre so
-        far from the optimum.
+        Multiply h (half-width of the smoothing band) by ten once a round has taken this many Newton
+        steps: the band is too narrow so far from the optimum.
     """
 
     max_steps: int = 500

@@ -39,32 +39,34 @@ class GramTuning:
     Parameters
     ----------
     extra_pair_steps : int
-        A round takes at most one pair step per row plus this many; then the gap is computed over
-        all rows, rows are screened, and Newton steps may follow.
+        A round takes at most one pair step per row plus this many; then the gap over all rows is
+        computed, rows are screened, and Newton steps may follow.
     target_fraction : float
-        Pair steps aim at this part of the requested gap.
+        Pair steps aim at this fraction of the requested gap, to leave room for rounding.
     max_idle_rounds : int
-        Stop after this many rounds in a row without progress. After a round that reached its aim,
-        the aim is divided by ten.
+        Stop after this many consecutive rounds without progress. (After a round that reached its
+        aim, the aim is divided by ten.)
     min_gain_fraction : float
-        A round has made progress if D gained more than this part of the gap.
+        Treat a round as progress only if D rose by more than this fraction of the gap (and of the
+        rounding).
     min_zero_checks : int
-        Ask only after more than this many checks of the gap whether w* is 0.
+        Test whether w* is 0 only after more than this many checks of the gap.
     zero_norm_fraction : float
         The solve of a nu-SVC stops if ||w||^2 is at most this fraction of the largest value that
         its rows allow: w* is then 0 as far as float32 entries can tell, and no relative gap can be
         reached.
     max_free_variables : int
-        Take Newton steps only if at most this many dual variables are free (strictly inside their
-        box): a step factors a matrix of that size.
+        Take Newton steps only if at most this many dual variables are free (strictly between their
+        bounds): a step factors a matrix of that size.
     newton_cost : float
-        A quick stage takes Newton steps once pair steps have read this many kernel entries times
-        the cube of the number of free variables. (Values from 1/15 to infinity take the same time
-        for paths of 3,000 rows of a9a and ijcnn1 up to C = 10. At C = 1e4, a9a ends at a gap of
-        9.7e-4 in 0.41 s; with 1/15 at a gap of 5e-2 in 0.53 s.)
+        In a quick solve (of a search's early rounds), take Newton steps once pair steps have read
+        this many kernel entries for each unit of f^3, where f is the number of free variables.
+        (Values from 1/15 to infinity take the same time for paths of 3,000 rows of a9a and ijcnn1
+        up to C = 10. At C = 1e4, a9a ends at a gap of 9.7e-4 in 0.41 s; with 1/15 at a gap of 5e-2
+        in 0.53 s.)
     min_screened_fraction : float
-        Leave screened rows out of the solve if they are at least this part of its rows; with fewer,
-        copying the smaller matrix costs more than it saves.
+        Copy the kernel matrix without the screened rows only if these are at least this fraction of
+        its rows; for fewer, the copy costs more than it saves.
     interior : InteriorCosts
         Estimated costs of the interior point method and of pair steps: try the method once pair
         steps have cost as much as it would.

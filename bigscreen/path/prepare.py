@@ -48,22 +48,23 @@ class PathTuning:
         root of the number of walks (measured with no, 3 and 10 folds, on rows of 22 to 784
         columns).
     side_by_side : int
-        If the matrix of rows or features has at least this many entries, the walks run in
-        parallel, and stored features are float32 unless the requested gap is too small for them.
+        If the matrix of rows or features has at least this many entries, the solves of different
+        folds run in parallel, and stored features are float32 unless the requested gap is too small
+        for them; a smaller matrix uses one after the other, and float64.
     row_bytes : int
-        Bytes that a walk needs per row during a solve: two points of a path, their scores,
-        intervals and temporaries.
+        Memory, in bytes per row, that one fold needs while it is solved: two points of a path,
+        their scores, intervals and temporaries.
     idle_row_bytes : int
-        Bytes that a walk needs per row between the solves of two points.
+        Memory, in bytes per row, that one fold needs between the solves of two points.
     kernel_fraction : float
-        Part of the free memory (`free_bytes`) that cached kernel columns, or float64 features, may
-        take.
+        Cached kernel columns, or float64 features, may take at most this fraction of the free
+        memory; otherwise fewer columns are cached, and features are float32.
     min_float32_tol : float
-        Use float32 kernel entries and features only if the requested relative gap is at least
-        this; with smaller gaps, their rounding may leave the gap unproved.
+        Use float32 kernel entries and features only if the requested relative gap is at least this:
+        with a smaller one, rounding may leave the gap unproved.
     max_score_fraction : float
-        Part of the allowed memory that scores of held-out rows may take in a path over features
-        that do not fit in memory; more scores are computed in several passes.
+        In a path over features that do not fit in memory, scores of held-out rows may take at most
+        this fraction of the allowed memory; with more scores, several passes compute them.
     """
 
     matrix_rows: int = 10_000

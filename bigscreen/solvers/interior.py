@@ -31,29 +31,35 @@ class InteriorTuning:
     Parameters
     ----------
     max_step : float
-        A step goes at most this fraction of the way to the nearest bound.
+        A step of the interior point goes at most this fraction of the way to the nearest bound of a
+        variable.
     min_step : float
-        A step is never shortened below this fraction of its full length.
+        While a step would not lower the mean complementarity product enough, shorten it; stop
+        shortening once it goes at most this fraction of the way to the nearest bound.
     start_distance : float
-        At first each variable is at least this fraction of its box away from both ends.
+        At the start each dual variable is at least this fraction of its box away from both ends of
+        it.
     min_product_ratio : float
-        Recompute a step with a weaker correction if the smallest complementarity product falls
-        below this fraction of the mean.
+        Recompute a step with a weaker second-order correction if it makes the smallest
+        complementarity product less than this fraction of their mean.
     refinements : int
-        Improve each direction by this many steps of iterative refinement.
+        Improve the solution of each step's linear system by this many iterations of iterative
+        refinement.
     patience : int
-        Give up after this many steps that reduce neither the gap nor the mean product by a tenth.
+        Give up after this many consecutive steps that reduce neither the gap nor the mean
+        complementarity product by a tenth.
     max_face_steps : int
-        Once the gap is met, take at most this many steps more to bring rows to their bounds: a
-        "face" of the box is the set of points at which certain variables are at a bound.
+        Once the gap is met, take at most this many more steps, until a point whose variables lie
+        exactly at their bounds (on a face of the box) has a gap no larger.
     face_gap_factor : float
-        Try the face nearest to the iterate once the gap is at most this multiple of the requested
-        one.
+        Also compute the gap with the variables near a bound moved to it once the gap is at most
+        this multiple of the requested gap; use that point if its gap is no larger.
     face_gap : float
-        Also try that face once the relative gap is at most this.
+        Also compute the gap with the variables near a bound moved to it once the relative gap is at
+        most this, however small the requested gap is.
     face_curvature : float
-        Add this fraction of the rows' largest squared norm to the curvature of each row off its
-        bounds.
+        With variables fixed at their bounds, add this fraction of the largest squared norm of a row
+        to the curvature along each other variable, so that the linear system is regular.
     """
 
     max_step: float = 0.995
@@ -75,21 +81,26 @@ class InteriorCosts:
     Parameters
     ----------
     setup : float
-        Terms of any solve, however small.
+        Cost of any interior point solve, however small, in terms (about a nanosecond each).
     steps : float
-        Steps of a solve (measured: 8 to 35).
+        Assumed number of steps of an interior point solve (measured: 8 to 35).
     products_per_term : float
-        Multiplications of a step's linear system that take as long as a term.
+        Number of multiplications, in forming a step's linear system, that take as long as a term
+        (about a nanosecond).
     terms_per_feature : float
-        Terms of the rest of a step, for each feature of a row.
+        Cost of a step apart from its linear system, in terms (about a nanosecond each), for each
+        feature of each row.
     terms_per_entry : float
-        Terms of a float64 kernel entry.
+        Cost of computing one float64 kernel entry, in terms (about a nanosecond each).
     factor_products_per_term : float
-        Multiplications of a Cholesky factorisation that take as long as a term.
+        Number of multiplications of a Cholesky factorisation that take as long as a term (about a
+        nanosecond).
     terms_per_pair : float
-        Terms of a pair step in addition to its sums over rows.
+        Fixed cost of a pair step of SMO, in terms (about a nanosecond each), in addition to one
+        term per row.
     max_step_products : float
-        Use an interior point only if a step takes at most this many multiplications.
+        Use an interior point only if forming a step's linear system takes at most this many
+        multiplications.
     """
 
     setup: float = 1e8

@@ -14,19 +14,23 @@ class FaceTuning:
     Parameters
     ----------
     max_steps : int
-        Take at most this many steps; each ends on another face, or at the optimum of its face.
+        Return the dual variables found so far after this many steps; each step ends at further
+        bounds, or at the optimum for the variables that are off their bounds.
     max_hold_rounds : int
-        Within a step, hold rows that would cross their bounds at most this many times.
+        Recompute a step at most this often, each time with the variables fixed at a bound that the
+        step would take beyond it; then give the step up.
     ridges : floats
-        Ridges of the Cholesky factor, relative to the largest ``k(x, x)``; use the next one if a
-        step does not raise the dual.
+        Multiples of the largest ``k(x, x)`` to add to the diagonal before the Cholesky
+        factorisation, tried in this order; the next is used if a step does not raise the dual.
     coupling_tol : float
-        Reject a step that misses the couplings by more than this fraction of its length.
+        Reject a step whose violation of an equality constraint (coupling) is more than this
+        fraction of the sum of its absolute entries.
     hold_all_rows : int
-        A factor of more rows than this is given up once half of them are held.
+        If a Cholesky factor has more rows than this, give it up for a new one once a step needs
+        more than half of its rows fixed at a bound.
     max_held_fraction : float
-        Make a new factor, without the rows held, once they are more than this fraction of the
-        factor's rows.
+        Before a step, compute a new Cholesky factor, without the variables fixed at a bound, if
+        these are more than this fraction of the factor's rows.
     """
 
     max_steps: int = 30
@@ -48,27 +52,29 @@ class EndingTuning:
     Parameters
     ----------
     start : float
-        Try once the relative gap is at most this: then the rows that will still move are mostly
-        those that move now.
+        Try the exact solve only once the relative gap is at most this: then the rows that will
+        still move are mostly the rows that move now.
     close_target : float
-        Try only if the requested relative gap is at most this.
+        Try the exact solve only if the requested relative gap is at most this.
     retry_fraction : float
-        If an exact solve did not halve the gap, try again once the gap is this fraction of the gap
-        before that solve.
+        If an exact solve did not halve the gap, try again once the gap is at most this fraction of
+        the gap before that solve.
     join_distance : float
-        Include rows whose distance to their hinge point is at most this fraction of the largest
-        violation. They contain most of the rows that violate after the solve.
+        The exact solve also takes in rows whose distance to their hinge point is at most this
+        fraction of the largest violation: most rows that would violate after it are among them.
     max_open_per_free : float
-        Do not try if the rows that are free or violate are more than this multiple of the free
-        rows: of a9a's at a gap of 1e-3 less than half were free, and the try cost 1/12 of the fit.
+        Try the exact solve only if the rows that are free (alpha strictly between its bounds) or
+        violate are at most this multiple of the free rows. (Of a9a's at a gap of 1e-3 less than
+        half were free, and the try cost 1/12 of the fit.)
     few_rows : int
-        Try with at most this many rows, however few rows n there are in all.
+        An exact solve of at most this many rows is always allowed, whatever ``cost_share`` and
+        ``max_open_per_free`` say.
     max_rows : int
-        Never try with more rows than this.
+        Never solve exactly for more rows than this.
     cost_share : int
-        Between these limits, try with at most ``sqrt(cost_share n)`` rows. Factoring costs the cube
-        of the rows; the blocks that it saves cost approximately n times as many kernel entries as
-        rows.
+        Of n rows in all, solve exactly for at most ``sqrt(cost_share n)``, but ``few_rows`` are
+        always allowed and ``max_rows`` never exceeded. The solve costs the cube of its rows; the
+        blocks that it saves cost approximately n times as many kernel entries as rows.
     face : FaceTuning
         Limits and tolerances of the exact solve.
     """
@@ -95,16 +101,20 @@ class BlockTuning:
     Parameters
     ----------
     max_growing_block : int
-        A block doubles while more than half of it is free, up to this many rows.
+        A block (the rows that are solved for together) doubles while more than half of its rows are
+        free (alpha strictly between its bounds), up to this many rows.
     max_whole_block : int
-        All free rows and all violators form one block if they are at most this many: then no rows
-        have to take turns.
+        If all free rows and all violators together are at most this many, they form one block: then
+        no rows have to take turns.
     min_block : int
-        A block has at least this many rows, if the data have.
+        A block (the rows that are solved for together) has at least this many rows, or all rows of
+        smaller data.
     rows_per_round : int
-        A round sends the features of at most this many rows.
+        One round (exchange with the workers) sends the features of at most this many rows; more
+        rows take several rounds.
     subsample_steps_per_row : int
-        The solve of a subsample takes at most this many pair steps for each of its rows.
+        The solve of a subsample, from which the fit starts, takes at most this many pair steps for
+        each of its rows.
     block_steps_per_row : int
         The solve of a block takes at most this many pair steps for each of its rows.
     min_block_steps_per_row : float
@@ -112,22 +122,25 @@ class BlockTuning:
         on until the violation is ``usual_distance`` times the upper quartile of the rows' distances
         from mu: a few rows far from mu may have set too loose a tolerance.
     usual_distance : float
-        The multiple of the upper quartile that ``min_block_steps_per_row`` uses.
+        Multiple of the upper quartile of the rows' distances from mu: if a block took fewer pair
+        steps than ``min_block_steps_per_row``, its solve goes on until the violation is at most
+        this.
     min_share_at_bound : float
-        Start from a subsample's solution if at least this fraction of its support is at the bound.
-        Smaller subsamples have wider boxes, of which fewer are filled: with noisy labels 47 % (of a
-        24th of the rows) and 27 % (of a 98th), with well separated labels at most 2 %. (Without
-        this start a9a takes 1.4 to 1.8 times as long, one run each.)
+        Start from a subsample's solution only if at least this fraction of its support vectors is
+        at the upper bound. Smaller subsamples have wider boxes, of which fewer are filled: with
+        noisy labels 47 % (of a 24th of the rows) and 27 % (of a 98th), with well separated labels
+        at most 2 %. (Without this start a9a takes 1.4 to 1.8 times as long, one run each.)
     smoothing_of_margin : float
-        Half-width of the smoothed loss whose dual point the start from a subsample is, in units of
-        the margin.
+        The start from a subsample's w takes alpha from a smoothed loss, whose half-width is this
+        multiple of the margin.
     gap_bound_fraction : float
-        Assume that rounding has changed the gap by this fraction of its bound (1/200 to 1/50,000
-        were measured). If it was more, the closing pass reports it.
+        Assume that rounding has changed the gap by this fraction of the proved bound of the
+        rounding (1/200 to 1/50,000 were measured). If it was more, the final pass over all rows
+        shows it.
     max_mends : int
-        Recompute scores from float64 entries at most this often; then compute all kernel entries in
-        float64. (With 0, to 1e-6, one run each, fits take: ijcnn1 1.9, covtype 1.4, mnist 3-vs-5
-        1.1, a9a .9 times as long.)
+        Recompute the scores from float64 kernel entries at most this often; then compute all kernel
+        entries in float64. (With 0, to 1e-6, one run each, fits take: ijcnn1 1.9, covtype 1.4,
+        mnist 3-vs-5 1.1, a9a .9 times as long.)
     ending : EndingTuning
         When to solve exactly for all rows that can still move.
     """

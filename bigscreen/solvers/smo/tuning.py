@@ -12,20 +12,23 @@ class SmoTuning:
     Parameters
     ----------
     min_steps : int
-        On a matrix in memory, check the gap after at least this many pair steps.
+        On a kernel matrix in memory, take at least this many pair steps between two checks of the
+        gap.
     first_steps : int
-        Check the gap for the first time after one pair step for each row, but at most this many (a
-        quarter of it on a matrix in memory).
+        Check the gap for the first time after one pair step for each row, but at most this many (on
+        a kernel matrix in memory, after a quarter of these).
     max_scanned : int
-        Later checks on a matrix in memory come after an eighth more steps, or earlier, once the
-        steps have scanned this many variables: approximately 10 ms.
+        On a kernel matrix in memory, check the gap again after an eighth more pair steps, or
+        earlier if the steps have scanned this many variables (approximately 10 ms).
     rounding_fraction : float
-        Compute entries in float64 once float32 errors exceed this fraction of the gap.
+        Compute kernel entries in float64, no longer in float32, once rounding can account for more
+        than this fraction of the gap.
     measured_rows : int
-        Compute the scores of this many rows in float64 to measure the errors of float32 scores.
+        Compute the scores of this many rows in float64 too, to measure the errors of their float32
+        scores.
     score_tol : float
-        Relative error of F (dual gradients, float64 sums of many terms), in units of the largest
-        |F|: smaller violations count as rounding.
+        Treat a violation of the optimality conditions as rounding if it is at most this fraction of
+        the largest |F|, where F is the gradient of the dual (float64 sums of many terms).
     """
 
     min_steps: int = 100

@@ -33,33 +33,38 @@ class SnacksTuning:
     Parameters
     ----------
     batch : int
-        Each step is on a batch of this many rows.
+        Each gradient step uses this many rows, drawn at random, or fewer if ``min_batches`` says
+        so.
     min_batches : int
-        If the rows are few, batches are smaller, so that a pass has at least this many.
+        If the rows are few, steps use fewer rows each, so that a pass over the data has at least
+        this many steps.
     first_part : int
-        The first stage has the number of steps of a pass divided by this.
+        The first stage takes the number of steps of one pass over the data divided by this.
     min_first_steps : int
-        The first stage has at least this many steps.
+        The first stage, which compares step sizes, takes at least this many steps.
     max_first_steps : int
-        The first stage has at most this many steps.
+        The first stage, which compares step sizes, takes at most this many steps.
     first_sizes : tuple of float
-        Step sizes to compare in the first stage, in units of ``max(1, batch / 128)``.
+        Step sizes to compare in the first stage, in units of ``max(1, b / 128)`` for steps on b
+        rows.
     sample_rows : int
-        Estimate second moments, and P between passes, from this many rows.
+        Estimate second moments, and P between passes over the data, from this many sampled rows.
     min_moment_fraction : float
         Add this fraction of the mean second moment to every direction's, so that steps along
         directions of small moments stay bounded.
     radius_factor : float
-        Radius of the next ball, as a multiple of how far the last stage went from its start.
+        Steps stay in a ball around the stage's start. The next ball's radius is this multiple of
+        the largest distance that the last stage went from its start.
     drawn_rows_per_compared_row : int
-        Compare step sizes by P over a sample that has one row for each this many rows that their
-        trial steps have drawn.
+        Step sizes are compared by P over a sample that has one row for every this many rows drawn
+        by the trial steps, but at least ``sample_rows`` rows.
     max_passes : int
-        Draw at most about this many times the number of rows.
+        End once the steps have drawn about this many times the number of rows.
     patience : int
-        End after this many consecutive stages that lower P by less than ``tol`` of it.
+        End after this many consecutive stages that each lower P by less than ``tol`` times P.
     smoothing_factors : tuple of float
-        Smoothings at which alpha is read off, as multiples of the best one of the last stage.
+        Half-widths of the smoothed loss that are tried when alpha is computed from w, as multiples
+        of the best half-width of the last stage.
     """
 
     batch: int = 512
