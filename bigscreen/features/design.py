@@ -272,7 +272,10 @@ class Design:
 
     @property
     def _stretch(self) -> float:
-        """Upper bound of ``||T' c|| / max |c_j|`` over all column vectors c."""
+        """Upper bound of ``||T' c|| / max |c_j|`` over all vectors c of a row's m columns.
+
+        Errors of column entries change a feature vector by at most this times the largest error.
+        """
         return self.longest * float(np.sqrt(self.width))
 
     @property

@@ -124,7 +124,7 @@ class Adaptive:
 class Joachims(_FixedRule):
     """Shrinking as in SVMlight and LIBSVM: by the present gradient alone (the baseline).
 
-    A row is removed once ``patience`` checks in a row have found it at a bound that its gradient
+    A row is removed once ``patience`` consecutive checks have found it at a bound that its gradient
     favours. Not safe: the closing pass over all rows finds out whether it removed rows wrongly.
     """
 

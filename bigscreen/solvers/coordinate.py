@@ -407,9 +407,10 @@ def epoch(
 def add_curve(
     square: float, gradient: float, curve: FloatArray | None, i: int, alpha: float
 ) -> tuple[float, float]:
-    """Add row i's squared loss to its second derivative ``square`` and its ``gradient`` at alpha.
+    """Add the term of row i's squared loss to the second derivative and the gradient in alpha_i.
 
-    Returns both; they are unchanged if ``curve`` is None.
+    ``square``, ``gradient``: both without this term, ``-curve_i alpha_i^2 / 2`` of D; ``alpha``:
+    alpha_i. Returns both; they are unchanged if ``curve`` (n,) is None (no squared losses).
     """
     if curve is None:
         return square, gradient

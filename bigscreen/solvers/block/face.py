@@ -164,7 +164,8 @@ class System:
     groups, count
         The groups present among the rows, and the number of all groups.
     solved : dict
-        Rows of the inverse kernel matrix computed so far, by place.
+        Rows of the inverse kernel matrix computed so far (q,), by place.
+    tuning : FaceTuning
     """
 
     def __init__(

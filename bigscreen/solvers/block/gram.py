@@ -221,9 +221,11 @@ def move_columns(
 def write_entries(
     entries: NDArray[Any], at: NDArray[np.int64], held: NDArray[np.int64], K: NDArray[Any]
 ) -> None:
-    """Write entries (rows ``at``, all rows) as rows of K, and as its columns in the rows ``held``.
+    """Write kernel entries of new rows into a block's matrix K, as rows and as columns.
 
-    Squares of 32 x 32 entries at a time, since the second writes across rows.
+    ``entries`` (len at, n): of the rows at places ``at`` with all n rows. They become the rows
+    ``at`` of K, and the columns ``at`` in the rows at places ``held``. Columns are written in
+    squares of 32 x 32 entries, since each crosses many rows of memory.
     """
     square = 32
     for i in range(len(at)):

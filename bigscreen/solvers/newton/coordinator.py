@@ -154,7 +154,10 @@ class NewtonRun(Rounds):
         return iterate
 
     def enter(self, iterate: Iterate, growth: float = 1.0) -> None:
-        """Score all rows of the program at x, and sum the gradient there.
+        """Start at x of ``iterate`` on the rows of the program, a subsample or all rows.
+
+        One pass scores the rows, and another sums the gradient at x. What was known of earlier x is
+        dropped.
 
         ``growth``: rows of the program, as a multiple of the rows of the program before it.
         """
@@ -333,7 +336,10 @@ class NewtonRun(Rounds):
         return near if few else None
 
     def _verify_held_rows(self, iterate: Iterate) -> None:
-        """Score all rows after held or local steps, and step back if P has not fallen.
+        """Score all rows after steps that left rows out, and step back if P has not fallen.
+
+        (Held steps count rows that they do not read on the side where they were last seen; local
+        steps go over gathered rows alone.)
 
         The step back goes along the line to the last full pass, to where P is least. If that is
         the full pass itself, no rows are held again.

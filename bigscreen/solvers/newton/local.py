@@ -78,7 +78,10 @@ class LocalProblem:
 
     @property
     def room(self) -> NDArray[Any]:
-        """Where the caller writes the features of rows before it adds them."""
+        """The unused lines of the feature table (rows left, size).
+
+        A caller of ``add`` writes the features of the new rows to the first of these lines before.
+        """
         return self._features[len(self.G) :]
 
     def root_mean_move(self, before: FloatArray) -> float:

@@ -90,7 +90,10 @@ class Rounding:
         return "rounding", id(self.X)
 
     def answers(self, alike: list[Rounding]) -> list[Any]:
-        """The largest changes for each of the requests ``alike``, from one pass over their rows."""
+        """The largest changes (k,) of scores for each request, from one pass over the rows.
+
+        ``alike``: requests with the same rows, each with its own coefficients.
+        """
         coefs = np.concatenate([ask.coefs for ask in alike], axis=1)
         both = (self.design.dots(self.X, coefs, dtype) for dtype in (np.float32, np.float64))
         found = np.max(np.abs(np.subtract(*both)), axis=0, initial=0.0)

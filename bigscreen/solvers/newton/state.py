@@ -107,7 +107,10 @@ class NewtonShard:
         return self.dual[as_slice(self.visited)]
 
     def compact(self) -> None:
-        """Drop fixed rows from all arrays; ``ids`` keeps the numbers of the others."""
+        """Drop fixed rows (proved to stay on their side) from all arrays.
+
+        The last line search and the rows picked to be gathered are forgotten.
+        """
         keep = np.flatnonzero(~self.fixed)
         if self.X is not None and not self.lent:
             self.X = self.X[keep]

@@ -729,7 +729,8 @@ def free_step(
 ) -> tuple[float, float]:
     """Take the best step on x_i and x_j within their boxes; return both changes.
 
-    ``cross``: the kernel entry of i and j. ``least``: the least curvature. j = i: one variable.
+    ``diag``: k(x, x) of all rows; ``cross``: the kernel entry of i and j; ``least``: smaller
+    curvatures are raised to it. j = i: a step on one variable, whose other change is 0.
 
     Eliminate d_i and clip d_j. If d_i then leaves its box, it is at that bound at the optimum,
     since the problem is convex; d_j is recomputed for it. This is exact without cases.

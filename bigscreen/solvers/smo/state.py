@@ -426,7 +426,7 @@ class SmoState:
             self._keep(~drop)
 
     def _keep(self, keep: NDArray[np.bool_]) -> None:
-        """Screen all rows but these; ``keep``: bool, one for each row not screened so far."""
+        """Mark all rows as screened but those of ``keep``: bool (rows not screened so far,)."""
         self.x, self.F = self.x[keep], self.F[keep]
         self.since = np.stack([self.x, self.F])
         self.part = self._rows_at(self.alive[keep])
