@@ -24,8 +24,8 @@ from bigscreen.numerics.multiples import SCALING_TOL
 from bigscreen.numerics.rows import FloatArray
 
 SCORE_ERROR = 2.0**-51
-"""Rounding error of a score's float64 sum, relative to the size of its terms times the root of
-their number: partial sums err at random."""
+"""Rounding error of a score (a float64 sum), as a fraction of the size of its terms times the root
+of their number: errors of partial sums are taken to be random, not all of one sign."""
 
 
 class BandedScores(NamedTuple):

@@ -27,7 +27,7 @@ from bigscreen.problems.dual import Dual
 from bigscreen.problems.recipes import Problem
 
 ROWS_PER_TILE = 1024
-"""Compute the columns of at most this many rows at a time."""
+"""Compute the features of at most this many rows at a time, which bounds the memory."""
 
 
 @dataclass(frozen=True)

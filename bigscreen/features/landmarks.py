@@ -27,7 +27,8 @@ OVERFLOW = "kernel entries between {} overflow; scale the data, or lower gamma, 
 """The message if kernel entries are not finite; filled with the names of the rows."""
 
 CHUNK_ROWS = 2048
-"""Compute entries or distances of this many rows at a time."""
+"""Compute the kernel entries of this many rows with the landmarks, or their distances, at a time,
+which bounds the memory."""
 
 
 def pool_rows(n: int, count: int, min_rows: int = 20_000, rows_per_landmark: int = 20) -> int:
@@ -167,11 +168,13 @@ class LeverageTuning:
     Parameters
     ----------
     step : float
-        lambda falls by this factor from stage to stage.
+        Divide the regularisation lambda by this from each stage of the estimate to the next.
     over : float
-        Sampled rows of a stage per unit of the effective dimension (q2 of Rudi et al. 2018).
+        Sample this many rows in a stage for each unit of the effective dimension, the sum of all
+        leverage scores (q2 of Rudi et al. 2018).
     share : float
-        Stop lowering lambda once the effective dimension is this fraction of the landmarks.
+        Stop lowering lambda once the effective dimension, the sum of all leverage scores, is at
+        least this fraction of the number of landmarks.
     """
 
     step: float = 2.0
@@ -471,12 +474,14 @@ class RepetitionTuning:
     Parameters
     ----------
     rows : int
-        Number of rows whose kernel matrix is computed.
+        Number of sampled rows whose kernel matrix is computed to see whether the data are
+        redundant.
     max_directions : float
-        Rows are redundant if the rank of their kernel matrix is below this fraction of their number
-        (measured: .12 on KDD-99, .95 to 1 on a9a, ijcnn1, mnist, SUSY's shape).
+        Treat the data as redundant if the rank of the sampled rows' kernel matrix is below this
+        fraction of the number of rows (measured: .12 on KDD-99, .95 to 1 on a9a, ijcnn1, mnist,
+        SUSY's shape).
     min_eigenvalue : float
-        Eigenvalues below this fraction of the largest do not count in the rank.
+        The rank counts the eigenvalues that are at least this fraction of the largest one.
     """
 
     rows: int = 500

@@ -43,19 +43,21 @@ from bigscreen.numerics.cholesky import factorise_in_parallel, invert_in_paralle
 from bigscreen.numerics.rows import FloatArray
 
 FLOAT32_CUTOFF = 1e-6
-"""With float32 columns, drop eigenvalues of K_ZZ below this fraction of the largest: T amplifies
-the columns' rounding, 1e-7, by up to the inverse root of this number."""
+"""With float32 kernel columns, drop the eigenvectors of the landmarks' kernel matrix whose
+eigenvalue is below this fraction of the largest. Features divide by the root of an eigenvalue,
+which amplifies the columns' rounding of about 1e-7."""
 
 FLOAT64_CUTOFF = 1e-12
-"""With float64 columns, from which features are computed to be stored, drop eigenvalues of K_ZZ
-below this fraction of the largest."""
+"""With float64 kernel columns, as for features that are stored, drop the eigenvectors of the
+landmarks' kernel matrix whose eigenvalue is below this fraction of the largest."""
 
 ZERO = "the kernel of the landmarks is zero everywhere; choose another gamma or scaling"
 """The error message for a kernel matrix of landmarks that is 0."""
 
 MAX_EIGH_LANDMARKS = 2048
-"""Factor the kernel matrix of more landmarks by Cholesky: eigenvectors would take approximately
-thirty times as long, and several times the memory."""
+"""Factor the kernel matrix of at most this many landmarks by its eigenvectors, and of more by
+Cholesky: eigenvectors would then take approximately thirty times as long, and several times the
+memory."""
 
 
 def resolve_sampling(data: Rows, kernel: Kernel, sampling: str, seed: int) -> str:

@@ -43,8 +43,8 @@ OVERFLOW_MESSAGE = (
 )
 
 MAX_BOX = 1e100
-"""Largest allowed bound of a dual variable (the smallest is its inverse): products of two variables
-must stay within float64."""
+"""Refuse a problem if the upper bound of a dual variable is above this or below its inverse:
+products of two variables must stay within float64."""
 
 
 def check_box(box: FloatArray, ids: Callable[[], NDArray[np.int64]]) -> None:

@@ -27,11 +27,13 @@ FLOAT32_TINY = float(np.finfo(np.float32).tiny)
 """The smallest normal float32: smaller numbers lose digits, or count as 0."""
 
 FLOAT64_ERROR_FACTOR = 2.0**-28
-"""Upper bound of the error of a float64 entry divided by the error bound of a float32 entry."""
+"""Upper bound of the rounding error of a float64 kernel entry, as a fraction of the error bound of
+a float32 entry."""
 
 MAX_ROWS_IN_FLOAT64 = 512
-"""Compute entries with at most this many rows in float64, which costs little. Then dense and sparse
-rows, and a kernel and its precomputed matrix, give the same model to the last digits."""
+"""Compute kernel entries in float64, not float32, if there are at most this many rows: it costs
+little. Then dense and sparse rows, and a kernel and its precomputed matrix, give the same model to
+the last digits."""
 
 
 def is_in_float32_range(size: float) -> bool:

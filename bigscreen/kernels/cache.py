@@ -14,8 +14,8 @@ from bigscreen.kernels.standard import Compiled
 from bigscreen.numerics.rows import FloatArray, njit
 
 CHUNK_COLUMNS = 512
-"""Compute this many kernel columns, and add them to the scores, at a time. A multiple of
-ROW_MULTIPLE, to which columns are padded."""
+"""Compute this many kernel columns at a time, and add them to the scores, which bounds the memory.
+It is a multiple of ROW_MULTIPLE, to which columns are padded."""
 
 
 class Slots:

@@ -31,18 +31,20 @@ class DefinitenessTuning:
     Parameters
     ----------
     max_matrix_rows : int
-        Test a precomputed matrix of at most this many rows as a whole.
+        Test a whole precomputed matrix if it has at most this many rows; of a larger matrix, test a
+        sample.
     matrix_sample : int
-        Of a larger precomputed matrix, test this many sampled rows and columns.
+        Of a precomputed matrix with more than ``max_matrix_rows`` rows, test this many sampled rows
+        and the same columns.
     function_sample : int
-        Test a kernel function, which runs in Python, on at most this many rows.
+        Test a kernel that is a Python function on a sample of at most this many rows.
     asymmetry_tol : float
-        Largest difference of entries (i, j) and (j, i), relative to the largest entry, that counts
-        as rounding.
+        Treat a difference between entries (i, j) and (j, i) as rounding if it is at most this
+        fraction of the largest entry.
     rounding_factor : float
-        Eigenvalues above ``-rounding_factor sqrt(n)`` float32 roundings of the largest entry count
-        as 0. Rounding the entries once moves them by approximately 2 in this unit; computing the
-        entries in float32 moves them by more.
+        Treat a negative eigenvalue of n rows as 0 if it is at most this times ``sqrt(n)`` times the
+        float32 rounding of the largest entry. (Rounding the entries once moves eigenvalues by
+        approximately 2 in this unit; computing the entries in float32 moves them by more.)
     """
 
     max_matrix_rows: int = 2000

@@ -18,8 +18,9 @@ from bigscreen.kernels.operand import AnyRows, Operand, float_rows, load_rows, s
 from bigscreen.numerics.rows import F, FloatArray, as_rows, njit, overload
 
 ROW_MULTIPLE = 64
-"""Pad rows of either side to a multiple of this if the bits of an entry must not depend on which
-rows BLAS multiplies together. (If BLAS has only AVX2, the last bits depend on a row's place.)"""
+"""Pad the rows of both factors of a BLAS product to a multiple of this where each kernel entry must
+have the same bits whatever other rows are multiplied with it. (If BLAS has only AVX2, the last bits
+depend on a row's place.)"""
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,13 @@ class TileTuning:
     Parameters
     ----------
     rows : int
-        A tile has at most this many rows.
+        Compute the kernel matrix in tiles (rectangular parts) of at most this many rows.
     entries : int
-        A tile has approximately this many entries, 4 MB of float32. Larger tiles are not faster,
-        smaller ones 4 to 15 % slower.
+        Compute the kernel matrix in tiles (rectangular parts) of approximately this many entries, 4
+        MB of float32. Larger tiles are not faster, smaller ones 4 to 15 % slower.
     loaded_entries : int
-        Copy at most this many numbers (rows times columns) of the left rows to a dense array at a
-        time.
+        Copy at most this many numbers (rows times columns) of the left factor's rows to a dense
+        array at a time, which bounds the memory.
     """
 
     rows: int = 1024

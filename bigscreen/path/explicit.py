@@ -40,8 +40,8 @@ class ExplicitTuning:
         Take Newton steps if the smaller of the numbers of rows and columns, which is the size of a
         step's linear system, is at most this; otherwise use coordinate descent.
     max_quick_newton_size : int
-        For a quick solve (of a search's early rounds), whose steps update the last step's matrix in
-        float32, replaces ``max_newton_size``.
+        With ``quick`` (which allows faster steps that round more), take Newton steps if the smaller
+        of the numbers of rows and columns is at most this; otherwise use coordinate descent.
     max_dense_columns : int
         Use coordinate descent, never Newton steps, if there are more columns than this: Newton
         steps store rows as dense arrays.

@@ -59,11 +59,11 @@ class GramTuning:
         Take Newton steps only if at most this many dual variables are free (strictly between their
         bounds): a step factors a matrix of that size.
     newton_cost : float
-        In a quick solve (of a search's early rounds), take Newton steps once pair steps have read
-        this many kernel entries for each unit of f^3, where f is the number of free variables.
-        (Values from 1/15 to infinity take the same time for paths of 3,000 rows of a9a and ijcnn1
-        up to C = 10. At C = 1e4, a9a ends at a gap of 9.7e-4 in 0.41 s; with 1/15 at a gap of 5e-2
-        in 0.53 s.)
+        With ``quick`` (which allows faster steps that round more), take Newton steps once pair
+        steps have read this many kernel entries for each unit of f^3, where f is the number of free
+        variables. (Values from 1/15 to infinity take the same time for paths of 3,000 rows of a9a
+        and ijcnn1 up to C = 10. At C = 1e4, a9a ends at a gap of 9.7e-4 in 0.41 s; with 1/15 at a
+        gap of 5e-2 in 0.53 s.)
     min_screened_fraction : float
         Copy the kernel matrix without the screened rows only if these are at least this fraction of
         its rows; for fewer, the copy costs more than it saves.

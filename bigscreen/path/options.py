@@ -137,7 +137,8 @@ def default_rules(problem: str) -> tuple[str, ...]:
 
 
 MAX_C = 1e30
-"""Refuse values of C outside of [1 / MAX_C, MAX_C]: squares of their ratios overflow float64."""
+"""Refuse values of C outside of [1 / MAX_C, MAX_C] with an error: squares of their ratios overflow
+float64."""
 
 
 def checked_grid(values: ArrayLike, name: str) -> FloatArray:

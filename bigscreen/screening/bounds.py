@@ -12,10 +12,9 @@ from bigscreen.problems.dual import Dual, Mu
 from bigscreen.screening.regions import Past, Products, Scores
 
 ROUNDING = 1e-13
-"""Bound on the rounding error of a float64 sum, relative to the sum of its terms' sizes.
-
-It is added to every squared radius, which is then at least 3e-7 ||w||; that also covers the
-rounding of single scores and intervals."""
+"""Bound on the rounding error of a float64 sum, as a fraction of the sum of its terms' absolute
+values. It is added to every squared radius of a screening region, which is then at least 3e-7
+||w||; that also covers the rounding of single scores and intervals."""
 
 
 def safe_radius(square: float, size: float) -> float:

@@ -39,9 +39,9 @@ from bigscreen.train.job import Result, Start
 from bigscreen.train.problems import Binary, libsvm_scale
 
 FILE_ROUNDING = 1e-6
-"""Relative error of numbers in a file, which have been rounded. A row is a support vector if their
-distance is at most this fraction of the vector's norm; a coefficient may exceed its bound by this
-fraction of the largest coefficient."""
+"""Relative error of the rounded numbers in another library's model file. A row is taken to be a
+support vector of the file if their distance is at most this fraction of the vector's norm; a
+coefficient may exceed its bound by this fraction of the largest coefficient."""
 
 
 class _AdoptedJob(ExactJob):

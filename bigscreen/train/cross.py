@@ -26,7 +26,8 @@ from bigscreen.train.job import Job
 from bigscreen.train.problems import Binary, class_weights
 
 FOLDS = 5
-"""Split the rows into at most this many folds."""
+"""Number of folds of the cross-validation that calibrates scores, or the number of rows of the
+rarest label if that is less."""
 
 
 def make_folds(data: Rows, options: TrainOptions) -> NDArray[np.int16]:

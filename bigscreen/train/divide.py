@@ -45,10 +45,18 @@ from bigscreen.train.partition import PARTITION, Partition, partition
 class DivideTuning:
     """Tuned values of divide and conquer, which first solves parts (clusters) of the rows."""
 
-    parts_factor: int = 4  # each level has this many times fewer parts than the level before
-    part_rows: int = 5000  # mean rows of a part, unless the options say how many parts there are
-    max_imbalance: float = 2.0  # no part has more rows than this multiple of the average
-    max_passes: int = 1000  # stop the solve of a part, or the refinement, after this many passes
+    # The rows are divided into fewer, larger parts from level to level: the number of parts is
+    # divided by this.
+    parts_factor: int = 4
+    # Choose the number of parts so that a part has at most this many rows on average, unless the
+    # options say how many parts there are.
+    part_rows: int = 5000
+    # A part has at most this multiple of the average rows of a part; further rows go to other
+    # parts.
+    max_imbalance: float = 2.0
+    # Stop the solve of a part, or of all support vectors together, after this many passes over its
+    # rows, even if its gap is not met.
+    max_passes: int = 1000
 
 
 DIVIDE = DivideTuning()

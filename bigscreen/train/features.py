@@ -30,8 +30,8 @@ from bigscreen.train.records import scale_machine
 from bigscreen.train.start import should_start_from_fewer, start_from_fewer, starting_point
 
 MAX_FACTOR_BYTES = 2**25
-"""A model keeps the landmark factor, which makes edits faster, if it has at most this many
-bytes."""
+"""Store the factor of the landmarks' kernel matrix in a model only if it takes at most this many
+bytes; with it, later edits of the model's rows are faster."""
 
 
 class FeaturesJob(Job):

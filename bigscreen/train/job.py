@@ -62,8 +62,8 @@ TOGETHER = "label-together"
 """The folder with the checkpoints of problems that are solved together."""
 
 FOLD_TOL = 1e-2
-"""Solve the problems of folds to this relative gap, or to a larger ``tol``: it suffices for
-scores."""
+"""Solve the folds of a cross-validation to this relative gap, or to the fit's ``tol`` if that is
+larger: it suffices for their scores."""
 
 Result = dict[str, Any]
 """The coefficients, offset and records of one solved problem: JSON values and numpy arrays."""

@@ -41,11 +41,14 @@ POINT = "point.kept"
 class ManyTuning:
     """Tuned values of fits that are solved together."""
 
-    max_problems: int = 128  # solve at most this many problems with one matrix product
-    # Solve only as many problems together as have alpha and scores of all rows within this many
-    # bytes; the other problems follow in further groups.
+    # Solve at most this many problems together, by common matrix products; with more, the others
+    # follow in further groups.
+    max_problems: int = 128
+    # Solve at most as many problems together as need this many bytes for alpha and scores of all
+    # rows; the other problems follow in further groups.
     max_state_bytes: int = 2**30
-    # Alpha and scores of a group also take at most this fraction of the memory that is allowed.
+    # Solve at most as many problems together as need this fraction of the allowed memory for alpha
+    # and scores of all rows; the other problems follow in further groups.
     max_state_fraction: float = 0.25
 
 

@@ -34,13 +34,22 @@ from bigscreen.numerics.rows import FloatArray
 class PartitionTuning:
     """Tuned values of the partition of rows into parts (clusters) by kernel k-means."""
 
-    min_sample_rows: int = 1024  # cluster at least this many rows (or all rows of smaller data)
-    sample_rows_per_part: int = 32  # cluster at least this many sampled rows for each part
-    max_sample_rows: int = 8192  # cluster at most this many rows: their kernel matrix takes 256 MB
-    choices: int = 4  # remember this many nearest parts of a row, in case the nearest is full
-    block_rows: int = 2048  # compute the distances of this many rows at once
-    max_iterations: int = 25  # stop k-means after this many iterations
-    # Raise the prices of parts with too many rows at most this often; `spill` moves the rest.
+    # Run k-means on a sample of at least this many rows (all rows of smaller data); the other rows
+    # then join the part with the nearest centre.
+    min_sample_rows: int = 1024
+    # Run k-means on a sample with at least this many rows for each part, if ``max_sample_rows``
+    # allows it.
+    sample_rows_per_part: int = 32
+    # Run k-means on a sample of at most this many rows: their kernel matrix takes 256 MB.
+    max_sample_rows: int = 8192
+    # Store this many nearest parts for each row: if the nearest is full, the row joins the next.
+    choices: int = 4
+    # Compute the distances of this many rows to all centres at a time, which bounds the memory.
+    block_rows: int = 2048
+    # Stop k-means after this many iterations, even if rows still change their cluster.
+    max_iterations: int = 25
+    # An auction raises the prices (added to distances) of parts with too many rows, in at most this
+    # many rounds; then surplus rows are moved to other parts one by one.
     max_price_rounds: int = 25
 
 

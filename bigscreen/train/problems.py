@@ -28,7 +28,8 @@ from bigscreen.problems.recipes import (
 )
 
 MIN_MARGIN = 1e-9
-"""Treat a nu-SVC margin below this as 0: dividing by it (LIBSVM's scale) would amplify rounding."""
+"""Do not divide w by the margin of a nu-SVC, as LIBSVM does, if the margin is at most this (times
+the largest squared norm of a row, if that is below 1): it would amplify rounding."""
 
 
 class Binary(NamedTuple):

@@ -37,11 +37,16 @@ START_FILE = "start.kept"
 class StartTuning:
     """Tuned values of the starts of solves."""
 
-    tol: float = 1e-2  # solve problems whose solution is only a start to this relative gap
-    landmarks_factor: int = 8  # a start has this many times fewer landmarks than the fit
-    rows_per_landmark: int = 20  # the start of an exact machine has a landmark for this many rows
-    max_landmarks: int = 1000  # the start of an exact machine has at most this many landmarks
-    # Parts (clusters) of divide and conquer may have this many rows even if memory is short.
+    # Solve a smaller problem, whose solution is only the start of the fit, to this relative gap.
+    tol: float = 1e-2
+    # Start a fit on landmarks from the solution on this many times fewer landmarks.
+    landmarks_factor: int = 8
+    # Start an exact fit (without landmarks) from a fit with one landmark for every this many rows,
+    # but at most ``max_landmarks``.
+    rows_per_landmark: int = 20
+    # Start an exact fit (without landmarks) from a fit with at most this many landmarks.
+    max_landmarks: int = 1000
+    # The memory limits the rows of a part (cluster) of divide and conquer, but never below this.
     min_part_rows: int = 256
 
 

@@ -20,7 +20,8 @@ from bigscreen.problems.point import SumLayout
 from bigscreen.solvers.newton.tuning import NEWTON, NewtonTuning
 
 RIDGES = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
-"""Fractions of a Hessian's largest entry to add to its diagonal, until it can be factored."""
+"""Fractions of a Hessian's largest entry to add to its diagonal, tried in this order until the
+matrix can be factored by Cholesky."""
 
 TOO_LARGE = "C is so large that the Newton step cannot be computed; use a smaller C"
 """Message of the error raised if no entry of `RIDGES` makes the Hessian positive definite."""

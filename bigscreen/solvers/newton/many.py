@@ -91,7 +91,8 @@ class ManyTuning:
 MANY = ManyTuning()
 
 ROW_BYTES = 40
-"""Bytes of memory for each row and problem: signs, bounds, scores, alpha and copies of them."""
+"""Estimated memory in bytes, for each row and each problem that is solved together with others:
+signs, bounds, scores, alpha and copies of them."""
 
 
 class Case(NamedTuple):

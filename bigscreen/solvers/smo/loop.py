@@ -40,8 +40,8 @@ _ROW_0: Any = np.int64(0)  # the number of the first variable
 _NO_ROW: Any = np.int64(-1)  # no variable
 
 MIN_CURVATURE_FRACTION = 1e-12
-"""Raise the curvature of a step to at least this fraction of the largest k(x, x): it is 0 for pairs
-of equal rows, and can be negative for indefinite kernels."""
+"""Raise the curvature of the dual along a pair step to at least this fraction of the largest k(x,
+x): it is 0 for pairs of equal rows, and can be negative for indefinite kernels."""
 
 
 class Limits(NamedTuple):
