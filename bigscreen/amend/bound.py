@@ -27,10 +27,12 @@ from bigscreen.problems.recipes import Problem
 from bigscreen.train.problems import Binary
 
 SUM_ERROR = 2.0**-44
-"""Bound on the rounding error of a float64 sum over edited rows, relative to its terms' sizes."""
+"""Bound on the rounding error of a float64 sum over edited rows, as a fraction of the sum of its
+terms' absolute values."""
 
 FEATURE_LENGTH_FACTOR = 1.0 + 1e-6
-"""Upper bound on ``||phi(x)||`` of a computed feature vector, in units of ``sqrt(k(x, x))``."""
+"""Upper bound on ``||phi(x)||`` of a computed feature vector, as a multiple of its exact length
+``sqrt(k(x, x))``."""
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,11 @@ from bigscreen.files.sealed import Damaged, check_seal
 FORMAT = "bigscreen dataset"
 """Value of the manifest's field "format", which identifies a dataset."""
 SCHEMA = 3
-"""Version of the manifest's format that is written; 1 to this one are read.
-
-Version 1 had no regression targets; 1 and 2 had no checksums."""
+"""Version of the format of a dataset's manifest that is written; this and all earlier versions are
+read. Version 1 had no regression targets; 1 and 2 had no checksums."""
 
 CHECKSUM_SCHEMA = 3
-"""First version (`SCHEMA`) of a manifest with a checksum of every chunk and one of itself."""
+"""First version of a dataset's manifest that has a checksum of every chunk and one of itself."""
 
 MANIFEST = "manifest.json"
 """File of a dataset's folder with its layout, preparation, fingerprint and checksums."""

@@ -19,7 +19,8 @@ Label: TypeAlias = str | int | float
 """A label (class) as a model file can hold it."""
 
 MAX_CHUNK_BYTES = 32 * 1024**2
-"""Largest size of the features of a chunk, unless a single row is larger."""
+"""Largest size in bytes of the features of a chunk (a file of consecutive rows), unless a single
+row is larger; more rows go to further chunks."""
 
 SUMMARY = ("max_sqnorm", "label_counts", "targets")
 """Manifest fields that summarise all rows; regression data alone has "targets"."""

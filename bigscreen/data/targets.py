@@ -168,7 +168,8 @@ def merge_summaries(parts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 MAX_FLOAT64_FEATURE = 1e150
-"""Largest absolute value of a float64 feature; squares of larger values may overflow."""
+"""Largest absolute value of a float64 feature that is accepted; squares of larger values may
+overflow."""
 
 
 def as_features(

@@ -35,7 +35,8 @@ _DAY = timedelta(days=1)
 """The unit in which times are features."""
 
 MAX_HASH_BITS = 20
-"""Largest number of hash bits of a column, which becomes 2**bits features; more are refused."""
+"""Largest number of bits b to which the values of a column may be hashed, which gives 2**b
+features; more are refused."""
 
 _NUMBER = re.compile(
     r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE

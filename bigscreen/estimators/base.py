@@ -56,7 +56,8 @@ INTERCEPTS = {True: "true", "true": "true", "penalized": "penalized", False: "no
 """Values of ``fit_intercept`` and the corresponding values of ``TrainOptions.intercept``."""
 
 MAX_SERIAL_ENTRIES = 1 << 20
-"""Use one thread up to this many entries (rows times columns): more threads would mostly wait."""
+"""Use one thread if X has at most this many entries (rows times columns): more threads would mostly
+wait."""
 
 
 class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types

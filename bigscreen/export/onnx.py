@@ -26,7 +26,8 @@ from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 
 OPSET, IR_VERSION = 17, 8
-"""Versions of ONNX's operators and of its file format that exports have."""
+"""Versions of ONNX's set of operators (17) and of its file format (8) that exported models
+declare."""
 
 FOLD_SCORES = "fold_scores"
 """Name of the fold machines' scores, from which probabilities follow; not an output."""

@@ -31,7 +31,8 @@ from bigscreen.files.output import sync_folder
 from bigscreen.files.sealed import pack_arrays, unpack_arrays
 
 FORMAT = 1
-"""Version of the format of checkpoints; files of a larger version are refused."""
+"""Version of the format of checkpoint files that is written; files of a larger version are
+refused."""
 
 
 class DamagedCheckpoint(InputError):

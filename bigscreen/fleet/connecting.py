@@ -24,7 +24,8 @@ CLOSED = ("closed", "closing", Status.closed, Status.closing)
 """States of a client or a cluster that has no scheduler any more."""
 
 ANSWER_SECONDS = 30.0
-"""The default time that a Dask scheduler has for each answer; beyond it calls raise an error."""
+"""Default time in seconds to wait for each answer of a Dask scheduler; a call that waits longer
+raises an error."""
 
 
 def connect(

@@ -37,11 +37,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MAX_COPIED_NUMBERS = 1 << 16
-"""Copy each solve's part of a joint answer if the part has at most this many numbers.
-
-Several solves step together, and their vectors come in one array, of which a part is a view with
-gaps. Sums over a contiguous copy have the same bits as if the solve had run by itself. Larger
-parts stay views, to save memory."""
+"""Copy one solve's part of a joint array of numbers, in which several solves get their answers, if
+the part has at most this many numbers; a larger part stays a view, to save memory. Sums over a
+contiguous copy have the same bits as if the solve had run by itself."""
 
 
 class Ask(Protocol):

@@ -15,35 +15,35 @@ class ClusterTuning:
         Wait at most this long for a worker to appear, or for a worker to answer; then give up with
         an error.
     min_patience_seconds : float
-        Wait at least this long for a worker, even if the fit's time budget has ended: a worker that
-        died may be restarting.
+        Wait at least this long for a worker to appear or answer, even if the time limit of the fit
+        has passed: a worker that died may be restarting.
     frozen_seconds : float
         Give up a worker whose heartbeats the scheduler has not received for this time. (Dask itself
         waits 5 minutes.)
     look_seconds : float
-        Look for new, leaving and frozen workers once in this time.
+        Look for new, leaving and frozen workers at intervals of this many seconds.
     start_seconds : float
         Kill worker processes of this machine that have not started after this time.
     max_starts : int
         Start a cluster on this machine at most this often, as a worker may die while it starts;
         then raise InputError.
     max_deaths : int
-        Raise ConnectionError if this many workers, one after the other, died in one round with the
-        same shard (part of the rows). Also: ask the scheduler at most this often to retire a
-        worker.
+        Raise ConnectionError if this many workers, one after the other, died while they computed
+        the same answer for the same shard (part of the rows). Also ask the scheduler at most this
+        often to retire a worker.
     log_bytes : int
-        Copy the states of all shards to this machine once the messages, which are kept to be
-        replayed after a death, take more than this.
+        Messages to the workers are kept, to be replayed after a worker's death; once they take more
+        bytes than this, copy the states of all shards to this machine and drop the messages.
     min_shared_bytes : int
-        Add up the integer sums ("totals") of a round among the workers if they take at least this;
-        smaller ones are sent to this process.
+        If the integer sums of a round take at least this many bytes, the workers add them up among
+        themselves; smaller sums are sent to this process, which adds them.
     min_sharing_machines : int
-        Add up totals among the workers only if they run on at least this many machines: not all
-        totals then pass one network interface. (On one machine it is no faster, and half as fast
-        if the machine is busy.)
+        Let the workers add up large sums among themselves only if they run on at least this many
+        machines: then not all sums pass one network interface. (On one machine it is no faster, and
+        half as fast if the machine is busy.)
     max_sharing_hosts : int
-        At most this many workers add up a share of the totals each; with more, each sends many
-        small messages.
+        Divide the adding of large sums among at most this many workers; with more, each would send
+        many small messages.
     """
 
     patience_seconds: float = 60.0

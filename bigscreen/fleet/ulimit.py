@@ -11,9 +11,9 @@ except ImportError:  # pragma: no cover - not a POSIX system
     resource = None  # type: ignore[assignment]
 
 ADDRESS_BYTES, DATA_BYTES = 2**30, 400 * 2**20
-"""Refuse to start if `ulimit -v` (address space) or `ulimit -d` (private writeable memory) is below
-these: libraries and threads need them before there is any data (measured: 760 and 320 MiB for the
-libraries). With less, BLAS hangs while it is loaded."""
+"""Refuse to start if `ulimit -v` (address space) is below the first, or `ulimit -d` (private
+writeable memory) below the second: with less, BLAS hangs while it is loaded. (Measured for the
+libraries alone: 760 and 320 MiB.)"""
 
 
 def soft_limit(kind: str) -> int | None:

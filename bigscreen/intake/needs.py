@@ -26,14 +26,16 @@ class IngestCosts:
         Memory of each further thread: two pieces of text, a part of a bucket, and a chunk of the
         dataset.
     scaled_feature_bytes : int
-        Memory of a scaled feature: moments, offset and factor, and both in the manifest (measured).
+        Memory for each feature that is scaled by its mean and deviation: moments, offset and
+        factor, and both in the manifest (measured).
     divided_feature_bytes : int
-        Memory of a feature that is divided by a number: only the factor.
+        Memory for each feature that is only divided by a number: its factor.
     chunk_copies : int
         Copies of a chunk of the dataset that are in memory at once: its rows as they are collected,
         stacked, checked, and being written.
     stored_row_bytes : int
-        Label, norm, source row number and weight of a stored row on disk, 8 bytes each.
+        Space on disk for a stored row in addition to its features: label, norm, number in the
+        source and weight, 8 bytes each.
     """
 
     base_bytes: int = 320 << 20

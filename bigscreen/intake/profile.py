@@ -23,13 +23,14 @@ class ProfileTuning:
     Attributes
     ----------
     max_hashes : int
-        Keep the hashes of at most this many distinct rows to count copies of rows; beyond it, a
-        sample of the hashes is kept.
+        To count duplicate rows, store the hashes of at most this many distinct rows; beyond it, a
+        sample of the hashes is stored, and the count is an estimate.
     first_rows : int
-        Keep the values of this many first rows, to recognise columns that number the rows, and
-        undeclared marks of missing values (such as -999).
+        Store the values of this many first rows, to recognise columns that only number the rows,
+        and undeclared marks of missing values (such as -999).
     min_values : int
-        Columns with fewer distinct values are not searched for undeclared marks of missing values.
+        Search a column for undeclared marks of missing values (such as -999) only if it has at
+        least this many distinct values.
     slice_values : int
         Add rows to the statistics in slices of this many values (rows times columns).
     """

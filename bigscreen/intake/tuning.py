@@ -18,40 +18,47 @@ class IngestTuning:
         Read this many uncompressed bytes at a time; a text reader parses one piece in memory at
         once.
     max_whole_bytes : int
-        Read a file or row group as one piece, in any process, if its numbers take at most this;
-        larger ones are read in pieces.
+        Read a file or row group whole, in any process, if its numbers take at most this many bytes;
+        read a larger one piece by piece.
     text_growth : int
-        Expected bytes of float32 rows per byte of a plain text file; a high estimate.
+        Estimated bytes of float32 rows for each byte of a plain text file; rather too high than too
+        low.
     packed_growth : int
-        Expected bytes of float32 rows per byte of a compressed file; a high estimate.
+        Estimated bytes of float32 rows for each byte of a compressed file; rather too high than too
+        low.
     unknown_bytes : int
-        Expected bytes of rows if the size of a source is unknown.
+        Estimated bytes of the rows of a source whose size is unknown.
     checkpoint_bytes : int
-        Write the rows read since the last write to disk once they take this many bytes.
+        Write the rows read since the last write to disk once they take this many bytes, from where
+        an interrupted ingest can resume.
     checkpoint_seconds : float
-        Write the rows read since the last write to disk after this many seconds.
+        Write the rows read since the last write to disk after this many seconds, from where an
+        interrupted ingest can resume.
     max_listed_rows : int
         List the places (file and line) of at most this many rows dropped for missing values.
     bucket_bytes : int
-        Choose the number of buckets so that each has about this size.
+        Choose the number of buckets (files of rows that are sorted one after another) so that each
+        has about this many bytes.
     max_bucket_bits : int
-        Use at most ``2**max_bucket_bits`` buckets, even if each is larger than `bucket_bytes`.
+        Use at most ``2**max_bucket_bits`` buckets (files of rows that are sorted one after
+        another), even if each is larger than `bucket_bytes`.
     flush_threads : int
-        Threads that write buckets; they mostly wait for the disk.
+        Number of threads that write buckets (files of rows); they mostly wait for the disk.
     part_bytes : int
         Sort at most this many bytes of rows in memory at once.
     slab_bytes : int
-        Read a bucket in slabs: this many bytes at a time.
+        Read a bucket (file of rows) this many bytes at a time.
     slice_bytes : int
-        Transform and measure rows in slices of this many bytes. A scaling depends on it in the
-        last digits of its sums.
+        Transform rows, and sum their moments, this many bytes at a time. The last digits of a
+        scaling depend on it.
     fill_sample_rows : int
-        Compute medians and commonest values, which replace missing values, from at most this many
-        evenly spread rows.
+        Compute the medians and commonest values that replace missing values from at most this many
+        rows, evenly spread over the data.
     fill_sample_bytes : int
-        Use fewer of these rows if they would take more than this many bytes as float64.
+        Compute the medians that replace missing values from fewer than ``fill_sample_rows`` rows if
+        these would take more bytes than this as float64.
     min_sparse_features : int
-        Never choose the sparse layout for this many features or fewer.
+        Store rows as dense arrays, never sparse, if there are at most this many features.
     max_sparse_fraction : float
         Choose the sparse layout only if it takes less than this fraction of the bytes of the dense
         layout.

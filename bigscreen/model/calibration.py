@@ -22,7 +22,8 @@ from bigscreen.model.scores import vote_values
 from bigscreen.numerics.rows import FloatArray
 
 MIN_PROBABILITY = 1e-7
-"""Lower bound of a probability from a curve: the coupling of pairs divides by probabilities."""
+"""Raise a probability of a calibration curve to at least this: combining the probabilities of pairs
+of labels divides by it."""
 
 RULES = "f1, precision:P, recall:R or cost:A:M (of a false alarm and of a miss)"
 """Syntax of the rules that choose a threshold."""

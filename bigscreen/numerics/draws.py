@@ -10,7 +10,7 @@ from scipy.sparse import csr_array, issparse
 from bigscreen.numerics.rows import FloatArray
 
 _SEED = 0x64726177
-"""Seed of the multipliers of the hash."""
+"""Seed from which the multipliers of the hash are drawn that stands for random draws."""
 _MIX = np.uint64(0xFF51AFD7ED558CCD)
 """An odd multiplier that mixes the bits of a hash (from MurmurHash3)."""
 

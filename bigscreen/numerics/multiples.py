@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from bigscreen.numerics.rows import FloatArray
 
 SCALING_TOL = 4 * 2.0**-52
-"""Relative difference of a coefficient and the multiple of another up to which they count as equal:
-rounding."""
+"""Treat two coefficients as equal, as far as rounding can tell, if they differ by at most this
+fraction."""
 
 
 def find_multiple(before: FloatArray, coef: FloatArray) -> tuple[float, NDArray[np.int64]]:

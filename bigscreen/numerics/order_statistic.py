@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 WEIGHT_TOL = 1e-12
-"""Sums of weights that differ by less than this fraction of all weights count as equal."""
+"""Treat two sums of weights as equal if they differ by less than this fraction of the total
+weight."""
 
 
 def middle_order_statistic(

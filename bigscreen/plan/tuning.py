@@ -38,90 +38,121 @@ class PlanTuning:
     # -- bytes of processes ------------------------------------------------------------------------
     # Memory of an idle process after all imports (measured: 140 to 156 MiB).
     process_bytes: int = 160 * MIB
-    # Memory of a worker process before it has data, and its share of Dask's other processes.
+    # Memory of a worker process before it has data, including its part of Dask's other processes.
     worker_bytes: int = 150 * MIB
-    # Paths and searches leave this much memory free in the coordinating process.
+    # Memory that paths and searches leave free in the coordinating process.
     spare_process_bytes: int = 240 * MIB
-    # Paths and searches leave this much memory free in each worker process.
+    # Memory that paths and searches leave free in each worker process.
     spare_worker_bytes: int = 100 * MIB
-    block_bytes: int = 2**26  # memory of a thread that reads a block of rows and computes with it
-    # Memory of a thread of a solver on features, except newton and coordinate descent (cd).
+    # Memory of each thread that reads a block of rows and computes with it.
+    block_bytes: int = 2**26
+    # Memory of each thread of a solver on features, except the solvers newton and cd (coordinate
+    # descent).
     tile_bytes: int = 2**25
-    descent_bytes: int = 2**24  # memory of a thread of coordinate descent (measured: 5 to 20 MiB)
-    exact_tile_bytes: int = 2**26  # memory of a thread that computes kernel entries
+    # Memory of each thread of coordinate descent (measured: 5 to 20 MiB).
+    descent_bytes: int = 2**24
+    # Memory of each thread that computes kernel entries.
+    exact_tile_bytes: int = 2**26
     # -- bytes of a row, or of a feature -----------------------------------------------------------
-    row_bytes: int = 72  # memory of a row's scores, label, norms and temporaries, features apart
-    # Memory of a row's alpha, score, box and norms in the process that has its shard (exact fits).
+    # Memory of a row's scores, label, norms and temporaries, but not its features.
+    row_bytes: int = 72
+    # In a fit without landmarks: memory of a row's alpha, score, box and norms in the process that
+    # has the row's shard.
     exact_shard_row_bytes: int = 240
-    # Memory of a row's alpha, now and before, in the coordinating process (exact fits).
+    # In a fit without landmarks: memory of a row's present and previous alpha in the coordinating
+    # process.
     exact_host_row_bytes: int = 80
-    # Memory of one feature of one row that the closing pass samples for its error bounds.
+    # Memory for each feature of each row that the final pass over all rows samples for its error
+    # bounds.
     closing_feature_bytes: int = 24
-    # Memory of the inverted index of sparse landmarks (or rows), for each column of the data.
+    # Memory of the inverted index of sparse landmarks (or rows, without landmarks), for each column
+    # of the data.
     index_feature_bytes: int = 32
     # Memory of the inverted index of each shard of sparse rows, for each column of the data.
     shard_index_feature_bytes: int = 12
-    # More memory of the index if pair steps solve an exact fit, for each column of the data.
+    # Further memory of the inverted index if pair steps (SMO) solve a fit without landmarks, for
+    # each column of the data.
     pair_index_feature_bytes: int = 16
     # -- copies ------------------------------------------------------------------------------------
-    # Float64 vectors with an entry for each column that the coordinator of a linear fit holds.
+    # In a linear fit the coordinating process stores this many float64 vectors with an entry for
+    # each column.
     vectors: int = 6
-    # Second-moment matrices (m x m) of each classifier, if several are solved at once.
+    # If several classifiers are solved at once, this many second-moment matrices (m x m for m
+    # features) are stored for each.
     moments: int = 4
-    # Copies of the rows that Newton's local steps use, while they are gathered in one process.
+    # Rows that the Newton solver gathers in one process, for steps over these rows alone, take this
+    # many copies of their features while they are gathered.
     gathered_copies: float = 1.5
-    row_copies: int = 2  # copies of an exact machine's rows: stored, and laid out for products
-    # More copies of the rows, if pairs of labels are solved on their own rows (one against one).
+    # A fit without landmarks stores this many copies of its rows: as read, and laid out for
+    # products.
+    row_copies: int = 2
+    # If each pair of labels is solved on its own rows (one against one), this many more copies of
+    # the rows are stored.
     label_copies: int = 3
-    made_rows: int = 2048  # compute the features of this many rows at once, from float64 entries
+    # If features are computed from float64 entries, they are computed for this many rows at a time.
+    made_rows: int = 2048
     # -- fractions ---------------------------------------------------------------------------------
-    # Rows or features stay in memory up to this part of what is left; each pass reads the others.
+    # Store rows or features in memory only as far as they take at most this fraction of the free
+    # memory; each pass over the data reads or computes the others again.
     kept_share: float = 0.8
-    # Cached kernel columns take this part of the allowed memory, unless the options say how much.
+    # Cached kernel columns take this fraction of the allowed memory, unless the options give the
+    # size of the cache.
     cache_share: float = 0.3
-    # Hessian-vector products of Newton's method use at most this part of all rows.
+    # Assume that Hessian-vector products of the Newton solver use at most this fraction of all
+    # rows.
     band_fraction: float = 0.2
-    # The plan counts memory for this part of the kernel matrix: a solve does not need all columns
-    # (measured: .07 to .7).
+    # Count memory for this fraction of the kernel matrix, as a solve computes only a part of the
+    # columns (measured: .07 to .7).
     computed_fraction: float = 0.4
     # -- cache of kernel columns -------------------------------------------------------------------
-    # Memory of the cache of Gram matrix rows for pair steps (SMO) on features.
+    # Memory of the cache of rows of the Gram matrix (products of features) for pair steps (SMO).
     pair_cache_bytes: int = 256 * MIB
-    # Refuse an exact fit if memory has no room for this many kernel columns, unless the options
-    # give the size of the cache.
+    # Refuse a fit without landmarks if the memory has no room for this many kernel columns, unless
+    # the options give the size of the cache.
     min_columns: int = 16
     # Use at most this much memory to cache kernel columns that are cheap to compute again. (Time
     # with 256 MiB compared with a full cache: ijcnn1, 22 columns, .7; covtype, 54, .87; a9a, 123
     # flags, .6; mnist, 784 pixels, .88.)
     cheap_cache_bytes: int = 2**28
-    # Kernel columns are cheap to compute again for dense rows of at most this many features.
+    # Treat kernel columns as cheap to compute again if rows are dense and have at most this many
+    # features; then ``cheap_cache_bytes`` limits the cache.
     cheap_columns: int = 64
-    # Kernel columns are also cheap for rows of at most this many small whole numbers (bytes).
+    # Treat kernel columns as cheap to compute again if rows have at most this many features, all
+    # small whole numbers (8 bits); then ``cheap_cache_bytes`` limits the cache.
     cheap_byte_columns: int = 1024
-    # To see if rows consist of small whole numbers, look at this many rows of each of 3 chunks.
+    # To find out whether features are small whole numbers (8 bits), look at this many rows of each
+    # of 3 chunks.
     byte_rows: int = 64
     # -- which solver ------------------------------------------------------------------------------
-    # Solve exact machines of at most this many rows by pair steps, and share their kernel matrix
-    # with the closing pass (measured: .3 to 1.2 times as long as by blocks at 3,000 to 5,000 rows).
+    # Solve a fit without landmarks by pair steps (SMO) if it has at most this many rows, and share
+    # its kernel matrix with the final pass over all rows (measured: .3 to 1.2 times as long as by
+    # blocks at 3,000 to 5,000 rows).
     few_rows: int = 4096
-    # Use the interior point method if there are fewer rows than this for each feature.
+    # Solve on features by the interior point method if there are fewer rows than this for each
+    # feature, and at most ``max_columns`` features.
     interior_rows: int = 3
-    # Use the interior point method below this many rows for each feature, if the requested gap is
-    # smaller than usual_tol.
+    # Replaces ``interior_rows`` if the requested relative gap is below ``usual_tol``.
     interior_rows_close: int = 20
-    max_columns: int = 4000  # use coordinate descent, not Newton, for more features than this
-    # Use Newton, whatever the number of features, with at least this many rows for each landmark.
+    # Solve on more features than this by coordinate descent, not by the Newton solver or the
+    # interior point (but see ``newton_rows``).
+    max_columns: int = 4000
+    # Use the Newton solver, for any number of features, if there are at least this many rows for
+    # each landmark.
     newton_rows: int = 64
-    # Solve at most this many classifiers in common passes over the rows: more are no faster.
+    # Solve at most this many classifiers in common passes over the rows; more at once are no
+    # faster.
     max_together: int = 32
     # -- stored or recomputed features -------------------------------------------------------------
-    # Relative gaps below this count as small: they take more passes, perhaps another solver.
+    # A requested relative gap below this counts as small: it takes more passes over the data,
+    # perhaps another solver.
     usual_tol: float = 1e-3
-    # For gaps below usual_tol, count more time for recomputed features if there are fewer rows than
-    # this for each landmark.
+    # If the requested relative gap is below ``usual_tol``, count more time for features that are
+    # computed again in each pass if there are fewer rows than this for each landmark.
     rows_per_landmark: int = 100
-    read: float = 0.3  # nanoseconds to read a feature in memory
-    read_again: float = 36.0  # nanoseconds to read a feature that is not in memory
+    # Nanoseconds to read one feature of one row that is in memory.
+    read: float = 0.3
+    # Nanoseconds to read one feature of one row that is not in memory.
+    read_again: float = 36.0
     # Costs of up to MAX_EIGH_LANDMARKS landmarks; recomputed_algebra is for gaps below usual_tol.
     few_landmarks: FeatureCost = FeatureCost(16.0, 0.022, 0.0, 2.88)
     # Costs of more landmarks, for which second moments are summed over sampled rows only.

@@ -16,11 +16,12 @@ from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import Dual
 
 MAX_COMPILED_ROWS = 4096
-"""Use this module's compiled loops for at most this many rows. They add terms one by one, which
-rounds more than numpy's pairwise sums."""
+"""Use this module's compiled loops for at most this many rows, and numpy for more: the loops add
+terms one by one, which rounds more than numpy's pairwise sums."""
 
 GRADIENT_ERROR = 2.0**-51
-"""Bound on the rounding error of a row's gradient, relative to the sizes of its terms."""
+"""Bound on the rounding error of a row's gradient, as a fraction of the sum of its terms' absolute
+values."""
 
 
 class Arrays(NamedTuple):

@@ -30,13 +30,15 @@ from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
 
 LINE_SECONDS = 2.0
-"""If the output is no terminal, print at most one progress line in this time."""
+"""If the output is not a terminal, wait at least this many seconds between two progress lines."""
 
 HEARTBEAT_SECONDS = 10.0
-"""If the output is no terminal, print at least one line in this time, to show that work goes on."""
+"""If the output is not a terminal, print a line after this many seconds without one, to show that
+work goes on."""
 
 SCHEMA = 1
-"""Version of the JSON that commands write; it grows when a field goes or changes its meaning."""
+"""Version of the JSON that commands write; it is raised when a field is removed or changes its
+meaning."""
 
 
 def count(number: int | float) -> str:

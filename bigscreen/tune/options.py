@@ -39,34 +39,36 @@ class SearchTuning:
     Parameters
     ----------
     search_fraction : float
-        Part of a time budget that the search may use; the rest is for the final fit.
+        The search may use this fraction of a time budget; the final fit has the rest.
     rough_gap : float
-        Solve to this relative gap on rungs of a part of the rows, or to the fit's if that is
-        larger.
+        On rounds that use a part of the rows, solve to this relative gap, or to the fit's requested
+        gap if that is larger.
     min_rows : int
-        The first rung has at least this many rows.
+        The first round of a search uses at least this many rows, or all rows of smaller data.
     min_held_rows : int
-        On every rung all folds together hold out at least this many rows, or all that they can.
+        On every round, all folds together score at least this many rows that were left out of their
+        fits, or all rows that there are.
     min_finalists : int
-        At least this many candidates are solved on all rows.
+        Solve at least this many candidates on all rows, in the last round.
     min_label_rows : int
-        On every rung a fold fits, and holds out, at least this many rows of every label, or all
-        that it has.
+        On every round, each fold fits at least this many rows of every label, and scores at least
+        this many others, or all rows that it has.
     max_factor_fraction : float
-        Factors of the landmarks' kernel matrices that are kept from rung to rung take at most this
-        part of the memory; otherwise they are computed again.
+        Store the factors of the landmarks' kernel matrices from round to round if they take at most
+        this fraction of the memory; otherwise compute them again.
     max_product_rows_per_feature : int
-        Solve by pair steps (SMO) on the matrix of row products if the number of rows is at most
-        this times the number of features; with more rows, solve problems without a coupling on the
-        features themselves (`ColumnsStage`).
+        Solve by pair steps (SMO) on the matrix of row products if there are at most this many rows
+        for each feature; with more rows, solve problems without an equality constraint on the
+        features (`ColumnsStage`).
     probed_rows : int
-        After a path over float32 entries, compute the scores of this many rows again in float64.
+        After a path (solves of growing C) over float32 kernel entries, compute the scores of this
+        many rows again in float64, to see the errors.
     max_probe_error : float
-        Solve the path again with float64 entries if a probed score is off by more than this part
-        of the mean absolute score.
+        Solve the path again with float64 kernel entries if the float32 score of a checked row is
+        off by more than this fraction of the mean absolute score.
     start_band : float
-        A start's alpha is between its bounds for rows within this distance of the hinge point, as
-        a part of the mean distance.
+        A start's alpha is set strictly between its bounds for rows whose distance to the hinge
+        point is at most this fraction of the mean distance, and at a bound for all others.
     """
 
     search_fraction: float = 0.75

@@ -23,7 +23,7 @@ from bigscreen.fleet.protocol import Each
 from bigscreen.intake.tuning import TUNING
 
 MAX_RECORD_BYTES = 128 << 20
-"""Refuse a line longer than this, so that memory stays bounded for any file."""
+"""Refuse a file with a line of more bytes than this, so that memory stays bounded for any file."""
 
 COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 """Name endings of compressed files."""

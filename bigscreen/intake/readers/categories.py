@@ -31,10 +31,11 @@ NO_MISSING = Missing()
 """Missing values are errors, and only the usual texts ("", "NA", ...) mark them."""
 
 MAX_CATEGORIES = 100_000
-"""Refuse a column with more distinct texts than this."""
+"""Refuse a column of categories with more distinct texts than this: each becomes a feature."""
 
 MAX_TEXT_BYTES = 64 << 20
-"""Refuse a column whose distinct texts take more bytes than this."""
+"""Refuse a column of categories whose distinct texts take more bytes than this, as all are kept in
+memory."""
 
 
 @dataclass

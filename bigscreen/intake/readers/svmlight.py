@@ -34,7 +34,7 @@ from bigscreen.intake.readers.text import parse_finite
 from bigscreen.numerics.rows import njit
 
 MAX_INDEX = 2**31 - 1
-"""Largest column index that is accepted: indices are int32."""
+"""Largest column index that is accepted in a file, as indices are stored as int32."""
 
 # A token between blanks, and an index (refused if it is negative).
 _TOKEN = re.compile(rb"\S+")

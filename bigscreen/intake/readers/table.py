@@ -157,7 +157,7 @@ def _holds_whole_numbers(fields: Fields | None, f: int) -> bool:
 
 
 _SAMPLE_ROWS = 100
-"""Detect delimiter and header from at most this many first rows."""
+"""Detect the delimiter and the header of a text table from at most this many first rows."""
 
 _DELIMITERS = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar"}
 """Delimiters that are detected, and their names in errors; a space is tried, too."""

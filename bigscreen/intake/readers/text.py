@@ -485,7 +485,8 @@ class FilePosition:
 
 
 TYPE_SAMPLE_BYTES = 1 << 20
-"""Judge the types of columns by this much of a file: an eighth of a piece takes 10 ms."""
+"""Detect the types of a text table's columns from at most this many first bytes, an eighth of what
+is read at a time: it takes 10 ms."""
 
 
 def read_first_fields(source: Source, layout: TextLayout, most: int | None = None) -> Fields | None:
