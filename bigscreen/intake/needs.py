@@ -20,11 +20,11 @@ class IngestCosts:
     Attributes
     ----------
     base_bytes : int
-        Memory of the process with one thread: the program, a piece of text with its parsed rows,
-        and a part of a bucket that is sorted (measured: 220 to 290 MiB).
+        Memory of the process with one thread: the program, a piece of text with the rows parsed
+        from it, and a range of rows that is being sorted (measured: 220 to 290 MiB).
     thread_bytes : int
-        Memory of each further thread: two pieces of text, a part of a bucket, and a chunk of the
-        dataset.
+        Memory of each further thread: two pieces of text, a range of rows that is being sorted, and
+        a chunk (file of rows) of the dataset.
     scaled_feature_bytes : int
         Memory for each feature that is scaled by its mean and deviation: moments, offset and
         factor, and both in the manifest (measured).

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from bigscreen.numerics.rows import FloatArray
 
 SCALING_TOL = 4 * 2.0**-52
-"""Treat two coefficients as equal, as far as rounding can tell, if they differ by at most this
-fraction."""
+"""Treat a coefficient as a multiple of another, as far as rounding can tell, if it differs from the
+multiple by at most this fraction of itself."""
 
 
 def find_multiple(before: FloatArray, coef: FloatArray) -> tuple[float, NDArray[np.int64]]:

@@ -31,11 +31,10 @@ NO_MISSING = Missing()
 """Missing values are errors, and only the usual texts ("", "NA", ...) mark them."""
 
 MAX_CATEGORIES = 100_000
-"""Refuse a column of categories with more distinct texts than this: each becomes a feature."""
+"""Refuse a column of categories with more distinct texts than this."""
 
 MAX_TEXT_BYTES = 64 << 20
-"""Refuse a column of categories whose distinct texts take more bytes than this, as all are kept in
-memory."""
+"""Refuse a column of categories whose distinct texts take more bytes than this."""
 
 
 @dataclass

@@ -70,7 +70,7 @@ class EndingTuning:
         An exact solve of at most this many rows is always allowed, whatever ``cost_share`` and
         ``max_open_per_free`` say.
     max_rows : int
-        Never solve exactly for more rows than this.
+        Never solve exactly for more rows than this, whatever ``cost_share`` allows.
     cost_share : int
         Of n rows in all, solve exactly for at most ``sqrt(cost_share n)``, but ``few_rows`` are
         always allowed and ``max_rows`` never exceeded. The solve costs the cube of its rows; the
@@ -118,9 +118,10 @@ class BlockTuning:
     block_steps_per_row : int
         The solve of a block takes at most this many pair steps for each of its rows.
     min_block_steps_per_row : float
-        With fewer pair steps per row a block does not repay its kernel entries. Its solve then goes
-        on until the violation is ``usual_distance`` times the upper quartile of the rows' distances
-        from mu: a few rows far from mu may have set too loose a tolerance.
+        If the solve of a block took fewer pair steps per row than this, it does not repay the
+        block's kernel entries, and goes on until the violation is ``usual_distance`` times the
+        upper quartile of the rows' distances from mu: a few rows far from mu may have set too loose
+        a tolerance.
     usual_distance : float
         Multiple of the upper quartile of the rows' distances from mu: if a block took fewer pair
         steps than ``min_block_steps_per_row``, its solve goes on until the violation is at most

@@ -51,8 +51,8 @@ class ManyTuning:
         End a problem's conjugate gradients once the residual's norm, as the preconditioner measures
         it, is at most this fraction of the gradient's.
     residual_near : float
-        Use this fraction in place of ``residual`` once smoothing costs a problem less than the
-        requested gap: its gap then depends on the square of the gradient.
+        Use this fraction in place of ``residual`` once smoothing causes less than the requested gap
+        in a problem: the problem's gap then depends on the square of the gradient.
     max_products : int
         End the conjugate gradients of a step after this many Hessian-vector products.
     moment_rows : int
@@ -61,8 +61,8 @@ class ManyTuning:
         Treat a problem as solved once its relative gap is at most this fraction of the requested
         one.
     smoothing_part : float
-        Lower h, the half-width of the smoothed loss, until smoothing costs at most this fraction of
-        the requested gap.
+        Lower h, the half-width of the smoothed loss, until smoothing causes at most this fraction
+        of the requested gap.
     ridge : float
         Before the preconditioner is factored, add this fraction of the largest entry on its
         diagonal to each entry of the diagonal.

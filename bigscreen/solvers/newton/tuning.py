@@ -35,18 +35,18 @@ class NewtonTuning:
         End a line search once the longest step length still compared is shorter than this; until
         then, if no step lowers P, compare shorter steps.
     max_smoothing_target : float
-        Choose h, the half-width of the smoothed loss, so that smoothing costs at most this relative
-        gap, or the requested gap if that is larger.
+        Choose h, the half-width of the smoothed loss, so that smoothing widens the relative gap by
+        at most this, or by the requested gap if that is larger.
     smoothing_target_fraction : float
-        Choose h, the half-width of the smoothed loss, so that smoothing costs at most this fraction
-        of the present relative gap, but never require less than the requested gap.
+        Choose h, the half-width of the smoothed loss, so that smoothing widens the relative gap by
+        at most this fraction of its present value, or by the requested gap if that is larger.
     enough_gap_fraction : float
         Do not lower h, the half-width of the smoothed loss, if the gap less the part that a nonzero
-        gradient causes is at most this fraction of what smoothing may cost.
+        gradient causes is at most this fraction of the gap that smoothing may cause.
     cg_promise_fraction : float
-        With steps by conjugate gradients (CG): lower h once the next step promises to lower P by at
-        most this fraction of what smoothing costs. The step then moves the scores of band rows by
-        less than a third of h.
+        With steps by conjugate gradients: lower h, the half-width of the smoothed loss, once the
+        next step promises to lower P by at most this fraction of the gap that smoothing causes. The
+        step then moves the scores of rows in the band by less than a third of h.
     min_columns : int
         With fewer columns (features of a row) than this, each step reads all rows: steps over
         gathered rows save less than their algebra costs.
@@ -347,8 +347,8 @@ class NearbyTuning:
         Between two passes over all rows, minimise over the nearby rows at most this often, each
         time to a quarter of the gap of the time before.
     smoothing_part : float
-        Choose h, the half-width of the smoothed loss, so that smoothing costs at most this fraction
-        of the present gap P - D.
+        Choose h, the half-width of the smoothed loss, so that smoothing causes at most this
+        fraction of the present gap P - D.
     feature_rows : int
         Compute the features of this many rows at a time, which bounds the memory.
     """
