@@ -271,8 +271,9 @@ def _row_load(X: Any, i: Any, position: Any, origin: Any, out: Any) -> Callable[
     return dense
 
 
-# 2^f on [-1/2, 1/2], highest power first. float32: Chebyshev interpolation of degree 6, relative
-# error 8e-8 with all roundings. float64: Taylor, degree 13, 4e-16.
+# Coefficients, highest power first, of polynomials that approximate 2^f for f in [-1/2, 1/2].
+# _SINGLE (float32): Chebyshev interpolation of degree 6, relative error 8e-8 with all roundings.
+# _DOUBLE (float64): Taylor, degree 13, relative error 4e-16.
 _SINGLE = (1.5461445e-4, 1.3400428e-3, 9.618057e-3, 5.550327e-2, 0.2402265, 0.6931472, 1.0)
 _DOUBLE = tuple(math.log(2.0) ** k / math.factorial(k) for k in range(13, -1, -1))
 

@@ -42,20 +42,20 @@ class PathTuning:
     Parameters
     ----------
     matrix_rows : int
-        Use the whole kernel matrix for one walk (solve of the grid) over at most this many rows.
-        With more rows, computing only the kernel columns of rows whose alpha changes takes less
-        time, and a tenth of the memory. Folds share the matrix: the limit grows with the fourth
-        root of the number of walks (measured with no, 3 and 10 folds, on rows of 22 to 784
-        columns).
+        Solve a path on the whole kernel matrix of at most this many rows, times the fourth root of
+        the number of folds, which share the matrix. With more rows, compute only the kernel columns
+        of rows whose alpha changes, which then takes less time and a tenth of the memory. (Measured
+        with no, 3 and 10 folds, on rows of 22 to 784 columns.)
     side_by_side : int
-        If the matrix of rows or features has at least this many entries, the solves of different
-        folds run in parallel, and stored features are float32 unless the requested gap is too small
-        for them; a smaller matrix uses one after the other, and float64.
+        If the matrix of rows or features has at least this many entries, solve different folds in
+        parallel, and store float32 features unless the requested gap is too small for them. With
+        fewer entries, solve one fold after another, and store float64 features.
     row_bytes : int
-        Memory, in bytes per row, that one fold needs while it is solved: two points of a path,
-        their scores, intervals and temporaries.
+        Memory in bytes, for each row, that the path of one fold needs while it is solved: two
+        points of a path, their scores, intervals and temporaries.
     idle_row_bytes : int
-        Memory, in bytes per row, that one fold needs between the solves of two points.
+        Memory in bytes, for each row, that the path of one fold needs between the solves of two
+        points.
     kernel_fraction : float
         Cached kernel columns, or float64 features, may take at most this fraction of the free
         memory; otherwise fewer columns are cached, and features are float32.

@@ -157,9 +157,9 @@ class NewtonTuning:
         If the requested relative gap is at most ``held_tol``, end steps that leave rows out once
         the estimated gap is this fraction of the requested one.
     held_aim : float
-        Steps over gathered rows go on to this fraction of the requested gap if their checks leave
-        out rows far from the hinge point: what these add to the gap shows only once all rows are
-        scored.
+        If the passes that check steps over gathered rows leave out rows far from the hinge point,
+        let these steps go on to this fraction of the requested gap: what the rows left out add to
+        the gap shows only once all rows are scored.
     last_held_aim : float
         If the requested relative gap is above ``held_tol``, end steps that leave rows out once the
         estimated gap is this fraction of the requested one; then the final pass over all rows
@@ -191,11 +191,11 @@ class NewtonTuning:
         Compute the features of this many of the preconditioner's sampled rows at a time, which
         bounds the memory.
     rounding_sample_rows : int
-        Score about this many rows with float64 columns in addition to float32 ones, to measure how
-        far the rounding of float32 columns moves a score.
+        Score about this many evenly spread rows with float64 columns in addition to float32 ones,
+        to measure how far the rounding of float32 columns moves a score.
     rounding_sample_stride : int
-        Of every this many rows, at most one is scored with float64 columns to measure float32
-        rounding; few rows then give a smaller sample than ``rounding_sample_rows``.
+        Score at most one row in this many with float64 columns to measure float32 rounding, even if
+        that gives fewer rows than ``rounding_sample_rows``.
     min_float32_columns : int
         With fewer columns (features of a row) than this, sum second moments of float64 features, as
         raw features can be nearly constant; with this many or more, of float32 features.
