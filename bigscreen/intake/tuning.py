@@ -29,11 +29,11 @@ class IngestTuning:
     unknown_bytes : int
         Estimated bytes of the rows of a source whose size is unknown.
     checkpoint_bytes : int
-        Write the rows read since the last write to disk once they take this many bytes, from where
-        an interrupted ingest can resume.
+        Write the rows read since the last write to disk once they take this many bytes; an
+        interrupted ingest resumes after the last write.
     checkpoint_seconds : float
-        Write the rows read since the last write to disk after this many seconds, from where an
-        interrupted ingest can resume.
+        Write the rows read since the last write to disk after this many seconds; an interrupted
+        ingest resumes after the last write.
     max_listed_rows : int
         List the places (file and line) of at most this many rows dropped for missing values.
     bucket_bytes : int
@@ -45,7 +45,7 @@ class IngestTuning:
     flush_threads : int
         Number of threads that write buckets (files of rows); they mostly wait for the disk.
     part_bytes : int
-        Sort at most this many bytes of rows in memory at once.
+        Sort at most this many bytes of rows in memory at once, by ranges of their sort keys.
     slab_bytes : int
         Read a bucket (file of rows) this many bytes at a time.
     slice_bytes : int

@@ -43,9 +43,10 @@ class PathTuning:
     ----------
     matrix_rows : int
         Solve a path on the whole kernel matrix of at most this many rows, times the fourth root of
-        the number of folds, which share the matrix. With more rows, compute only the kernel columns
-        of rows whose alpha changes, which then takes less time and a tenth of the memory. (Measured
-        with no, 3 and 10 folds, on rows of 22 to 784 columns.)
+        the number of folds, which share the matrix (of any number for nu-SVC and one-class
+        machines). With more rows, compute only the kernel columns of rows whose alpha changes,
+        which then takes less time and a tenth of the memory. (Measured with no, 3 and 10 folds, on
+        rows of 22 to 784 columns.)
     side_by_side : int
         If the matrix of rows or features has at least this many entries, solve different folds in
         parallel, and store float32 features unless the requested gap is too small for them. With

@@ -50,8 +50,9 @@ class SnacksTuning:
     sample_rows : int
         Estimate second moments, and P between passes over the data, from this many sampled rows.
     min_moment_fraction : float
-        Add this fraction of the mean second moment to every direction's, so that steps along
-        directions of small moments stay bounded.
+        Add this fraction of the mean second moment of features to the second moment along every
+        direction, by which steps are divided: steps along directions of small moments then stay
+        bounded.
     radius_factor : float
         Steps stay in a ball around the stage's start. The next ball's radius is this multiple of
         the largest distance that the last stage went from its start.
@@ -61,7 +62,7 @@ class SnacksTuning:
     max_passes : int
         End once the steps have drawn about this many times the number of rows.
     patience : int
-        End after this many consecutive stages that each lower P by less than ``tol`` times P.
+        End once this many consecutive stages have each lowered P by less than ``tol`` times P.
     smoothing_factors : tuple of float
         Half-widths of the smoothed loss that are tried when alpha is computed from w, as multiples
         of the best half-width of the last stage.
