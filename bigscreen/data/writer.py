@@ -28,7 +28,14 @@ from bigscreen.data.targets import (
     merge_summaries,
     summarise_outcomes,
 )
-from bigscreen.data.zarr_arrays import Checksums, create_csr, create_groups, csr_folder, row_arrays
+from bigscreen.data.zarr_arrays import (
+    Checksums,
+    create_csr,
+    create_groups,
+    csr_folder,
+    list_arrays_in_root,
+    row_arrays,
+)
 from bigscreen.errors import InputError
 from bigscreen.files.output import replacing
 from bigscreen.files.sealed import Damaged, seal, unseal
@@ -251,9 +258,11 @@ class DatasetWriter:
             fresh = scratch_folder(self.path.parent)
             try:
                 create_groups(fresh, self.layout)
-                (fresh / RECORDS).mkdir()
                 for array in row_arrays(fresh, self.layout, self.compress).values():
                     array.create()
+                if not self.layout.is_sparse:  # the arrays of sparse rows do not exist yet
+                    list_arrays_in_root(fresh)
+                (fresh / RECORDS).mkdir()
                 (fresh / PLAN).write_text(json.dumps(plan))
                 fresh.rename(wip)
             except FileExistsError:

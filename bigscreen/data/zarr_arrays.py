@@ -4,6 +4,7 @@ import math
 import os
 import secrets
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -51,6 +52,8 @@ class StoredArray:
         Rows per chunk; the last chunk is padded to as many.
     dtype : str
         numpy's name of the little-endian type, for instance "<f4".
+    dimensions : tuple of str
+        Name of every dimension, by which xarray aligns arrays; an older store may have none.
     compressed : bool
         Whether chunks are compressed (byte shuffle, then lz4).
     checksums : tuple of int or None
@@ -62,6 +65,7 @@ class StoredArray:
     shape: tuple[int, ...]
     chunk_rows: int
     dtype: str
+    dimensions: tuple[str, ...]
     compressed: bool = False
     checksums: tuple[int, ...] | None = None
 
@@ -78,6 +82,7 @@ class StoredArray:
             serializer=BytesCodec(),
             compressors=[*codecs, Crc32cCodec()],
             fill_value=self._fill_value(),
+            dimension_names=self.dimensions,
         )
 
     def write(self, start: int, values: NDArray[Any]) -> list[int]:
@@ -328,6 +333,7 @@ def row_arrays(
             (layout.n_rows, *width),
             layout.chunk_rows,
             dtype,
+            ("row", "feature") if width else ("row",),
             compressed and name == "X",
             None if chunks is None else tuple(chain.from_iterable(one[name] for one in chunks)),
         )
@@ -374,6 +380,7 @@ def csr_arrays(
             (size,),
             rows,
             dtype,
+            ("row_boundary",) if name == "indptr" else ("nonzero",),
             compressed,
             None if checksums is None else tuple(checksums[name]),
         )
@@ -405,8 +412,26 @@ def create_csr(
     return checksums
 
 
+def list_arrays_in_root(root: Path) -> None:
+    """Write the metadata of all arrays below the group `root` into its zarr.json, too.
+
+    Readers then list no files: they would warn about the manifest, which is no part of zarr.
+    """
+    with warnings.catch_warnings():
+        # zarr warns that its format does not have this part yet; readers without it skip it.
+        warnings.filterwarnings("ignore", message="Consolidated metadata")
+        zarr.consolidate_metadata(root)
+
+
 def create_groups(root: Path, layout: Layout) -> None:
-    """Write zarr's metadata of the groups (folders) that hold a dataset's arrays, below `root`."""
-    zarr.create_group(root)
+    """Write zarr's metadata of the groups (folders) that hold a dataset's arrays, below `root`.
+
+    Attributes of the root: "labels", the label of every code in y. Of X, if it is sparse: its whole
+    shape, and the rows of each CSR group below it ("group_rows").
+    """
+    labels = {} if layout.labels is None else {"labels": list(layout.labels)}
+    zarr.create_group(root, attributes={"made_by": "bigscreen", **labels})
     if layout.is_sparse:
-        zarr.create_group(root / "X")
+        shape = [layout.n_rows, layout.n_features]
+        attributes = {"encoding": "csr_matrix", "shape": shape, "group_rows": layout.chunk_rows}
+        zarr.create_group(root / "X", attributes=attributes)

@@ -25,9 +25,20 @@ def is_url(path: Any) -> bool:
 
 
 def as_path(path: str | os.PathLike[str] | RemotePath) -> Place:
-    """Return a local path as `Path`, and a URL as `RemotePath`."""
+    """Return a local path as `Path`, and a URL as `RemotePath`.
+
+    Raises
+    ------
+    InputError
+        If it is neither, for instance an object of zarr that holds a store.
+    """
     if isinstance(path, RemotePath):
         return path
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(
+            f"a path or URL is needed, got a {type(path).__name__}; if that holds a store, copy it "
+            "to a folder or bucket and pass the path or URL of the copy"
+        )
     return RemotePath(path) if isinstance(path, str) and is_url(path) else Path(path)
 
 
