@@ -1,5 +1,6 @@
 """Landmarks, factor and features against explicit algebra; stored and recomputed features agree."""
 
+import warnings
 from dataclasses import replace
 
 import contracts
@@ -242,3 +243,14 @@ def test_features_carry_labels_and_weights(fleet, tmp_path):
         np.testing.assert_array_equal(kept.y(0, 200), data.y(0, 200))
         np.testing.assert_array_equal(kept.weights(0, 200), data.weights(0, 200))
         assert kept.labels == data.labels and kept.n_features == design.rank
+
+
+def test_xarray_opens_stored_features(tmp_path, fleet):
+    xarray = pytest.importorskip("xarray", reason="reads stored features with xarray")
+    design, _ = design_of(contracts.rows(0, n=300))
+    stored = nystrom.store_features(design, fleet, tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = xarray.open_zarr(next(tmp_path.glob("features-*"))).load()
+    assert rows["X"].dims == ("row", "feature")
+    np.testing.assert_array_equal(rows["X"].values, stored.data.X(0, 300))
