@@ -535,7 +535,8 @@ class MatrixReader(Reader):
                     f"{shape[0]} rows; there must be one for each row."
                 )
             if part is not None and part.shape not in ((shape[0],), (shape[0], 1)):
-                raise InputError(f"{opened.y_name}: {what} of shape {part.shape}, not one per row.")
+                of = opened.y_name if what == "labels" else place
+                raise InputError(f"{of}: {what} of shape {part.shape}, not one per row.")
 
     def progress(self) -> tuple[int, int]:
         """Return the bytes of the rows read so far, and of all rows."""
