@@ -18,17 +18,18 @@ class SmoTuning:
         Check the gap for the first time after one pair step for each row, but at most this many (on
         a kernel matrix in memory, after a quarter of these).
     max_scanned : int
-        On a kernel matrix in memory, check the gap again after an eighth more pair steps, or
-        earlier if the steps have scanned this many variables (approximately 10 ms).
+        On a kernel matrix in memory, an eighth more pair steps may come before the next check than
+        have been taken so far, but not more than scan this many variables (approximately 10 ms).
     rounding_fraction : float
         Compute kernel entries in float64, no longer in float32, once rounding can account for more
-        than this fraction of the gap.
+        than this fraction of the gap (of the violation, if the kernel is indefinite).
     measured_rows : int
         Compute the scores of this many rows in float64 too, to measure the errors of their float32
         scores.
     score_tol : float
         Treat a violation of the optimality conditions as rounding if it is at most this fraction of
-        the largest |F|, where F is the gradient of the dual (float64 sums of many terms).
+        the largest |F|, or of 1 if that is larger, where F is the gradient of the dual (float64
+        sums of many terms).
     """
 
     min_steps: int = 100
