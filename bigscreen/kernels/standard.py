@@ -285,7 +285,11 @@ class Rbf(Compiled):
 
 @entry_of(PolynomialTerms)
 def _polynomial(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
-    """Return ``(gamma <a, b> + coef0)^degree``; ``value`` is the product of the two rows."""
+    """Return ``(gamma <a, b> + coef0)^degree``; ``value`` is the inner product of rows a and b.
+
+    ``terms.factors`` has degree - 1 items, so that the compiler knows the degree. ``half_a`` and
+    ``half_b`` are not used: all kernels have these arguments.
+    """
     x = terms.scale * value + terms.shift
     power = x
     for _ in range(len(terms.factors)):

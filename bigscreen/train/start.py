@@ -130,7 +130,16 @@ def _fit_fewer(job: Job, design: Design, problem: Problem, tuning: StartTuning) 
 
 
 def solve_parts(job: Job, design: Design, problem: Problem, start: StartTuning = START) -> Divided:
-    """Run divide and conquer with the options of a run; ``start`` has the tuned values."""
+    """Solve the problem on each part of the rows, and join the parts' alphas.
+
+    The joined alpha is the start of the solve over all rows or, with the option ``early``, the
+    result. ``start`` has the tuned values, and ``job`` the options of the run.
+
+    Raises
+    ------
+    InputError
+        If the rows are features that are recomputed, not stored.
+    """
     options, tuning = job.options, job.options.tuning
     if design.landmarks is not None:
         raise InputError(

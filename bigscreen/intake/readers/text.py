@@ -499,8 +499,8 @@ def read_first_fields(source: Source, layout: TextLayout, most: int | None = Non
     layout : TextLayout
         Number, names and delimiter of the columns, and where the rows begin.
     most : int, optional
-        Read rows of at most this many bytes. Default: one piece, or more until a row
-        ends.
+        Return the rows that end within the first ``most`` bytes, or if none does, those of the
+        first piece of the file that has a whole row. Default: all rows of that piece.
 
     Raises
     ------

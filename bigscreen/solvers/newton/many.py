@@ -433,9 +433,10 @@ class _ManyRun:
         return [self.points[j] for j in range(len(self.cases))]
 
     def _end(self, i: int, primal: float, dual: float, sums: FloatArray) -> None:
-        """Make the point of the i-th remaining problem, which ends here.
+        """Keep the present w of the i-th remaining problem, with its P and D, as its result.
 
-        ``primal``, ``dual``: its P and D; ``sums`` (size,): its w(alpha).
+        ``primal``, ``dual``: P of that w, and D of the dual point read off it; ``sums`` (size,):
+        w(alpha) of that point. The result is a `Point` in ``points``.
         """
         iterates, design = self.iterates, self.design
         problem = self.cases[iterates.problems[i]].problem
