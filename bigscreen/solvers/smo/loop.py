@@ -425,7 +425,7 @@ def largest(values: FloatArray) -> float:
 # -- arguments that may be None ------------------------------------------------------------------
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def times_factor(value: Any, flip: Singles | None, k: int) -> Any:
-    """Return ``f_k value``, with the factors f of ``Q_ij = f_i f_j K_ij`` in ``flip``; None: all 1."""
+    """Return ``f_k value``; ``flip`` has the factors f of ``Q_ij = f_i f_j K_ij``; None: all 1."""
     return value if flip is None else flip[k] * value
 
 
