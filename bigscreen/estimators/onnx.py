@@ -123,7 +123,11 @@ class _Use(Enum):
 
 
 def _find_parts(estimator: Any) -> list[Any]:
-    """Return the fitted estimators that skl2onnx converts as parts of a meta-estimator."""
+    """Return the fitted estimators within a meta-estimator that skl2onnx converts by itself.
+
+    [] for pipelines, grid searches and this package's estimators, which are converted here. Parts
+    that a meta-estimator does not have are None.
+    """
     if isinstance(estimator, (Pipeline, GridSearchCV, *ESTIMATORS)):
         return []
     if isinstance(estimator, CalibratedClassifierCV):

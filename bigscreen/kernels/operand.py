@@ -264,10 +264,12 @@ class Operand:
         return cast("vnni.Panels", self._once(("panels", pairing), make))
 
     def columns(self, pairing: str, c: int, w: int, dtype: DTypeLike) -> NDArray[Any]:
-        """Return rows [c, c + w) as a dense array (w, frequent columns), for a product by BLAS.
+        """Return rows [c, c + w) of X, columns of the kernel matrix, as a dense array for BLAS.
 
-        Rare columns of sparse rows are left out, and the shift of ``pairing`` (see `entries.tiles`)
-        is subtracted. float64 rows are in this thread's buffer, which the next call overwrites.
+        It has the frequent features: rare ones of sparse rows are left out. ``pairing`` says how a
+        kernel combines two rows ("product", "distance" or "manhattan"); what `entries.tiles` shifts
+        rows by for it is subtracted. float64 rows are in this thread's buffer, which the next call
+        overwrites.
         """
         if dtype == np.float32:
             return self.as_float32(pairing)[c : c + w]

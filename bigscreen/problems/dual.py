@@ -363,10 +363,11 @@ class Dual:
         return np.clip(self.coupling * x, self.lo, self.hi) if moved else alpha
 
     def with_exact_sums(self, alpha: FloatArray) -> FloatArray:
-        """A feasible alpha rounded to multiples of a power of two, so that its sums are exact.
+        """Return a feasible alpha rounded to multiples of a power of two, so that sums are exact.
 
-        ``sum t alpha`` of every group is its total rounded to a multiple; a variable at 0 stays 0.
-        Returns alpha itself if the rows have too little room in their boxes.
+        ``sum t alpha`` of every group is its total rounded to a multiple, with t the coupling.
+        Variables far from both ends of their boxes change first. Returns alpha itself if the rows
+        have too little room in their boxes.
         """
         assert self.coupling is not None
         largest = float(np.max(np.abs(alpha), initial=0.0))

@@ -230,9 +230,11 @@ def gap_and_doubt(
 ) -> tuple[float, float]:
     """Compute the Frank-Wolfe gap, and how far errors of the scores u can move it.
 
-    ``mu``: the multipliers (groups,). A score may be off by ``relative |u| + errors spread``
-    (relative, errors: (rows,)). The error bound of the gap is the sum of `dual.sensitivity` times
-    the errors over all rows.
+    ``parts``: the arrays of the dual, in the order of the first line below. ``mu``: the multipliers
+    (groups,). ``relative`` (rows,): error of each score as a fraction of it. ``errors`` (rows,):
+    further error of each score for each unit of ``spread``, a number: a score may be off by
+    ``relative |u| + errors spread``. The error bound of the gap is the sum of `dual.sensitivity`
+    times the errors over all rows.
     """
     sign, lin, lo, hi, t, tube, group, _ = parts
     gap, doubt = 0.0, 0.0

@@ -49,7 +49,11 @@ class ExactJob(Job):
         check_rule(self.options.rule, self.design.definite)
 
     def _attempt(self, binary: Binary) -> Attempt:
-        """Return how to solve one problem: by pair steps on its own few rows, or on all rows."""
+        """Return how to solve one problem.
+
+        If the rows of its two labels are few: by pair steps (SMO) on these rows alone, in this
+        process. Else: over all rows on the fleet, by block steps, or by pair steps if so planned.
+        """
         if self._has_few_rows(binary):
             assert binary.codes is not None
             own, rows = self.by_label.pair(binary.codes)

@@ -55,7 +55,7 @@ class SearchTuning:
         this many others, or all rows that it has.
     max_factor_fraction : float
         Store the factors of the landmarks' kernel matrices from round to round if they take at most
-        this fraction of the memory; otherwise compute them again.
+        this fraction of the memory that the search may use; otherwise compute them again.
     max_product_rows_per_feature : int
         Solve by pair steps (SMO) on the matrix of row products if there are at most this many rows
         for each feature; with more rows, solve problems without an equality constraint on the

@@ -203,9 +203,11 @@ class RungSolver:
     def _outcomes(
         self, task: RungTask, batch: list[Pair], solved: dict[Unit, Solved]
     ) -> dict[Candidate, Outcome]:
-        """Collect the outcomes of the groups ``batch``, and keep their machines for the next rung.
+        """Collect the outcomes of the candidates in the groups ``batch``.
 
-        ``solved``: for each unit (group, fold) the records of its points, and the machines' arrays.
+        A candidate's outcome has the score of each fold and the largest gap. ``solved``: for each
+        unit (a group and a fold) a record for each value of C, and the arrays of the trained SVMs,
+        which are kept: the next rung starts from them.
         """
         self.machines |= {unit: arrays for unit, (_, arrays) in solved.items()}
         outcomes = {}

@@ -293,7 +293,7 @@ def _read_first_lines(path: str | Place) -> list[bytes]:
     Raises
     ------
     InputError
-        If the first line is longer than `MAX_RECORD_BYTES`.
+        If the first two lines are longer than `MAX_RECORD_BYTES`.
     """
     head = b""
     with Source(path) as source:

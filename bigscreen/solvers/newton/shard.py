@@ -559,7 +559,12 @@ class NewtonProgram(KeptRows):
     def _add_near(
         self, state: NewtonShard, message: dict[str, Any], totals: Totals
     ) -> Generator[Columns | Moment, Any, None]:
-        """Add rows near the band to its moment, curved as in a band of half-width ``wide``."""
+        """Add rows near the band to its second moment, as if the band's half-width were ``wide``.
+
+        ``message["wide"]`` is that half-width. ``totals`` gets the sum of x x' over a sample of the
+        free rows within it, each weighted by the curvature that it would have there. The generator
+        yields requests for features and for their products, and is sent the results.
+        """
         z, wide = state.dual.lin - state.dual.sign * state.scores, message["wide"]
         inside = hinge_distance(state.dual, z) <= wide
         near = np.flatnonzero(inside & (state.side != FREE) & ~state.fixed)

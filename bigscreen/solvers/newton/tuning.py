@@ -177,7 +177,8 @@ class NewtonTuning:
         suits this relative gap, or the requested gap if that is wider.
     subsample_error_part : float
         Leave a subsample for the next larger one once a step promises to lower P by less than this
-        fraction of the subsample's statistical error, about columns / rows relative to P.
+        fraction of the subsample's statistical error, which is about P times columns / (rows of the
+        subsample).
     subsample_gain_part : float
         With more than 2,048 landmarks, leave a subsample for the next larger one once a step has
         lowered P by less than this fraction of the subsample's statistical error, about columns /
@@ -339,8 +340,8 @@ class NearbyTuning:
         all rows by steps over the rows nearest to their hinge point. (After fewer, or with
         ``late_gap`` from .01 on, some fits of a9a took twice as long.)
     max_float64_entries : int
-        If the requested gap is below float32's precision, step over nearby rows only if they have
-        at most this many features in all (rows times features), kept as float64.
+        If the requested gap is below float32's precision, take steps on the nearby rows alone only
+        if their features have at most this many numbers (rows times features), kept as float64.
     max_passes : int
         Give up after this many passes over all rows without reaching the requested gap.
     max_restarts : int
