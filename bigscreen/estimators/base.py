@@ -455,7 +455,7 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
         Parameters
         ----------
         X : as in ``fit``
-            Rows of a data set are scored in the order of its source. Those of a Dask array or data
+            Rows of a data set are scored in the order of its source. Rows of a Dask array or data
             frame are scored later: the result is a lazy Dask array, with a task for each block.
 
         Returns

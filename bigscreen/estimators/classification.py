@@ -45,7 +45,7 @@ class _Voting(Probable, Classifier, KernelMachine):
         Parameters
         ----------
         X : as in ``fit``
-            Rows of a data set are scored in the order of its source. Those of a Dask array or data
+            Rows of a data set are scored in the order of its source. Rows of a Dask array or data
             frame are scored later: the result is a lazy Dask array, with a task for each block.
             With a precomputed kernel X holds the kernel entries between the rows and all training
             rows.

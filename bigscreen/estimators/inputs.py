@@ -119,7 +119,8 @@ class Given:
         _NeedsFloat64Error
             If a later block needs float64, but the first did not. Never if ``wide``.
         """
-        if is_chunked(self.X):
+        # No row takes more than 12 bytes for each column: float64, and the index of a nonzero.
+        if is_chunked(self.X) and 12 * self.X.shape[1] * self.n_kept > most:
             blocks = KeptBlocks.of(self.X, self.keep, self.square)
             is_sparse, is_wide, row_bytes = blocks.describe(scheduler)
             is_wide |= wide

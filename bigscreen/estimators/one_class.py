@@ -60,7 +60,7 @@ class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-
         Parameters
         ----------
         X : as in ``fit``
-            Rows of a data set are scored in the order of its source. Those of a Dask array or data
+            Rows of a data set are scored in the order of its source. Rows of a Dask array or data
             frame are scored later: the result is a lazy Dask array, with a task for each block.
         """
         return self._scores(X)[:, 0]

@@ -32,7 +32,7 @@ class Seat:
 
     A host is a Dask actor that holds shards (parts of the rows) and steps them. ``address`` and
     ``threads`` are the worker's; ``future`` is the actor's; ``shards`` are the numbers of the
-    shards; ``answers`` are those of the present round, one for each call of the host.
+    shards; ``answers`` has the host's answer to each call of the present round.
     """
 
     address: str

@@ -35,7 +35,7 @@ class Retiring:
         client.subscribe_topic("all", self._hear)
 
     def among(self, listed: Collection[str]) -> set[str]:
-        """Return those of the listed workers that are to leave, and forget all others."""
+        """Return which of the listed workers are to leave, and forget all other requests."""
         for address in self._refused.keys() - set(listed):
             self._refused.pop(address, None)
         return set(self._refused)
@@ -62,7 +62,7 @@ class Retiring:
             self._client.unsubscribe_topic("all")
 
     async def _retire(self, addresses: list[str]) -> None:
-        """Ask the scheduler to retire workers, and forget those that it has retired."""
+        """Ask the scheduler to retire workers, and forget the requests that it has carried out."""
         with contextlib.suppress(*GONE):
             scheduler: Any = self._client.scheduler
             for address in await scheduler.retire_workers(workers=addresses, close_workers=True):

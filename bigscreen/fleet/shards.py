@@ -144,7 +144,7 @@ class Shards:
         """Make the states of shards, and replay messages on them.
 
         A state is loaded from the arrays that ``saved`` returns for its shard; ``saved`` of None:
-        it is opened anew. ``messages``: those of the rounds since the state was saved.
+        it is opened anew. ``messages``: of the rounds since the state was saved.
         """
 
         def bring(shard: int, _: Totals) -> None:

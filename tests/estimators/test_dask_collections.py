@@ -125,6 +125,20 @@ def test_small_parquet_files_are_rows_of_a_fit(rows, tmp_path):
     )
 
 
+def test_blocks_that_fit_in_memory_are_computed_once(rows):
+    X, y, _ = rows
+    computed = []
+
+    def noted(block):
+        computed.append(len(block))
+        return block
+
+    lazy = da.from_array(X, chunks=(300, -1)).map_blocks(noted, dtype=X.dtype, meta=X[:0])
+    with dask.config.set(scheduler="synchronous"):
+        LinearSVC().fit(lazy, y)
+    assert computed == [300, 300, 300]
+
+
 def test_without_a_client_dask_computes_the_blocks_here(rows):
     X, score = rows[0], rows[0][:, 0]
     lazy = da.from_array(X, chunks=(170, -1))

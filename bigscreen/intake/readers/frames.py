@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow
 
+from bigscreen.data.dask_rows import is_dask_frame
 from bigscreen.errors import InputError, NoRows, reason_of
 from bigscreen.intake.readers.arrow import TYPE_SAMPLE_ROWS, ArrowReader
 
@@ -20,17 +21,13 @@ def is_frame(X: Any) -> bool:
     streams = hasattr(X, "__arrow_c_stream__") and not hasattr(
         X, "dims"
     )  # ("dims": arrays of xarray)
-    return streams or _is_pandas(X) or _is_dask(X)
+    dask = is_dask_frame(X) and hasattr(X, "columns")  # a series has no columns
+    return streams or _is_pandas(X) or dask
 
 
 def _is_pandas(X: Any) -> bool:
     """Whether X is a pandas data frame; pandas need not be installed."""
     return type(X).__module__.split(".")[0] == "pandas" and hasattr(X, "columns")
-
-
-def _is_dask(X: Any) -> bool:
-    """Whether X is a dask data frame, by its attributes; dask is not imported."""
-    return hasattr(X, "npartitions") and hasattr(X, "partitions") and hasattr(X, "columns")
 
 
 def _mixed_as_texts(frame: Any) -> Any:
@@ -70,7 +67,7 @@ class FrameReader(ArrowReader):
         """
         kind = type(frame).__name__
         self._parts: list[Callable[[], Any]] = [lambda: frame]
-        if _is_dask(frame):
+        if is_dask_frame(frame):
             parts = (frame.partitions[k] for k in range(frame.npartitions))
             self._parts = [part.compute for part in parts]
         every = enumerate(map(self._to_arrow, self._parts), 1)
