@@ -211,12 +211,24 @@ def fit(
     if json_file:
         report.write_result(json_file, "fit", record)
     certificate.show(record, model)
+    warn_of_constant(dataset, fitted)
     if scales := _differing_scales(dataset, fitted):
         report.note(f"{scales}; ingest with --scale standard, unless that is meant")
     if page:
         write_page(page, fitted, model, dataset)
     if own_work:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def warn_of_constant(dataset: "Dataset", model: "Model") -> None:
+    """Print a warning if a model is no better than a constant on (a sample of) its own rows."""
+    from bigscreen.evaluate.evaluate import evaluate_sample
+    from bigscreen.report import evaluation, report
+
+    if model.kind == "one-class":
+        return
+    if sentence := evaluation.remark(evaluate_sample(model, dataset), dataset.n_rows):
+        report.warn(sentence)
 
 
 def _differing_scales(dataset: "Dataset", model: "Model") -> str | None:

@@ -16,6 +16,7 @@ from bigscreen.cli.common import (
     report_option,
     resumable,
 )
+from bigscreen.cli.fit import warn_of_constant
 from bigscreen.cli.options import GroupedCommand, fit_options, train_options
 from bigscreen.cli.path import Grid
 from bigscreen.cli.report import write_page
@@ -169,6 +170,7 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
     report_tune.show(record)
     report.table(f"Search on {store}", report_tune.facts(record))
     certificate.show(fitted, out)
+    warn_of_constant(dataset, model)
     if values["plots"]:
         for file in report_tune.save_heat_map(record, values["plots"]):
             report.note(f"drew {file}")

@@ -9,6 +9,7 @@ from typing import IO, Any
 import numpy as np
 
 from bigscreen.data.layout import Label
+from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.rows import Rows
 from bigscreen.data.targets import plain_label
 from bigscreen.errors import InputError
@@ -132,6 +133,36 @@ def evaluate(
     check_outcome(model, dataset)
     compare = _regressor if model.kind == "regressor" else _classifier
     return compare(model, dataset, each, curves)
+
+
+def evaluate_sample(
+    model: Model, dataset: Rows, max_rows: int = 5000, max_bytes: int = 1 << 26
+) -> dict[str, Any]:
+    """Evaluate a model on rows at equal distances in a store, or on all rows if they are few.
+
+    Distances are counted in the order of labels or targets, so that rare labels are not left out.
+
+    Parameters
+    ----------
+    model, dataset
+        As of `evaluate`.
+    max_rows, max_bytes : int
+        Take at most this many rows, and at most this many bytes of features.
+
+    Returns
+    -------
+    dict
+        The result of `evaluate`.
+    """
+    n = dataset.n_rows
+    most = max(min(max_rows, int(max_bytes / max(dataset.row_bytes, 1))), 1)
+    if n <= most:
+        return evaluate(model, dataset)
+    y = dataset.y(0, n)
+    ids = np.argsort(y, kind="stable")[np.linspace(0, n - 1, most).astype(np.int64)]
+    labels = None if dataset.regression else dataset.labels
+    sample = MemoryDataset(dataset.rows(ids), y[ids], labels)
+    return evaluate(model, sample)
 
 
 def check_outcome(model: Model, dataset: Rows) -> None:

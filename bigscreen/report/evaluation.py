@@ -39,31 +39,35 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
     return said | {name: f"{value:.6g}" for name, value in errors.items() if value is not None}
 
 
-def remark(record: Mapping[str, Any]) -> str | None:
+def remark(record: Mapping[str, Any], n_rows: int | None = None) -> str | None:
     """Warn of a model that is no better than a constant, and say what to try; None if it is better.
 
-    ``record``: the result of `evaluate`. A classifier is no better if it predicts one label for all
-    rows, or if it is right for no more rows than the commonest label and tells labels apart hardly
-    better than chance; a regression if it explains nothing of the targets' variance.
+    ``record``: the result of `evaluate`; ``n_rows``: the number of all rows if only a sample of
+    them may have been evaluated. A classifier is no better if it predicts one label for all rows,
+    or if it is right for no more rows than the commonest label and tells labels apart hardly better
+    than chance; a regression (not of a quantile) if it explains nothing of the targets' variance.
     """
+    sampled = n_rows is not None and n_rows > record["rows"] + record["unlabelled"]
+    seen = f"on {count(record['rows'])} sampled rows, " if sampled else ""
     if record.get("r2") is not None:
-        if record["r2"] > 0:
+        # (A quantile other than the median may well be farther from the targets than their mean.)
+        if record["r2"] > 0 or record.get("pinball") is not None:
             return None
-        return f"the mean of the targets predicts no worse: {_TRY}"
+        return f"{seen}the mean of the targets predicts no worse: {_TRY}"
     confusion = record.get("confusion")
     if not confusion or sum(1 for row in confusion.values() if sum(row.values())) < 2:
         return None
     predicted = {label: sum(row.get(label, 0) for row in confusion.values()) for label in confusion}
     given = [label for label, rows in predicted.items() if rows]
     if len(given) == 1:
-        return f"every row is predicted to be {given[0]}: {_BALANCE}"
+        return f"{seen}every row is predicted to be {given[0]}: {_BALANCE}"
     rows = {label: sum(row.values()) for label, row in confusion.items()}
     often = max(rows, key=lambda label: rows[label])
     chance = 1.0 / sum(1 for n in rows.values() if n)
     right = sum(row.get(label, 0) for label, row in confusion.items())
     if right > rows[often] or record["balanced_accuracy"] > chance + 0.02:
         return None
-    return f"to call every row {often} is right as often as this model: {_BALANCE}"
+    return f"{seen}to call every row {often} is right as often as this model: {_BALANCE}"
 
 
 _TRY = "try another gamma or C (`bigscreen tune`), or scale the columns (ingest --scale standard)"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_world import World, succeed, world
+from cli_world import World, bigscreen, succeed, world
 
 __all__ = ["world"]  # a fixture
 
@@ -65,3 +65,42 @@ def test_a_one_class_machine(world: World, tmp_path: Path) -> None:
     assert header == "row,label,score" and {line.split(",")[1] for line in lines} == {"-1", "1"}
     out = np.mean([line.split(",")[1] == "-1" for line in lines])
     assert out == found["outside"] and 0.1 < out <= 0.21
+
+
+def test_fit_and_tune_warn_of_a_model_that_is_a_constant(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [
+        "a,b,label",
+        *(
+            f"{a},{b},{'no' if k % 20 else 'yes'}"
+            for k, (a, b) in enumerate(rng.normal(size=(200, 2)))
+        ),
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "r.csv").write_text("\n".join(lines).replace("no", "1").replace("yes", "9") + "\n")
+    succeed("ingest", tmp_path / "t.csv", tmp_path / "s")
+    succeed("ingest", tmp_path / "r.csv", tmp_path / "r", "--regression")
+    own = ["--landmarks", 20, "--threads", 1]
+    found = bigscreen("fit", tmp_path / "s", tmp_path / "m", *own, "--C", 1e-3)
+    assert "warning: every row is predicted to be no: fit with --class-weight" in found.stderr
+    found = bigscreen(
+        "fit",
+        tmp_path / "s",
+        tmp_path / "b",
+        *own,
+        "--class-weight",
+        "balanced",
+        "--gamma",
+        5,
+        "--C",
+        10,
+    )
+    assert found.exit_code == 0 and "predicted to be" not in found.stderr
+    found = bigscreen(
+        "tune", tmp_path / "s", tmp_path / "u", *own, "--C", "1e-4,1e-3", "--gamma", 1
+    )
+    assert "warning: every row is predicted to be no" in found.stderr
+    found = bigscreen(
+        "fit", tmp_path / "r", tmp_path / "v", *own, "--problem", "svr", "--epsilon", 2
+    )
+    assert "warning: the mean of the targets predicts no worse" in found.stderr

@@ -14,7 +14,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
-from bigscreen.evaluate.evaluate import _auc, evaluate
+from bigscreen.evaluate.evaluate import _auc, evaluate, evaluate_sample
 from bigscreen.evaluate.predict import write_predictions
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.model.model import Model, check_match
@@ -340,3 +340,13 @@ def test_regressors_and_one_class_machines_write_predictions(kind: str, tmp_path
     for j, (name, values) in enumerate({"row": ids[order], **columns}.items()):
         np.testing.assert_array_equal(table[name], values)
         assert [float(row[j]) for row in rows] == values.tolist()
+
+
+def test_a_sample_has_every_label_in_its_share() -> None:
+    X, codes = make_rows(4000, ["a", "b"])
+    codes = np.where(np.arange(4000) == 1234, 1, 0)  # one row of the second label
+    data, model = MemoryDataset(X, codes, ["a", "b"]), make_model(["a", "b"])
+    found = evaluate_sample(model, data, max_rows=100)
+    assert found["rows"] == 100 and found["by_label"]["b"]["rows"] == 1
+    assert evaluate_sample(model, data, max_rows=4000) == evaluate(model, data)
+    assert evaluate_sample(model, data, max_bytes=4 * D * 30)["rows"] == 30

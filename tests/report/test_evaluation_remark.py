@@ -20,6 +20,7 @@ def classified(confusion, balanced):
         (classified({"no": [90, 5], "yes": [1, 4]}, 0.87), None),
         (classified({"no": [95, 0], "yes": [0, 0]}, 1.0), None),  # there is one label only
         ({"r2": -0.01}, "the mean of the targets"),
+        ({"r2": -0.5, "pinball": 0.2}, None),  # of the ninth tenth, say
         ({"r2": 0.4}, None),
         ({"outside": 0.1}, None),
     ],
@@ -27,3 +28,9 @@ def classified(confusion, balanced):
 def test_a_model_no_better_than_a_constant_is_named(record, said):
     found = remark(record)
     assert (found is None) if said is None else found.startswith(said) and "gamma" in found
+
+
+def test_a_sample_is_named_as_such():
+    seen = {"r2": -0.01, "rows": 5000, "unlabelled": 0}
+    assert remark(seen, 5000).startswith("the mean of the targets")
+    assert remark(seen, 80000).startswith("on 5,000 sampled rows, the mean of the targets")
