@@ -21,6 +21,7 @@ from bigscreen.cli.options import GroupedCommand, fit_options, train_options
 from bigscreen.cli.path import Grid
 from bigscreen.cli.report import write_page
 from bigscreen.errors import InputError
+from bigscreen.options.metrics import METRICS
 
 OF_EVERY_FIT = (
     *("kernel", "degree", "coef0", "exact", "sampling", "truncation", "seed", "class_weight"),
@@ -92,6 +93,15 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
     "and the best one's neighbours to all, a heuristic; none: all are solved on all rows.",
 )
 @click.option(
+    "--metric",
+    type=click.Choice(list(METRICS)),
+    help="What candidates are judged by on the rows held out. balanced-accuracy: the mean over "
+    "labels of the share of their rows predicted rightly; auc, average-precision: two labels; f1: "
+    "of the second of two labels, or the mean over labels; r2, mae: targets. (Log loss is of "
+    "probabilities, which folds do not have.)  [default: accuracy; balanced-accuracy if a label is "
+    "rare, of two labels in fewer than 1 row in 5; r2]",
+)
+@click.option(
     "--resume",
     is_flag=True,
     help="Go on with what an interrupted search kept; of a finished one show OUT.",
@@ -109,7 +119,7 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
     All values of C are solved as paths, each from the one before, over one set of features for
     each gamma and all folds. The output says what was dropped when, and by which rule; the model
     has its certificate, and the search's record in its provenance (info --json shows it). Of rows
-    with targets (ingest --regression) the machine is an svr, judged by R2, else by accuracy.
+    with targets (ingest --regression) the machine is an svr.
 
     What is done is kept in OUT.work until the model is written: after an interruption the same
     command with --resume goes on, and comes to the same result. When a time budget ends, the best
@@ -120,6 +130,7 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
       bigscreen tune train.store best.bsm
       bigscreen tune train.store best.bsm --gamma 2^-8:2^2:11 \\
           --C 1e-2:1e3:10 --landmarks 200,1000
+      bigscreen tune rare.store best.bsm --metric average-precision
       bigscreen tune train.store best.bsm --exact --C .1,1,10 --gamma .1,1
     """
     from bigscreen.data.dataset import Dataset
@@ -127,6 +138,7 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
     from bigscreen.report import certificate, report
     from bigscreen.report import tune as report_tune
     from bigscreen.report.journal import Journal
+    from bigscreen.tune.metric import default_metric, find_scoring
     from bigscreen.tune.options import SEARCHED, TuneOptions, default_gammas, unlike_search
     from bigscreen.tune.search import tune as search
 
@@ -148,11 +160,18 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
     fit = train_options(
         context, dataset, {**shared, "problem": problem, **most}, Path(work), values["resume"]
     )
+    usual, why = default_metric(dataset)
+    scoring, _ = find_scoring(values["metric"] or usual, dataset, problem)
     if before:
         model = Model.load(out)
         asked = {SEARCHED[problem]: grid, "gamma": values["gamma"], "landmarks": counts}
-        check_own(out, unlike_search(model.provenance, dataset, fit, asked, values))
+        check_own(
+            out,
+            unlike_search(model.provenance, dataset, fit, asked, {**values, "scoring": scoring}),
+        )
     else:
+        if why and values["metric"] is None:
+            report.note(why)
         with (
             resumable(context, work, own_work, ("rung-*/*",)),
             open_fleet(values, deadline) as fleet,
@@ -160,7 +179,8 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
             Journal(show, "tune", out, values["log"]) as tell,
         ):
             gammas = values["gamma"] or default_gammas(dataset, fleet)
-            options = TuneOptions(fit, gammas, grid, counts, values["folds"], values["elimination"])
+            how = values["folds"], values["elimination"], values["metric"] or usual
+            options = TuneOptions(fit, gammas, grid, counts, *how)
             model = search(dataset, options, fleet, tell, deadline)
             model.save(out)
     record = model.provenance["search"]

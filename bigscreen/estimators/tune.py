@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
@@ -43,6 +43,7 @@ class _Search(Classifier):
 
     cv: int | Sequence[Any] = 5
     elimination: str = "halving"
+    scoring: str | Callable[..., float] | None = None
     kernel: str = "rbf"
     degree: int = 3
     coef0: float = 0.0
@@ -86,7 +87,8 @@ class _Search(Classifier):
             columns = data.n_rows if counts is None else max(counts)
             with self._fleet(data.n_rows * columns, X) as fleet:
                 gammas = default_gammas(data, fleet) if self.gammas is None else self.gammas
-                options = TuneOptions(fit, gammas, self._values(), counts, folds, self.elimination)
+                how = folds, self.elimination, self.scoring
+                options = TuneOptions(fit, gammas, self._values(), counts, *how)
                 report = owned.enter_context(TuneReport()) if self.verbose else None
                 model = tune(data, options, fleet, report)
         self._publish(model, numbers)
@@ -200,6 +202,10 @@ class NystroemSVCCV(_Search):
     elimination : {"halving", "none"}, default="halving"
         "halving": the best third goes on to three times as many rows, and the best candidate's
         neighbours in the grid to all rows (a heuristic); "none": all candidates get all rows.
+    scoring : str, callable or None, default=None
+        What candidates are judged by on held-out rows: a name that `bigscreen tune --metric` has,
+        or one of scikit-learn's scorers, by name or as a function, that needs labels and decision
+        values only (it gets decision values as rows). None: accuracy.
     kernel : {"rbf", "polynomial", "laplacian", "sigmoid"}, default="rbf"
     degree, coef0, sampling, class_weight, fit_intercept
         As in `NystroemSVC`.
@@ -217,7 +223,7 @@ class NystroemSVCCV(_Search):
     best_params_ : dict
         gamma, C and n_components.
     best_score_ : float
-        Mean accuracy over the folds.
+        Mean score over the folds.
     cv_results_ : dict of arrays (candidates,)
         param_gamma, param_C, param_n_components, params, mean_test_score, std_test_score,
         split0_test_score and so on, rank_test_score, and for the last rung that a candidate reached
@@ -272,7 +278,7 @@ class SVCCV(_Search):
         Ascending values; None: nine values, by factors of two around "scale".
     Cs : array, default=(0.01, 0.1, 1.0, 10.0, 100.0)
         Ascending values.
-    cv, elimination, tol, time_budget, random_state
+    cv, elimination, scoring, tol, time_budget, random_state
         As in `NystroemSVCCV`.
     kernel : {"rbf", "polynomial", "laplacian", "sigmoid"}, default="rbf"
     degree, coef0, class_weight, fit_intercept
@@ -303,7 +309,7 @@ class NuSVCCV(_Search):
         Ascending values; None: nine values, by factors of two around "scale".
     nus : array, default=(0.1, 0.2, 0.3, 0.4, 0.5)
         Ascending values in (0, 1], feasible for the weights of the classes in every fold.
-    cv, elimination, kernel, degree, coef0, class_weight, fit_intercept, tol, time_budget
+    cv, elimination, scoring, kernel, degree, coef0, class_weight, fit_intercept, tol, time_budget
         As in `SVCCV`.
     random_state, memory, n_jobs, verbose
         As in `SVCCV`.

@@ -24,7 +24,7 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
 from bigscreen.path.folds import Fold
-from bigscreen.path.scoring import score_held_out
+from bigscreen.path.scoring import Scoring, score_held_out
 from bigscreen.plan.memory import Plan
 from bigscreen.problems.recipes import with_mass_of
 from bigscreen.train.job import Attempt, Result
@@ -109,14 +109,15 @@ class FoldsJob(ManyJob):
         """Return the model coefficients of fold f's machines at value number v."""
         return self._coef(self.machines(f, v))
 
-    def scores(self, scoring: str) -> FloatArray:
+    def scores(self, scoring: Scoring) -> FloatArray:
         """Score the held-out rows: float64 (folds, values), larger is better.
 
         A fold that holds nothing out scores nan.
 
         Parameters
         ----------
-        scoring : {"accuracy", "AUC", "R2", "pinball"}
+        scoring : {"accuracy", "AUC", "R2", "pinball"} or callable
+            As of `score_held_out`.
         """
         found = np.full((len(self.folds), len(self.values)), np.nan)
         held = tuple(np.sort(fold.held) for fold in self.folds)
@@ -157,12 +158,12 @@ class FoldsJob(ManyJob):
         return [np.concatenate(own).reshape(-1, *shape) for own in zip(*chunks, strict=True)]
 
     def _score(
-        self, held: NDArray[np.int64], scores: FloatArray, scoring: str
+        self, held: NDArray[np.int64], scores: FloatArray, scoring: Scoring
     ) -> NDArray[np.float64]:
         """Score a fold's held-out rows at several values; float64 (values,), larger is better.
 
-        ``held``: row numbers; ``scores``: decision values (rows, values, machines); ``scoring``: a
-        name of `SCORINGS`.
+        ``held``: row numbers; ``scores``: decision values (rows, values, machines); ``scoring``: as
+        of `score_held_out`.
         """
         n, options = self.data.n_rows, self.options
         y = self.data.y(0, n)[held]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,14 +22,18 @@ SCORINGS = {
 """How each problem scores held-out rows; pinball is negated, so that larger is always better."""
 
 
+Scoring = str | Callable[[NDArray[Any], FloatArray, FloatArray], float]
+"""How held-out rows are scored: a name, or a function of outcomes, decision values and weights."""
+
+
 def score_held_out(
-    scoring: str, y: NDArray[Any], scores: FloatArray, weights: FloatArray, tau: float = 0.5
+    scoring: Scoring, y: NDArray[Any], scores: FloatArray, weights: FloatArray, tau: float = 0.5
 ) -> float:
     """Score a model on held-out rows; larger is better.
 
     Parameters
     ----------
-    scoring : {"accuracy", "AUC", "R2", "pinball"}
+    scoring : {"accuracy", "AUC", "R2", "pinball"} or callable
     y : (rows,)
         Label codes, or targets; for AUC, code 1 is the positive class.
     scores : float64 (rows, machines)
@@ -38,6 +42,8 @@ def score_held_out(
     tau : float
         The quantile of the pinball loss.
     """
+    if callable(scoring):
+        return scoring(y, scores, weights)
     total = float(np.sum(weights))
     one = scores[:, 0]
     if scoring == "accuracy":

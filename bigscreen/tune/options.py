@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -144,6 +144,9 @@ class TuneOptions:
         "halving": from rung to rung the best candidates go on to `factor` times as many rows. The
         last ones are solved on all rows, and then the neighbours of the best one in the grid.
         "none": all candidates are solved on all rows.
+    scoring : str, callable or None
+        How candidates are judged on held-out rows; see `bigscreen.tune.metric`. None: by accuracy,
+        or by R2 if the rows have targets.
     factor : int
         Halving keeps one candidate in `factor` from rung to rung.
     tuning : SearchTuning
@@ -155,6 +158,7 @@ class TuneOptions:
     landmarks: Sequence[int] | None = None
     folds: int | Sequence[Any] = 5
     elimination: str = "halving"
+    scoring: str | Callable[..., float] | None = None
     factor: int = 3
     tuning: SearchTuning = SearchTuning()
 
@@ -238,7 +242,7 @@ class TuneOptions:
         own = {name: np.asarray(grid, float).tolist() for name, grid in grids.items()}
         counts = None if self.landmarks is None else [int(m) for m in self.landmarks]
         how = {"elimination": self.elimination, "factor": int(self.factor)}
-        how |= {"tuning": asdict(self.tuning)}
+        how |= {"tuning": asdict(self.tuning), "scoring": str(self.scoring)}
         return {**fit, **own, "counts": counts, "folds": folds, **how}
 
 
@@ -264,7 +268,7 @@ def unlike_search(
     grid : mapping
         The requested grid by parameter; None: the default grid, whatever it is.
     how : mapping
-        The requested folds and elimination.
+        The requested folds, elimination and scoring.
     """
     found = provenance.get("search")
     if found is None:
@@ -274,7 +278,7 @@ def unlike_search(
         for name, values in grid.items()
         if values is not None or name == "landmarks"
     }
-    names = ("folds", "elimination")
+    names = ("folds", "elimination", "scoring")
     before = {name: found["grid"].get(name) for name in now}
     own = {**before, **{name: found[name] for name in names}}
     return describe_difference(

@@ -22,7 +22,7 @@ from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.path.folds import Fold
 from bigscreen.path.prepare import PATH, free_bytes
-from bigscreen.path.scoring import SCORINGS, score_held_out
+from bigscreen.path.scoring import Scoring, score_held_out
 from bigscreen.path.walk import PathSettings, Step
 from bigscreen.problems.point import is_solved, largest_gaps
 from bigscreen.train.job import claim_folder
@@ -74,6 +74,8 @@ class RungSolver:
         The binary problems of all rows, at any value.
     until : float or None
         Value of ``time.monotonic()`` after which `OutOfTime` is raised.
+    scoring : str or callable
+        How held-out rows are scored, as of `score_held_out`.
 
     Raises
     ------
@@ -90,6 +92,7 @@ class RungSolver:
         folds: list[Fold],
         binaries: list[Binary],
         until: float | None,
+        scoring: Scoring,
     ) -> None:
         """Take the labels and weights of all rows, and compute the free memory.
 
@@ -99,6 +102,7 @@ class RungSolver:
         """
         self.data, self.options, self.fleet, self.report = data, options, fleet, report
         self.folds, self.binaries, self.until = folds, binaries, until
+        self.scoring = scoring
         self.cluster = hasattr(fleet, "address")
         # (Rows in memory are this process's own: workers cannot use them.)
         self.threads: Fleet = Inline() if self.cluster else fleet
@@ -249,7 +253,7 @@ class RungSolver:
                 time_budget=None,
                 memory=self.allowed,
             )
-            given = self.folds, self.binaries, values, self.until
+            given = self.folds, self.binaries, values, self.until, self.scoring
             try:
                 found, late = solve_streamed(self.data, fit, self.fleet, *given)
             except TimeOver as error:
@@ -298,7 +302,7 @@ class RungSolver:
         scale = [libsvm_scale(step.problem, step.multiplier, self.data) for step in steps]
         scores = [a * s.decision[part.held] for a, s in zip(scale, steps, strict=True)]
         given = part.y[part.held], np.stack(scores, axis=1), part.held_weights
-        score = score_held_out(SCORINGS[self.options.fit.problem], *given)
+        score = score_held_out(self.scoring, *given)
         return {"relative_gap": None if None in gaps else max(gaps), "score": score}
 
     def _fold_part(self, fold: Fold, rung: Rung) -> Part:

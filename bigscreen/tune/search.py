@@ -19,9 +19,10 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.model.model import Model
 from bigscreen.path.folds import make_folds
 from bigscreen.path.options import PathOptions
-from bigscreen.path.scoring import SCORINGS, best_of
+from bigscreen.path.scoring import best_of
 from bigscreen.train.problems import check_rows, problems
 from bigscreen.train.run import train
+from bigscreen.tune.metric import find_scoring
 from bigscreen.tune.options import ELIMINATIONS, Candidate, Outcome, Pair, TuneOptions
 from bigscreen.tune.rung import OutOfTime, RungSolver
 from bigscreen.tune.schedule import Rung, rungs
@@ -92,9 +93,9 @@ class Search:
         """Check the options against the rows, and make the binary problems and the folds.
 
         ``end``: when the whole time budget ends (the search's part ends before); ``strata``: label
-        codes, or zeros for targets; ``outcomes``: the last result of each candidate; ``dropped``:
-        why candidates were dropped; ``stages``: a record for each rung; ``spent``: seconds of the
-        search.
+        codes, or zeros for targets; ``scoring``: the name of the score;
+        ``outcomes``: the last result of each candidate; ``dropped``: why candidates were dropped;
+        ``stages``: a record for each rung; ``spent``: seconds of the search.
         """
         self.data, self.options = data, options
         self.report: Report = report or (lambda event: None)
@@ -119,7 +120,8 @@ class Search:
         path = PathOptions(fit, options.values, options.folds)
         values = np.asarray(options.values, float)
         self.folds = make_folds(data, y, weights, path, self.binaries, values)
-        given = self.report, self.folds, self.binaries, until
+        self.scoring, scoring = find_scoring(options.scoring, data, fit.problem)
+        given = self.report, self.folds, self.binaries, until, scoring
         self.solver = RungSolver(data, options, fleet, *given)
         self.outcomes: dict[Candidate, Outcome] = {}
         self.dropped: dict[Candidate, str] = {}
@@ -185,7 +187,7 @@ class Search:
             "elimination": rule,
             "rule": ELIMINATIONS[rule],
             "folds": len(self.folds),
-            "scoring": SCORINGS[self.options.fit.problem],
+            "scoring": self.scoring,
             "grid": {
                 "landmarks": None if best.landmarks is None else list(self.options.landmarks or ()),
                 "gamma": np.asarray(self.options.gammas, float).tolist(),

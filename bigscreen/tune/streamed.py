@@ -12,7 +12,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.options.train import TrainOptions
 from bigscreen.path.folds import Fold
 from bigscreen.path.folds_job import FoldsJob
-from bigscreen.path.scoring import SCORINGS
+from bigscreen.path.scoring import Scoring
 from bigscreen.plan.plan import plan_on
 from bigscreen.problems.point import largest_gaps
 from bigscreen.train.problems import Binary
@@ -27,6 +27,7 @@ def solve_streamed(
     binaries: Sequence[Binary],
     values: Sequence[float],
     deadline: float | None,
+    scoring: Scoring,
 ) -> tuple[list[Solved], bool]:
     """Solve the paths of all folds to the options' gap, in shared passes over the data.
 
@@ -34,6 +35,8 @@ def solve_streamed(
     ----------
     options : TrainOptions
         ``work`` is a folder for features, or None; it is removed at the end.
+    scoring : str or callable
+        As of `score_held_out`.
 
     Returns
     -------
@@ -57,16 +60,19 @@ def solve_streamed(
         given = folds, binaries, values, None, deadline
         with FoldsJob(data, options, fleet, found, *given) as job:
             job.run()
-            return _solved(job), job.is_late
+            return _solved(job, scoring), job.is_late
     finally:
         fleet.stop()
         if options.work is not None:
             shutil.rmtree(options.work, ignore_errors=True)
 
 
-def _solved(job: FoldsJob) -> list[Solved]:
-    """Collect the records and machines of every fold from a job that has run."""
-    scores = job.scores(SCORINGS[job.options.problem])
+def _solved(job: FoldsJob, scoring: Scoring) -> list[Solved]:
+    """Collect the records and machines of every fold from a job that has run.
+
+    ``scoring``: how held-out rows are scored, as of `score_held_out`.
+    """
+    scores = job.scores(scoring)
     found: list[Solved] = []
     for f in range(len(job.folds)):
         machines = [job.machines(f, v) for v in range(len(job.values))]

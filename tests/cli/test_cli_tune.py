@@ -61,6 +61,25 @@ def test_mistakes_are_one_sentence(args, words, world: World, tmp_path):  # noqa
     assert not (tmp_path / "m.bsm").exists()
 
 
+def test_rare_labels_are_judged_by_balanced_accuracy(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 2))
+    often = X[:, 0] + 0.5 * rng.normal(size=400) < 1.5
+    lines = [f"{a:.4f},{b:.4f},{'no' if o else 'yes'}" for (a, b), o in zip(X, often, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,label", *lines]) + "\n")
+    succeed("ingest", tmp_path / "t.csv", tmp_path / "s")
+    own = [*SMALL, "--landmarks", 40, "--folds", 3, "--class-weight", "balanced"]
+    text = succeed("tune", tmp_path / "s", tmp_path / "m.bsm", *own)
+    assert "have the label yes, so candidates are judged by balanced accuracy" in text
+    assert Model.load(tmp_path / "m.bsm").provenance["search"]["scoring"] == "balanced accuracy"
+    text = succeed("tune", tmp_path / "s", tmp_path / "n.bsm", *own, "--metric", "auc")
+    assert "so candidates are judged" not in text and "AUC" in text
+    again = bigscreen("tune", tmp_path / "s", tmp_path / "n.bsm", *own, "--resume")
+    assert again.exit_code == 2 and "scoring" in again.stderr
+    wrong = bigscreen("tune", tmp_path / "s", tmp_path / "o.bsm", *own, "--metric", "r2")
+    assert wrong.exit_code == 2 and "these rows have labels" in wrong.stderr
+
+
 HELD = ["--gamma", ".05:20:40", "--C", ".01:100:15", "--landmarks", "60"]
 # A part of the rows fits, all of them do not: those are solved over passes.
 STREAMED = ["--gamma", ".5,1,2", "--C", ".1:10:4", "--landmarks", "60", "--elimination", "none"]
