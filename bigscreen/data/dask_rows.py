@@ -1,4 +1,7 @@
-"""Rows in Dask collections: recognise them, and make methods of rows in memory lazy for them."""
+"""Rows in Dask collections: recognise them, and make methods of rows in memory lazy for them.
+
+An array of zarr counts as a Dask array of its chunks.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import Any, Protocol, TypeVar, cast
 from numpy.typing import DTypeLike
 
 from bigscreen.data.source_rows import name_text
+from bigscreen.data.zarr_stores import is_zarr_array
 from bigscreen.errors import InputError
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -27,12 +31,12 @@ def is_dask_frame(X: Any) -> bool:
 
 
 def is_lazy(X: Any) -> bool:
-    """Whether X is a Dask array or data frame, of which nothing may be computed yet."""
-    return is_chunked(X) or is_dask_frame(X)
+    """Whether X is a Dask array or data frame, or an array of zarr: rows to be read by blocks."""
+    return is_chunked(X) or is_dask_frame(X) or is_zarr_array(X)
 
 
 def check_lazy(X: Any) -> None:
-    """Raise InputError if X is no Dask array or data frame."""
+    """Raise InputError if X is no Dask array or data frame, and no array of zarr."""
     if not is_lazy(X):
         raise InputError(
             f"X must be a Dask array or data frame, not {type(X).__name__}: make one with "
@@ -43,11 +47,11 @@ def check_lazy(X: Any) -> None:
 def dask_rows(
     X: Any, names: Sequence[str] | None, width: int | None, other: str = "the machine was fitted on"
 ) -> Any:
-    """Return the rows of a Dask array or data frame as a Dask array (n, d); computes nothing.
+    """Return the rows of a Dask collection or array of zarr as a Dask array (n, d), lazily.
 
     Parameters
     ----------
-    X : Dask array or data frame (`is_lazy`)
+    X : Dask array or data frame, or array of zarr (`is_lazy`)
         The sizes of its blocks may be unknown.
     names : sequence of str or None
         Names of a frame's columns, which are selected in this order. None: all columns.
@@ -77,6 +81,10 @@ def dask_rows(
                 )
             X = X[[known[name] for name in names]]
         X = X.to_dask_array()
+    if is_zarr_array(X):
+        from bigscreen.fleet.graphs import row_blocks
+
+        X = row_blocks(X)
     if width is not None and X.shape[1] != width:
         raise InputError(f"X has {X.shape[1]} columns and {other} {width}; give X the same columns")
     return X

@@ -22,8 +22,9 @@ from bigscreen.data.zarr_arrays import (
     missing_chunk,
     row_arrays,
 )
+from bigscreen.data.zarr_stores import as_place
 from bigscreen.errors import InputError, reason_of
-from bigscreen.files.remote import Place, RemotePath, as_path
+from bigscreen.files.remote import Place, RemotePath
 from bigscreen.files.sealed import Damaged, check_seal
 
 FORMAT = "bigscreen dataset"
@@ -45,7 +46,7 @@ T = TypeVar("T")
 class Dataset(Rows):
     """Rows that `DatasetWriter` has stored on disk; `Dataset.open` opens them.
 
-    Several threads may read at once. A pickle holds only the path and the fingerprint.
+    Several threads may read at once. A pickle holds only the place and the fingerprint.
 
     Attributes
     ----------
@@ -55,9 +56,9 @@ class Dataset(Rows):
 
     path: Place
 
-    def __init__(self, path: str | os.PathLike[str] | RemotePath) -> None:
+    def __init__(self, path: str | os.PathLike[str] | RemotePath | Any) -> None:
         """Read and check the manifest of the dataset in `path`; no array is read."""
-        self.path = as_path(path).absolute()
+        self.path = as_place(path).absolute()
         self.manifest = read_manifest(self.path)
         try:
             self.layout = Layout.from_dict(self.manifest["layout"])
@@ -83,13 +84,16 @@ class Dataset(Rows):
             raise bad_manifest(self.path) from error
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str] | RemotePath, verify: bool = True) -> "Dataset":
+    def open(
+        cls, path: str | os.PathLike[str] | RemotePath | Any, verify: bool = True
+    ) -> "Dataset":
         """Open a stored dataset.
 
         Parameters
         ----------
-        path : path
-            The folder, or a URL such as s3://bucket/train.store.
+        path : path, URL, zarr.Group or store of zarr
+            The folder, a URL such as s3://bucket/train.store, or what zarr has opened there: any
+            store of zarr that can hold the dataset's files, such as a ``ZipStore``.
         verify : bool
             Also check that every chunk file exists and has the right size. The content of a chunk
             is compared with its checksum whenever it is read; the method `verify` reads them all.
@@ -104,9 +108,9 @@ class Dataset(Rows):
             out._check_files()
         return out
 
-    def __reduce__(self) -> tuple[Any, tuple[str, str]]:
-        """Pickle the path and the fingerprint only; unpickling opens the dataset again."""
-        return reopen, (str(self.path), self.fingerprint)
+    def __reduce__(self) -> tuple[Any, tuple[Place, str]]:
+        """Pickle the place and the fingerprint only; unpickling opens the dataset again."""
+        return reopen, (self.path, self.fingerprint)
 
     def __repr__(self) -> str:
         kind = "sparse" if self.is_sparse else "dense"
@@ -140,7 +144,7 @@ class Dataset(Rows):
 
     def check_unchanged(self) -> None:
         """Raise InputError if the path now holds a dataset with another fingerprint."""
-        reopen(str(self.path), self.fingerprint)
+        reopen(self.path, self.fingerprint)
 
     @property
     def max_sqnorm(self) -> float:
@@ -322,7 +326,7 @@ def file_size_lookup(folder: Place) -> Callable[[Place], int | None]:
     return size_of
 
 
-def reopen(path: str, fingerprint: str) -> Dataset:
+def reopen(path: Place, fingerprint: str) -> Dataset:
     """Open a dataset that a pickle names; InputError unless it still has ``fingerprint``."""
     out = Dataset(path)
     if out.fingerprint != fingerprint:
@@ -355,7 +359,7 @@ def read_manifest(path: Place) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(
             f"{path} is not a bigscreen dataset (it has no {MANIFEST}); give the folder that "
-            "ingesting a file made"
+            "ingesting a file made, or arrays of zarr as rows and labels"
         ) from error
     except OSError as error:
         raise InputError(f"{path / MANIFEST} cannot be read: {reason_of(error)}") from error

@@ -224,6 +224,7 @@ class DatasetWriter:
         }
         self._refuse_existing()
         remove_leftovers(wip)
+        list_arrays_in_root(wip)
         with replacing(wip / MANIFEST) as stream:
             stream.write(seal(manifest))
         Dataset.open(wip)  # check the dataset before it gets its name
@@ -260,8 +261,6 @@ class DatasetWriter:
                 create_groups(fresh, self.layout)
                 for array in row_arrays(fresh, self.layout, self.compress).values():
                     array.create()
-                if not self.layout.is_sparse:  # the arrays of sparse rows do not exist yet
-                    list_arrays_in_root(fresh)
                 (fresh / RECORDS).mkdir()
                 (fresh / PLAN).write_text(json.dumps(plan))
                 fresh.rename(wip)

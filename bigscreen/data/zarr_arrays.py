@@ -420,6 +420,8 @@ def list_arrays_in_root(root: Path) -> None:
     with warnings.catch_warnings():
         # zarr warns that its format does not have this part yet; readers without it skip it.
         warnings.filterwarnings("ignore", message="Consolidated metadata")
+        # It also warns about files of an unfinished dataset that are not zarr's.
+        warnings.filterwarnings("ignore", message="Object at .* is not recognized")
         zarr.consolidate_metadata(root)
 
 

@@ -80,6 +80,8 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         Parameters
         ----------
         X : array, sparse array, Dask array or data frame (n_samples, n_features), data set or path
+            An array of zarr is fitted as a Dask array of its chunks, and a group or store of zarr
+            as the data set that it holds.
         y : array of shape (n_samples,)
             Labels for a classifier, two or more distinct values of any sortable type; targets for
             a regression, finite numbers. Left out if X is a data set; ignored by a one-class
@@ -171,6 +173,8 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             names, X = np.asarray(X.columns, dtype=object), X.to_dask_array().compute_chunk_sizes()
             if all(isinstance(name, str) for name in names):
                 self.feature_names_in_ = names
+        elif is_lazy(X):
+            X = dask_rows(X, None, None)
         given = self._check_input(X, y, sample_weight, get_tags(self).input_tags.pairwise)
         numbers = None if given.keep is None else np.flatnonzero(given.keep)
         # Workers of a cluster read rows by path.

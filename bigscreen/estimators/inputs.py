@@ -21,18 +21,19 @@ from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
 from bigscreen.data.targets import as_targets, check_weights, fits_float32
 from bigscreen.data.writer import DatasetWriter
+from bigscreen.data.zarr_stores import is_zarr_store
 from bigscreen.errors import InputError
 from bigscreen.fleet.graphs import run_graph
 from bigscreen.intake.readers.python import open_data
 
 
 def is_store(X: Any) -> bool:
-    """Whether X is a data set or the path of one."""
-    return isinstance(X, (Rows, str, os.PathLike))
+    """Whether X is a data set, the path of one, or a group or store of zarr that holds one."""
+    return isinstance(X, (Rows, str, os.PathLike)) or is_zarr_store(X)
 
 
 def open_store(X: Any) -> Rows:
-    """Return the data set X, or open the data set at the path X."""
+    """Return the data set X, or open the data set that X names (`is_store`)."""
     return X if isinstance(X, Rows) else Dataset.open(X)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, ParamSpec, TypeAlias, TypeVar
@@ -30,15 +30,12 @@ def as_path(path: str | os.PathLike[str] | RemotePath) -> Place:
     Raises
     ------
     InputError
-        If it is neither, for instance an object of zarr that holds a store.
+        If it is neither.
     """
     if isinstance(path, RemotePath):
         return path
     if not isinstance(path, str | os.PathLike):
-        raise InputError(
-            f"a path or URL is needed, got a {type(path).__name__}; if that holds a store, copy it "
-            "to a folder or bucket and pass the path or URL of the copy"
-        )
+        raise InputError(f"a path or URL is needed, got a {type(path).__name__}")
     return RemotePath(path) if isinstance(path, str) and is_url(path) else Path(path)
 
 
@@ -69,19 +66,26 @@ class RemotePath:
     url : str
         Credentials and endpoints are those of its fsspec library: from the environment
         (``AWS_PROFILE``, ``FSSPEC_S3_ENDPOINT_URL``, ...) and its configuration files.
+    files : StoreFiles or None
+        The store of zarr that has the file; None: fsspec finds it by its URL.
     """
 
     url: str
+    files: Any = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.url
+
+    def __reduce__(self) -> tuple[Any, tuple[str, Any]]:
+        """Pickle no file system of fsspec: every process has its own connections."""
+        return RemotePath, (self.url, self.files)
 
     def __truediv__(self, name: str) -> RemotePath:
         return self.joinpath(name)
 
     def joinpath(self, *names: str) -> RemotePath:
         """Return the path of a file or folder below this one."""
-        return RemotePath("/".join([self.url.rstrip("/"), *names]))
+        return replace(self, url="/".join([self.url.rstrip("/"), *names]))
 
     @property
     def name(self) -> str:
@@ -96,7 +100,7 @@ class RemotePath:
     @property
     def parent(self) -> RemotePath:
         """The folder that contains this file or folder."""
-        return RemotePath(self.url.rstrip("/").rpartition("/")[0])
+        return replace(self, url=self.url.rstrip("/").rpartition("/")[0])
 
     @property
     def _pure(self) -> PurePosixPath:
@@ -144,7 +148,7 @@ class RemotePath:
     def sizes(self) -> dict[str, int]:
         """Return the bytes of each file below this folder, by relative path."""
         found = self._system.find(self._key, detail=True)
-        start = len(self._system._strip_protocol(self._key).rstrip("/")) + 1
+        start = len(self._key.rstrip("/")) + 1
         return {name[start:]: int(info["size"]) for name, info in found.items()}
 
     @_raise_os_error
@@ -184,6 +188,8 @@ class RemotePath:
     @cached_property
     def _filesystem(self) -> tuple[Any, str]:
         """The fsspec file system of the URL, and the file's name in it."""
+        if self.files is not None:
+            return self.files, self.files.key(self.url)
         import fsspec
 
         scheme = self.url.partition("://")[0].lower()
@@ -202,3 +208,8 @@ class RemotePath:
 
 Place: TypeAlias = Path | RemotePath
 """A local path, or a remote file or folder."""
+
+
+def is_named(place: Place) -> bool:
+    """Whether other processes find a place by its text; not if only a store object reaches it."""
+    return isinstance(place, Path) or place.files is None

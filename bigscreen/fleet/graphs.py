@@ -66,6 +66,16 @@ def run_graph(
     return found
 
 
+def row_blocks(array: Any) -> Any:
+    """Return an array on disk or in a bucket, such as one of zarr, as a lazy Dask array.
+
+    A block has all columns, and a number of whole chunks of the array's rows that Dask chooses.
+    """
+    import dask.array as da  # see `map_rows`
+
+    return da.from_array(array, chunks=("auto", *[-1] * (array.ndim - 1)))
+
+
 def map_rows(
     name: str,
     function: Callable[[Any, Any], Any],

@@ -27,7 +27,7 @@ from bigscreen.data.missing import as_marks
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.texts import parse_dates, parse_hashes
 from bigscreen.errors import InputError, TimeOver, reason_of
-from bigscreen.files.remote import RemotePath, as_path, is_url
+from bigscreen.files.remote import RemotePath, as_path
 from bigscreen.files.scratch import check_own, make_private_folder
 from bigscreen.files.sealed import hash_json
 from bigscreen.fleet.inline import Inline
@@ -107,7 +107,7 @@ def ingest(  # noqa: PLR0913
     sources : path, list of paths, frame, array, (X, y), (X, y, weight), or iterable of these
         svmlight, CSV, TSV, ARFF, HDF5, NPY, NPZ, IDX, Parquet or Feather files, folders of them,
         or patterns such as ``part-*.csv``; pandas, polars, Arrow and dask data frames; numpy, scipy
-        sparse or dask arrays. Row numbers run from 0 over all sources in their order.
+        sparse, dask or zarr arrays. Row numbers run from 0 over all sources in their order.
     path : path
         The dataset to make. If it is a URL, the finished dataset is copied there, manifest last.
     label, weight : str or int, optional
@@ -346,9 +346,10 @@ class _Target:
         Raises
         ------
         InputError
-            If there is a dataset at the URL, and `overwrite` is false.
+            If there is a dataset at the URL, and `overwrite` is false; or `path` is neither a path
+            nor a URL.
         """
-        elsewhere = as_path(path) if is_url(path) else None
+        elsewhere = as_path(path)
         if not isinstance(elsewhere, RemotePath):
             return cls(store_path(path))
         if (elsewhere / MANIFEST).exists() and not overwrite:

@@ -20,7 +20,7 @@ from bigscreen.data.views import without_weight
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.files.kept_files import KeptFiles
-from bigscreen.files.remote import RemotePath
+from bigscreen.files.remote import RemotePath, is_named
 from bigscreen.files.sealed import hash_json
 from bigscreen.files.work import lock_work_folder
 from bigscreen.fit.ladder import Rung, ended_by_rounding
@@ -668,7 +668,10 @@ def rely_on(fleet: Fleet, data: Rows, work: Path | None) -> None:
     InputError
         If no worker sees them.
     """
-    files: list[Path | RemotePath] = [] if data.path is None else [data.path / MANIFEST]
+    files: list[Path | RemotePath] = []
+    # (A store that only zarr reaches travels with the rows: workers find no file there by name.)
+    if data.path is not None and is_named(data.path):
+        files.append(data.path / MANIFEST)
     fleet.rely_on(files if work is None else [*files, work / "problem.json"])
 
 

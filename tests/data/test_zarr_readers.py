@@ -8,8 +8,6 @@ import zarr
 from scipy.sparse import csr_array, vstack
 from store_tables import LABELS, store, table
 
-from bigscreen.data.dataset import Dataset
-from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
 
 
@@ -68,8 +66,11 @@ def test_xarray_opens_the_root_of_a_sparse_store(tmp_path):
     xarray = pytest.importorskip("xarray", reason="reads a store with xarray")
     data = table(sparse=True)
     store(tmp_path / "s", data)
-    with pytest.warns(UserWarning, match=r"manifest\.json"):
-        rows = xarray.open_zarr(tmp_path / "s", consolidated=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = xarray.open_zarr(tmp_path / "s")
+        group = zarr.open_group(tmp_path / "s", mode="r")
+        assert {"X", "y", "row_id"} <= set(group) and len(list(group["X"].groups())) == 10
     assert "X" not in rows
     np.testing.assert_array_equal(rows["y"].values, data[1])
 
@@ -83,8 +84,3 @@ def test_dask_opens_a_dense_store(tmp_path):
         for name, expected in zip(("X", "y"), data[:2], strict=True):
             found = array.from_zarr(str(tmp_path / "s"), component=name).compute()
             np.testing.assert_array_equal(found, expected)
-
-
-def test_a_store_object_of_zarr_is_refused_with_advice():
-    with pytest.raises(InputError, match="copy it to a folder"):
-        Dataset.open(zarr.storage.MemoryStore())

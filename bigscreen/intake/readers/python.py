@@ -1,4 +1,4 @@
-"""Readers of data in memory: numpy and sparse arrays, dask arrays, iterables of blocks."""
+"""Readers of arrays: numpy, sparse, dask and zarr arrays, and iterables of blocks of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array, issparse
 
-from bigscreen.data.dask_rows import is_chunked
+from bigscreen.data.dask_rows import dask_rows, is_chunked
+from bigscreen.data.zarr_stores import is_zarr_array, is_zarr_store
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import Block, Reader, name_rows
@@ -212,6 +213,13 @@ def open_data(source: Any) -> Reader:
         X = parts[0]
         if hasattr(X, "dims") and hasattr(X, "data"):  # an array of xarray: take the plain array
             parts, X = (X.data, *parts[1:]), X.data
+        if is_zarr_store(X):
+            raise InputError(
+                f"a {type(X).__name__} of zarr is no source: give its arrays, as (group['X'], "
+                "group['y']), or open it with Dataset.open if bigscreen has stored it."
+            )
+        if is_zarr_array(X):
+            return DaskReader(dask_rows(X, None, None), *parts[1:])
         if is_chunked(X):
             return DaskReader(*parts)
         if issparse(X) or hasattr(X, "__array__"):
