@@ -33,7 +33,7 @@ def group() -> None:
     Then from your own file to predictions:
 
     \b
-      bigscreen ingest my.csv train.store --label y --scale standard --holdout .2
+      bigscreen ingest my.csv train.store --label y --holdout .2
       bigscreen fit train.store model.bsm
       bigscreen evaluate model.bsm train-holdout.store
 

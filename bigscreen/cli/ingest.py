@@ -115,11 +115,12 @@ def column_names(
 @click.option("--rows", metavar="A:B", help="Take rows A to B - 1 alone, counted from 0.")
 @click.option(
     "--scale",
-    default="none",
+    default="auto",
     show_default=True,
-    metavar="standard|minmax|divide:NUMBER|none",
+    metavar="auto|standard|minmax|divide:NUMBER|none",
     help="Bring columns of numbers to a common size; kept with the store and the model. standard: "
-    "mean 0, deviation 1; minmax: 0 to 1; divide:255: for pixels.",
+    "mean 0, deviation 1; minmax: 0 to 1; divide:255: for pixels; auto: standard for dense tables "
+    "but their columns of 0 and 1, none for sparse rows and svmlight.",
 )
 @click.option(
     "--impute",
@@ -220,14 +221,14 @@ def ingest(
     \b
     Examples:
       bigscreen ingest data.csv train.store --label target \\
-          --holdout 0.2 --scale standard --impute median
+          --holdout 0.2 --impute median
       bigscreen ingest "parts/*.csv" train.store --drop customer,comment
       bigscreen ingest train.svm.xz train.store
       bigscreen ingest test.svm.xz test.store --like train.store
       bigscreen ingest train-images-idx3-ubyte.gz digits.store \\
           --scale divide:255 --positive 7
       bigscreen ingest houses.csv houses.store --label price \\
-          --regression --scale standard
+          --regression
       bigscreen ingest normal.csv normal.store --unlabelled
     """
     from bigscreen.intake.ingest import ingest as read_in

@@ -447,6 +447,19 @@ class Moments:
         self.mean += delta * share
         self.counts = total
 
+    @property
+    def are_truths(self) -> NDArray[np.bool_]:
+        """Which columns hold 0 and 1 only, bool (n_features,); for dense rows.
+
+        Of numbers x from 0 to 1 only 0 and 1 have x = x**2, so the sums of both are then equal.
+        """
+        squares = self.deviation + self.mean**2 * self.counts
+        inside = (self.low >= 0) & (self.high <= 1)
+        truths: NDArray[np.bool_] = inside & np.isclose(
+            squares, self.mean * self.counts, rtol=1e-12, atol=0
+        )
+        return truths
+
     def scaling(self, scale: str, shift: bool) -> tuple[NDArray[Any] | None, NDArray[Any]]:
         """Return offset and factor of the scaling (x - offset) * factor, float64 (n_features,).
 

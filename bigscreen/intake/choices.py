@@ -106,7 +106,8 @@ class Choices:
     rows : (int, int or None)
         First row number to take, and one past the last (None: to the end).
     scale : str
-        "none", "standard", "minmax" or "divide:N": scaling of the numeric columns.
+        "none", "standard", "minmax" or "divide:N": scaling of the numeric columns; "auto":
+        "standard" for dense tables but their columns of 0 and 1, else "none".
     impute : str or None
         How a missing number is replaced: "mean", "median", "most-frequent" or "zero"; None: not.
     drop_missing : bool
@@ -150,7 +151,8 @@ class Choices:
         InputError
             If an option has no meaning, or contradicts another one.
         """
-        parse_divisor(self.scale)
+        if self.scale != "auto":
+            parse_divisor(self.scale)
         if self.max_kinds is not None and self.max_kinds < 1:
             raise InputError(f"max_kinds={self.max_kinds}: a column needs at least one kind.")
         if self.layout not in ("auto", "dense", "sparse"):
@@ -188,7 +190,7 @@ class Choices:
         """
         if self.impute is not None:
             raise InputError("like brings its own numbers for what is missing: leave out impute.")
-        if self.scale != "none" or (self.positive is not None and like.labels != []):
+        if self.scale not in ("none", "auto") or (self.positive is not None and like.labels != []):
             raise InputError(
                 "like brings its own scaling and labels: leave out scale and positive."
             )
@@ -200,7 +202,10 @@ class Choices:
         if self.missing:
             raise InputError("like knows what means missing where it came from: leave out missing.")
         return replace(
-            self, missing=tuple(like.missing), regression=self.regression or like.labels is None
+            self,
+            scale="none",
+            missing=tuple(like.missing),
+            regression=self.regression or like.labels is None,
         )
 
     def missing_rule(self, like: Preparation | None) -> Missing:

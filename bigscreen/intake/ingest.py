@@ -138,7 +138,8 @@ def ingest(  # noqa: PLR0913
         "A:B" takes only the rows A to B-1, counted from 0; A or B may be left out.
     scale : str, default="none"
         "none", "standard", "minmax" or "divide:N": scaling of numeric columns, computed on the
-        rows that are not held out. Categories stay 0 and 1.
+        rows that are not held out. Categories stay 0 and 1. "auto": "standard" for dense tables,
+        whose columns of 0 and 1 stay as they are; "none" for sparse sources or a sparse layout.
     impute : {"mean", "median", "most-frequent", "zero"}, optional
         Replacement of a missing number ("", "?", "NA", NaN, null), computed for each column from
         the rows that are not held out (medians and commonest values from at most 100,000 rows).

@@ -122,7 +122,7 @@ def check_memory(memory: int, n_features: int, scale: str, row_bytes: int, store
     n_features : int
         Number of stored features.
     scale : str
-        Scaling of the features: "none", "standard", "minmax" or "divide:N".
+        Scaling of the features: "none", "standard", "minmax", "divide:N" or "auto".
     row_bytes : int
         Bytes of one stored row if it is dense; 0 if rows may be sparse.
     stores : int
@@ -133,7 +133,7 @@ def check_memory(memory: int, n_features: int, scale: str, row_bytes: int, store
     InputError
     """
     scaled = COSTS.scaled_feature_bytes
-    of_scaling = {"none": 0, "standard": scaled, "minmax": scaled}
+    of_scaling = {"none": 0, "standard": scaled, "minmax": scaled, "auto": scaled}
     parts = {
         "for the process and the rows it reads": COSTS.base_bytes,
         f"for the scaling of {n_features} features": n_features

@@ -315,7 +315,7 @@ class StoreBuilder:
                 missing=[*self.wanted.choices.missing],
                 truths=self.shape.truths,
             )
-            if by := parse_divisor(scale):
+            if scale != "auto" and (by := parse_divisor(scale)):
                 _, factor = _expand_to_features(
                     preparation, None, np.full(len(preparation.numeric_columns), 1 / by)
                 )
@@ -439,11 +439,14 @@ class StoreBuilder:
     ) -> None:
         """Add a "standard" or "minmax" scaling to the preparation of `transform`.
 
+        An "auto" scaling is "standard" for dense tables, except that columns of 0 and 1 are kept.
         It is measured on the rows that are not held out, unless an earlier run has recorded it in
         the journal. Other scalings need no measurement, and nothing is done for them. `spilled`
         reads the rows, and `survey` counts them.
         """
-        scale = self.wanted.choices.scale
+        scale, chosen = self.wanted.choices.scale, self.wanted.choices.scale == "auto"
+        if chosen and not (self.shape.sparse or transform.sparse):
+            scale = "standard"
         if scale not in ("standard", "minmax"):
             return
         preparation = transform.preparation
@@ -457,13 +460,28 @@ class StoreBuilder:
             known = {"offset": None, "factor": None}
         if known is None:
             moments = measure_moments(spilled, survey, transform, self._make_counter("measure"))
-            offset, factor = _expand_to_features(preparation, *moments.scaling(scale, shift))
+            offsets, factors = moments.scaling(scale, shift)
+            if chosen and offsets is not None:
+                offsets, factors = (
+                    np.where(moments.are_truths, kept, own)
+                    for kept, own in ((0.0, offsets), (1.0, factors))
+                )
+            offset, factor = _expand_to_features(preparation, offsets, factors)
             known = {
                 "offset": None if offset is None else offset.tolist(),
                 "factor": factor.tolist(),
             }
             self._journal.write({"scaling": known})
+        factors = known["factor"]
+        if chosen and (factors is None or all(factor == 1 for factor in factors)):
+            return  # all columns are categories, constant, or 0 and 1
         transform.preparation = replace(preparation, scaling=scale, **known)
+        if chosen:
+            self.planned = self._plan_bytes(transform.preparation, transform.n_features)
+            self.notes.append(
+                "columns of numbers are scaled to mean 0 and deviation 1, in predictions, too "
+                "(--scale none: as they are)."
+            )
 
     def _note_counts(self, transform: Transform) -> None:
         """Add notes for the user: unseen categories, rows without labels, float64 features, ..."""
@@ -571,7 +589,7 @@ class StoreBuilder:
         """Whether features are stored as float64: float32 is too coarse even after scaling."""
         # After a standard or minmax scaling values are near 0 and of size 1: float32 will do.
         name = preparation.scaling if preparation.scaling != "none" else self.wanted.choices.scale
-        return self.shape.wide and (name == "none" or name.startswith("divide"))
+        return self.shape.wide and (name in ("none", "auto") or name.startswith("divide"))
 
     def _is_rounded(self, preparation: Preparation) -> bool:
         """Whether float32 may have rounded a number of the source, or a value computed from one."""

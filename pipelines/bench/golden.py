@@ -138,7 +138,7 @@ def commands(folder: Path) -> dict[str, Callable[[], str]]:
     X, y, _ = rows(4000)
     np.savez(folder / "rows.npz", X=X, y=y)
     store = str(folder / "rows.store")
-    command("ingest", str(folder / "rows.npz"), store)
+    command("ingest", str(folder / "rows.npz"), store, "--scale", "none")
 
     def model(name: str, *options: str) -> str:
         out, table = folder / f"{name}.bsm", folder / f"{name}.csv"

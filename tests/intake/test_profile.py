@@ -168,3 +168,44 @@ def test_columns_of_different_scales_are_named_unless_they_are_scaled(tmp_path, 
     assert shown.exit_code == 0 and ("differ in scale" in shown.output) == said
     linear = ["fit", str(tmp_path / "s"), str(tmp_path / "l"), "--kernel", "linear"]
     assert "differ in scale" not in CliRunner().invoke(group, linear).output
+
+
+def test_auto_scales_numbers_of_dense_tables_and_leaves_zeros_and_ones(tmp_path):
+    rng = np.random.default_rng(0)
+    income, flag = rng.normal(5e4, 2e4, 300), rng.integers(0, 2, 300)
+    share, kind = rng.random(300), np.array(["a", "b"])[rng.integers(0, 2, 300)]
+    columns = {"income": income, "flag": flag, "share": share, "kind": kind}
+    runner = CliRunner()
+
+    def made(names: list[str], *more: str, out: str = "s") -> tuple[str, Dataset]:
+        rows = zip(*(columns[name] for name in names), flag, strict=True)
+        lines = [",".join([*names, "label"]), *(",".join(map(str, row)) for row in rows)]
+        (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+        args = ["ingest", str(tmp_path / "a.csv"), str(tmp_path / out), "--overwrite", *more]
+        done = runner.invoke(group, args)
+        assert done.exit_code == 0, done.output
+        return done.output, Dataset.open(tmp_path / out)
+
+    text, store = made([*columns])
+    assert "scaled to mean 0" in text and "differ in scale" not in text
+    assert "standard (chosen by auto)" in runner.invoke(group, ["info", str(store.path)]).output
+    X = store.X(0, 300)
+    assert np.allclose(X[:, [0, 2]].mean(axis=0), 0, atol=1e-6)
+    assert np.allclose(X[:, [0, 2]].std(axis=0), 1)
+    assert set(X[:, 1]) == {0, 1} and set(X[:, 3]) == {0, 1}
+    # What has nothing else to scale is as it was, and so are rows that are like others.
+    for names, how in ((["flag", "kind"], []), (["income"], ["--layout", "sparse"])):
+        text, other = made(names, *how, out="t")
+        assert other.preparation.scaling == "none" and "scaled to mean" not in text
+    _, like = made([*columns], "--like", str(store.path), out="u")
+    assert like.preparation.features_fingerprint == store.preparation.features_fingerprint
+    # Without columns of 0 and 1 it is the store of --scale standard, bit for bit.
+    auto, standard = (
+        made(["income", "share"], *how, out=out)[1]
+        for how, out in (([], "v"), (["--scale", "standard"], "w"))
+    )
+    assert np.array_equal(auto.X(0, 300), standard.X(0, 300))
+    assert auto.preparation.to_dict() == standard.preparation.to_dict()
+    (tmp_path / "a.svm").write_text("\n".join(f"{k % 2} 1:{k} 2:1e6" for k in range(50)) + "\n")
+    done = runner.invoke(group, ["ingest", str(tmp_path / "a.svm"), str(tmp_path / "x")])
+    assert done.exit_code == 0 and Dataset.open(tmp_path / "x").preparation.scaling == "none"

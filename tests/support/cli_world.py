@@ -82,7 +82,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     bare = [line.rsplit(",", 1)[0] for line in made.csv.read_text().splitlines()]
     (folder / "bare.csv").write_text("\n".join(bare) + "\n")
     succeed("ingest", made.csv, made.store, "--label", "inside", "--scale", "standard")
-    succeed("ingest", made.csv, made.plain, "--label", "inside")
+    succeed("ingest", made.csv, made.plain, "--label", "inside", "--scale", "none")
     succeed("ingest", folder / "wide.csv", made.wide, "--label", "inside")
     succeed("ingest", folder / "bare.csv", made.unlabelled, "--label", "none", "--like", made.store)
     numbers = [line.replace("yes", "1.5").replace("no", "-2") for line in made.csv.open()]
