@@ -29,16 +29,8 @@ def fitted(tmp_path_factory):
     X, y = rough(1000, 3)
     lines = [",".join(map(repr, [*row, label])) for row, label in zip(X.tolist(), y, strict=True)]
     (folder / "rows.csv").write_text("a,b,c,label\n" + "\n".join(lines) + "\n")
-    ran(
-        "ingest",
-        folder / "rows.csv",
-        folder / "s",
-        "--label",
-        "label",
-        "--holdout",
-        "0.2",
-        *AS_IT_IS,
-    )
+    store = folder / "rows.csv", folder / "s"
+    ran("ingest", *store, "--label", "label", "--holdout", "0.2", "--scale", "none")
     ran("fit", folder / "s", folder / "m", "--landmarks", 50, "--gamma", 0.3, "--tol", 1e-6)
     return folder, X, y
 
