@@ -31,9 +31,10 @@ def scratch(kind: str, parent: str | os.PathLike[str] | None = None) -> Iterator
     kind : str
         Part of the folder's name, for information.
     parent : path, optional
-        Default: the folder of temporary files (``TMPDIR``).
+        Created if it is missing. Default: the folder of temporary files (``TMPDIR``).
     """
     place = Path(tempfile.gettempdir() if parent is None else parent)
+    place.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(place)
     made = tempfile.TemporaryDirectory(
         prefix=f"{PREFIX}{kind}-", dir=place, ignore_cleanup_errors=True

@@ -11,15 +11,20 @@ import asyncio
 import contextlib
 import itertools
 import re
+import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import dask.config
 import numpy as np
+from dask.sizeof import sizeof
 from distributed import Client, Future, WorkerPlugin
 from distributed.protocol.pickle import dumps
 
@@ -43,7 +48,7 @@ from bigscreen.fleet.workers import (
     Memory,
     Workers,
     give_up_frozen,
-    wait_for_result,
+    wait_for_results,
 )
 
 
@@ -51,12 +56,13 @@ from bigscreen.fleet.workers import (
 class _Item:
     """An item of work that was submitted as a Dask task.
 
-    ``only`` are the workers that may run it (None: all); ``again`` submits it anew.
+    ``only`` are the workers that may run it (None: all); ``again`` submits it anew, as a list of
+    one.
     """
 
     future: Future[Any]
     only: list[str] | None
-    again: Callable[[], _Item]
+    again: Callable[[], list[_Item]]
 
 
 class Cluster:
@@ -116,6 +122,7 @@ class Cluster:
         try:
             if check is not None:
                 check(client)
+            self._workers.check_annotations()
             with contextlib.suppress(Exception):  # a scheduler without bigscreen does not need it
                 client.register_plugin(Leaving(client.id, self._name), name=self._name)
             if shielded:
@@ -251,47 +258,59 @@ class Cluster:
         shown = re.sub("[^A-Za-z]+", "", what.rpartition(".")[2])
         key = name.replace("bigscreen", f"bigscreen-{shown}")
         limit = in_flight_limit(in_flight, max(self.workers, 1))
-        waiting: deque[_Item] = deque()
+        left, waiting = enumerate(items), deque[_Item]()
+        largest = self._tuning.max_gather_bytes  # of a result, as far as is known
         self._register(Function(function, name), name)
 
-        def submitted(number: int, item: Item, turn: int = 0) -> _Item:
-            """Submit an item to the cluster; ``turn`` numbers the attempts at the item."""
+        def submit(batch: Sequence[tuple[int, Item]], turn: int = 0) -> list[_Item]:
+            """Submit numbered items to the cluster; ``turn`` numbers the attempts at an item."""
             only = self._workers.only
-            future = self._client.submit(
-                apply,
-                name,
-                item,
-                key=f"{key}-{number}-{turn}",
-                retries=2,
-                workers=only,
-                allow_other_workers=False,
-            )
-            return _Item(future, only, lambda: submitted(number, item, turn + 1))
+            # (Dask warns of graphs of 10 MB, meant for data that would better be read by workers.)
+            with dask.config.set({"distributed.admin.large-graph-warning-threshold": sys.maxsize}):
+                futures = self._client.map(
+                    apply,
+                    [name] * len(batch),
+                    [item for _, item in batch],
+                    key=[f"{key}-{number}-{turn}" for number, _ in batch],
+                    retries=2,
+                    workers=only,
+                    allow_other_workers=False,
+                )
+            return [
+                _Item(future, only, partial(submit, [one], turn + 1))
+                for future, one in zip(futures, batch, strict=True)
+            ]
 
         try:
-            for number, item in enumerate(items):
-                waiting.append(submitted(number, item))
-                if len(waiting) == limit:
-                    yield self._outcome(waiting, what)
-            while waiting:
-                yield self._outcome(waiting, what)
+            while True:
+                if batch := list(islice(left, limit - len(waiting))):
+                    waiting += submit(batch)
+                if not waiting:
+                    return
+                together = max(1, self._tuning.max_gather_bytes // largest)
+                results = self._collect(waiting, together, what)
+                largest = max(1, *(sizeof(getattr(each, "__dict__", each)) for each in results))
+                yield from results
         finally:
             if not self._closed:
                 self._client.cancel([each.future for each in waiting])
                 with contextlib.suppress(*GONE, ValueError):  # a worker that dies just now
                     self._client.unregister_worker_plugin(name)
 
-    def _outcome(self, waiting: deque[_Item], what: str) -> Any:
-        """Wait for the result of the first item in ``waiting``, remove the item and return it.
+    def _collect(self, waiting: deque[_Item], together: int, what: str) -> list[Any]:
+        """Wait for the first item in ``waiting``; return its result, and those that are ready next.
 
-        The item is submitted anew if its workers have died. ``what``: its name in error messages.
+        The items, at most ``together``, are removed. The first is submitted anew if its workers
+        have died. ``what``: the function's name in error messages.
         """
         while True:
-            first = waiting[0]
-            if outcome_known := wait_for_result(self._workers, first.future, first.only, what):
-                waiting.popleft()
-                return outcome_known[0]
-            waiting[0] = first.again()
+            futures = [each.future for each in islice(waiting, together)]
+            results = wait_for_results(self._workers, futures, waiting[0].only, what)
+            if results:
+                for _ in results:
+                    waiting.popleft()
+                return results
+            (waiting[0],) = waiting[0].again()
 
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         """Use only workers that see the same files as this process."""

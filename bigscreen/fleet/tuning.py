@@ -34,6 +34,10 @@ class ClusterTuning:
     log_bytes : int
         Messages to the workers are kept, to be replayed after a worker's death; once they take more
         bytes than this, copy the states of all shards to this machine and drop the messages.
+    max_gather_bytes : int
+        Fetch the results of several items at once if they are ready and take at most this many
+        bytes together, by the size of results before. One message for each item takes this process
+        1.5 ms more (`python -m pipelines.scale.rounds`).
     min_shared_bytes : int
         If the integer sums of a round take at least this many bytes, the workers add them up among
         themselves; smaller sums are sent to this process, which adds them.
@@ -54,6 +58,7 @@ class ClusterTuning:
     max_starts: int = 3
     max_deaths: int = 3
     log_bytes: int = 32 * 2**20
+    max_gather_bytes: int = 64 * 2**20
     min_shared_bytes: int = 2**20
     min_sharing_machines: int = 2
     max_sharing_hosts: int = 32

@@ -10,11 +10,13 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import distributed
+from dask.base import get_annotations
 from distributed import Client, Future, KilledWorker
 from distributed.comm.core import CommClosedError
 
@@ -53,10 +55,13 @@ class Workers:
         """List the workers of a client; ``deadline`` (``time.monotonic()``) bounds waiting.
 
         ``_files`` has the hash of each file that workers must see; ``_seeing`` and ``_blind`` are
-        the addresses of the workers that see all of them, or do not.
+        the addresses of the workers that see all of them, or do not. ``_chosen`` has what
+        ``dask.annotate``, around the fit, says of the workers that may be used.
         """
         self.client, self.deadline, self.tuning = client, deadline, tuning
         self._scheduler: Any = client.scheduler  # None of no connected client
+        annotations: dict[str, Any] = get_annotations()
+        self._chosen = {k: v for k, v in annotations.items() if k in ("workers", "resources")}
         self.unreachable: set[str] = set()
         self.retiring = Retiring(client, tuning)
         self._files: dict[str, str | None] = {}
@@ -71,7 +76,7 @@ class Workers:
 
     def listed(self) -> dict[str, int]:
         """Return the threads of usable workers by address; ConnectionError without a scheduler."""
-        listed = self._listed()
+        listed = self._allowed(self._listed())
         new = listed.keys() - self._seeing - self._blind.keys()
         if self._files and new:
             self._look(sorted(new))
@@ -134,7 +139,7 @@ class Workers:
     @property
     def only(self) -> list[str] | None:
         """The addresses of the workers that may run tasks; None: all."""
-        return sorted(self.listed()) if self._blind else None
+        return sorted(self.listed()) if self._blind or self._chosen else None
 
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         """Use only the workers that see the same files as this process from now on.
@@ -161,6 +166,36 @@ class Workers:
             f"it is here and are left out: {blind}",
             stacklevel=3,
         )
+
+    def check_annotations(self) -> None:
+        """Raise InputError if ``dask.annotate``, around the fit, allows none of the workers."""
+        listed = self._listed()
+        if listed and not self._allowed(listed):
+            chosen = ", ".join(f"{name}={of!r}" for name, of in sorted(self._chosen.items()))
+            raise InputError(
+                f"no worker of {self.address} is allowed by dask.annotate({chosen}); there are "
+                f"{', '.join(sorted(listed))}"
+            )
+
+    def _allowed(self, listed: dict[str, int]) -> dict[str, int]:
+        """Return the workers in ``listed`` (threads by address) that ``dask.annotate`` allows."""
+        if not self._chosen:
+            return listed
+        try:
+            known: Any = self.client.sync(
+                self._scheduler.identity, callback_timeout=self.tuning.frozen_seconds
+            )
+        except GONE:
+            return listed  # the next call to the cluster will raise
+        names, resources = self._chosen.get("workers"), self._chosen.get("resources", {})
+        names = [names] if isinstance(names, str) else names
+        allowed = {}
+        for address, one in known["workers"].items():
+            named = names is None or not {address, one["name"], one["host"]}.isdisjoint(names)
+            enough = all(one["resources"].get(name, 0) >= n for name, n in resources.items())
+            if address in listed and named and enough:
+                allowed[address] = listed[address]
+        return allowed
 
     def _listed(self) -> dict[str, int]:
         """Ask the scheduler for its workers: threads by address."""
@@ -231,47 +266,53 @@ class Memory:
         self._peak = max(self._peak, self.own.peak + peaks)
 
 
-def wait_for_result(
-    workers: Workers, future: Future[Any], only: Sequence[str] | None, what: str
-) -> tuple[Any] | None:
-    """Wait for the result of a task; Dask alone would wait forever if every worker died.
+def wait_for_results(
+    workers: Workers, futures: Sequence[Future[Any]], only: Sequence[str] | None, what: str
+) -> list[Any]:
+    """Wait for the result of the first task; Dask alone would wait forever if every worker died.
 
     Parameters
     ----------
+    futures : sequence of Future
+        The task to wait for, and tasks whose results are fetched with it if they have ended: one
+        message for all of them.
     only : list of str or None
-        The workers that may run the task; None: all.
+        The workers that may run the first task; None: all.
     what : str
-        The name of the task for error messages.
+        The name of the tasks for error messages.
 
     Returns
     -------
-    tuple of one result, or None
-        None if all workers that may run the task are gone, and there are others.
+    list
+        The results of the first task and of those after it up to the first that has not ended.
+        Empty if all workers that may run the first task are gone, and there are others.
 
     Raises
     ------
     ConnectionError
         If the scheduler is gone, there is no worker for a minute, or the task kills its workers.
     """
+    first, *others = futures
     seconds = workers.tuning.look_seconds
     while True:
         try:
-            if _is_done(workers.client, future, workers.tuning.look_seconds):
+            if _is_done(workers.client, first, workers.tuning.look_seconds):
+                ready = [first, *takewhile(lambda each: each.status == "finished", others)]
                 fetch: Any = workers.client.sync
-                found: tuple[Any] | None = fetch(_fetch, workers.client, future, seconds)
-                if found is not None:
+                found: list[Any] = fetch(_fetch, workers.client, ready, seconds)
+                if found:
                     return found
-                seconds *= 2.0  # a large result may take longer
+                seconds *= 2.0  # large results may take longer
         except KilledWorker as error:
             cause = workers.cause_of_deaths
             raise ConnectionError(f"every worker that ran {what} died; {cause}") from error
         except (CommClosedError, CancelledError, asyncio.CancelledError) as error:
-            if future.status in ("cancelled", "lost"):
+            if first.status in ("cancelled", "lost"):
                 raise ConnectionError("the Dask scheduler has lost its tasks") from error
         living = workers.living()  # raises if no worker comes
         if only is not None and living.keys().isdisjoint(only):
-            future.cancel()
-            return None
+            first.cancel()
+            return []
 
 
 def _is_done(client: Client, future: Future[Any], seconds: float) -> bool:
@@ -287,17 +328,17 @@ def _is_done(client: Client, future: Future[Any], seconds: float) -> bool:
     return True
 
 
-async def _fetch(client: Client, future: Future[Any], seconds: float) -> tuple[Any] | None:
-    """Fetch the result of a task that has ended; None if it does not come within this time.
+async def _fetch(client: Client, futures: Sequence[Future[Any]], seconds: float) -> list[Any]:
+    """Fetch the results of tasks that have ended; empty if they do not come within this time.
 
     The connection to a frozen worker stays open, so that fetching from it would never end. A later
-    attempt asks the scheduler anew where the result is.
+    attempt asks the scheduler anew where the results are.
     """
-    gathering: Any = client.gather([future], asynchronous=True)
+    gathering: Any = client.gather(futures, asynchronous=True)
     call = asyncio.ensure_future(gathering)
     try:
         done, _ = await asyncio.wait({call}, timeout=seconds)
-        return tuple(await call) if done else None
+        return list(await call) if done else []
     finally:
         call.cancel()
 

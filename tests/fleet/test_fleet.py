@@ -35,6 +35,7 @@ from bigscreen.fleet.cluster import Cluster
 from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
+from bigscreen.fleet.tuning import CLUSTER
 from bigscreen.fleet.worker import WORKER_ENVIRONMENT
 
 SHARDS = 13
@@ -376,14 +377,44 @@ def test_items_may_be_left(fleet):
 def test_a_large_function_travels_once_to_each_worker(cluster):
     ballast = np.arange(400_000.0)
     sent = []
-    submit = cluster._client.submit
-    cluster._client.submit = lambda *a, **k: sent.append(len(repr(a))) or submit(*a, **k)
+    submit = cluster._client.map
+    cluster._client.map = lambda *a, **k: sent.append((len(a[2]), len(repr(a)))) or submit(*a, **k)
     try:
         results = list(cluster.each(lambda item: ballast[item] + 1, range(20)))
     finally:
-        cluster._client.submit = submit
+        cluster._client.map = submit
     assert results == [item + 1.0 for item in range(20)]
-    assert len(sent) == 20 and max(sent) < 1000
+    assert sum(items for items, _ in sent) == 20 and max(size for _, size in sent) < 1000
+
+
+def test_large_items_are_no_reason_to_warn(cluster):
+    items = [np.full(2**20, float(k)) for k in range(3)]  # 24 MB together
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(cluster.each(np.max, items)) == [0.0, 1.0, 2.0]
+
+
+def test_results_that_are_ready_come_together(cluster):
+    """One message brings small results that are ready; large ones come one by one."""
+    fetched = []
+    gather = cluster._client.gather
+    cluster._client.gather = lambda futures, **k: (
+        fetched.append(len(futures)) or gather(futures, **k)
+    )
+    small = [2.0] * 40
+    large = [np.zeros(CLUSTER.max_gather_bytes // 16)] * 6
+    try:
+        for item in cluster.each(float, small, in_flight=20):
+            time.sleep(0.02)  # others end meanwhile
+            assert item == 2.0
+        assert sum(fetched) == 40 and max(fetched) > 1
+        fetched.clear()
+        for item in cluster.each(np.asarray, large, in_flight=6):
+            time.sleep(0.1)
+            assert np.array_equal(item, large[0])
+        assert sum(fetched) == 6 and max(fetched) <= 2
+    finally:
+        cluster._client.gather = gather
 
 
 def test_items_use_every_worker(cluster):
