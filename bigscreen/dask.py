@@ -45,9 +45,12 @@ def kernel_columns(
         Numbers, in blocks of numpy or scipy CSR arrays, whose sizes may be unknown.
     landmarks : array or sparse array (m, d)
         Rows in memory, such as the ``components_`` of a fitted estimator.
-    kernel : {"rbf", "polynomial", "poly", "laplacian", "sigmoid", "linear"}, default="rbf"
+    kernel : {"rbf", "polynomial", "poly", "laplacian", "sigmoid", "matern12", "matern32", \
+    "matern52", "chi2", "linear"}, default="rbf"
         ``exp(-gamma ||a - b||^2)``, ``(gamma <a, b> + coef0)^degree``, ``exp(-gamma ||a - b||_1)``,
-        ``tanh(gamma <a, b> + coef0)`` or ``<a, b>``.
+        ``tanh(gamma <a, b> + coef0)``; ``exp(-s)``, ``(1 + s) exp(-s)`` and
+        ``(1 + s + s^2 / 3) exp(-s)`` with ``s = gamma ||a - b||`` times 1, the root of 3 and the
+        root of 5; ``exp(-gamma sum (a - b)^2 / (a + b))``, for values of at least 0; or ``<a, b>``.
     gamma : float or None, default=None
         None: ``1 / d``.
     degree : int, default=3

@@ -135,13 +135,17 @@ class SVC(_Voting):
     C : float, default=1.0
         Penalty of a row's margin violation; infinity forbids violations (it acts as C = 1e10).
     kernel : str or callable, default="rbf"
-        "rbf", "poly", "linear", "sigmoid" or "laplacian"; "precomputed", with X the square matrix
-        of entries between rows; or a function ``f(A, B)``, which returns the entries between the
-        rows of two float64 arrays (CSR arrays if X is sparse) and may be called from several
-        threads. If rows of X are not numeric (texts, graphs), A and B are lists of rows.
+        "rbf", "poly", "linear", "sigmoid", "laplacian", "matern12", "matern32", "matern52" or
+        "chi2"; "precomputed", with X the square matrix of entries between rows; or a function
+        ``f(A, B)``, which returns the entries between the rows of two float64 arrays (CSR arrays if
+        X is sparse) and may be called from several threads. If rows of X are not numeric (texts,
+        graphs), A and B are lists of rows. The Matern kernels of the orders 1/2, 3/2 and 5/2 have
+        the length scale ``1 / gamma``; "matern12" is ``exp(-gamma ||a - b||_2)``. "chi2" is
+        ``exp(-gamma sum (a - b)^2 / (a + b))``, for values of at least 0.
     degree : int, default=3
     gamma : {"scale", "auto"} or float, default="scale"
-        "scale" is ``1 / (n_features * X.var())``, "auto" is ``1 / n_features``.
+        "scale" is ``1 / (n_features * X.var())``, with a Matern kernel its root, with "chi2" its
+        product with the mean of X; "auto" is ``1 / n_features``.
     coef0 : float, default=0.0
         Constant of the polynomial and sigmoid kernels.
     n_components : int or None, default=None

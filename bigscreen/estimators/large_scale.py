@@ -42,10 +42,11 @@ class NystroemSVC(Classifier):
 
     Parameters
     ----------
-    kernel : {"rbf", "polynomial", "laplacian", "sigmoid", "linear"}, default="rbf"
-        "linear" is a linear machine without landmarks.
+    kernel : {"rbf", "polynomial", "laplacian", "sigmoid", "matern12", "matern32", "matern52", \
+    "chi2", "linear"}, default="rbf"
+        As in `SVC`; "linear" is a linear machine without landmarks.
     gamma : {"scale", "auto"} or float, default="scale"
-        "scale" is ``1 / (n_features * X.var())``, "auto" is ``1 / n_features``.
+        As in `SVC`.
     degree : int, default=3
     coef0 : float, default=0.0
         Constant of the polynomial and sigmoid kernels.

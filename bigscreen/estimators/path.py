@@ -63,7 +63,7 @@ def svm_path(
     sample_weight : array (n_samples,), optional
     class_weight : None, "balanced" or dict
     kernel : str, default="linear"
-        "linear", "rbf", "poly", "sigmoid", "laplacian", "precomputed".
+        "precomputed", or the name of a kernel of `SVC`.
     gamma, degree, coef0
         As in `SVC`.
     n_components : int or None, default=None
@@ -306,7 +306,8 @@ class SVCPathCV(Classifier):
         Strictly ascending values, or their number: spaced evenly in log scale from 1e-2 to 1e2.
     cv : int or list of (rows to fit, rows to hold out), default=5
         Stratified folds, or the row numbers of each.
-    kernel : {"linear", "rbf", "poly", "sigmoid", "laplacian"}, default="linear"
+    kernel : {"linear", "rbf", "poly", "sigmoid", "laplacian", "matern12", "matern32", "matern52", \
+    "chi2"}, default="linear"
     gamma : "scale" or float, default="scale"
     degree : int, default=3
     coef0 : float, default=0.0

@@ -86,7 +86,9 @@ class _Search(Classifier):
             counts = self._counts(data)
             columns = data.n_rows if counts is None else max(counts)
             with self._fleet(data.n_rows * columns, X) as fleet:
-                gammas = default_gammas(data, fleet) if self.gammas is None else self.gammas
+                gammas = self.gammas
+                if gammas is None:
+                    gammas = default_gammas(data, fleet, fit.kernel)
                 how = folds, self.elimination, self.scoring
                 options = TuneOptions(fit, gammas, self._values(), counts, *how)
                 report = owned.enter_context(TuneReport()) if self.verbose else None
@@ -206,7 +208,9 @@ class NystroemSVCCV(_Search):
         What candidates are judged by on held-out rows: a name that `bigscreen tune --metric` has,
         or one of scikit-learn's scorers, by name or as a function, that needs labels and decision
         values only (it gets decision values as rows). None: accuracy.
-    kernel : {"rbf", "polynomial", "laplacian", "sigmoid"}, default="rbf"
+    kernel : {"rbf", "polynomial", "laplacian", "sigmoid", "matern12", "matern32", "matern52", \
+    "chi2"}, default="rbf"
+        As in `NystroemSVC`.
     degree, coef0, sampling, class_weight, fit_intercept
         As in `NystroemSVC`.
     tol : float, default=1e-3
@@ -280,7 +284,9 @@ class SVCCV(_Search):
         Ascending values.
     cv, elimination, scoring, tol, time_budget, random_state
         As in `NystroemSVCCV`.
-    kernel : {"rbf", "polynomial", "laplacian", "sigmoid"}, default="rbf"
+    kernel : {"rbf", "polynomial", "laplacian", "sigmoid", "matern12", "matern32", "matern52", \
+    "chi2"}, default="rbf"
+        As in `NystroemSVC`.
     degree, coef0, class_weight, fit_intercept
         As in `SVC`.
     memory, n_jobs, verbose

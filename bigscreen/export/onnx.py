@@ -21,6 +21,9 @@ from bigscreen.data.texts import match_truth
 from bigscreen.errors import InputError
 from bigscreen.export.source import SampledRows
 from bigscreen.files.output import replacing
+from bigscreen.kernels.base import FLOAT32_TINY
+from bigscreen.kernels.entries import PRODUCTS
+from bigscreen.kernels.standard import Compiled
 from bigscreen.model.calibration import MIN_PROBABILITY, Curve
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
@@ -273,7 +276,7 @@ def _kernel_entries(graph: Graph, kernel: Any, rows: Any, X: str) -> str:
     """
     if id(rows) in graph.entries:
         return graph.entries[id(rows)]
-    if kernel.name not in ("linear", "rbf", "polynomial", "sigmoid", "laplacian"):
+    if not isinstance(kernel, Compiled):
         raise InputError(f"a {kernel.name} kernel is not exported to onnx: it has no formula")
     if 8 * rows.shape[0] * rows.shape[1] >= 1 << 31:
         raise InputError(
@@ -290,14 +293,8 @@ def _kernel_entries(graph: Graph, kernel: Any, rows: Any, X: str) -> str:
 
 def _entries(graph: Graph, kernel: Any, X: str, Z: FloatArray) -> str:
     """Add nodes that compute kernel entries of features ``X`` with ``Z`` (m, d): (rows, m)."""
-    if kernel.name == "laplacian":
-        apart = graph.add(
-            "Sub", graph.add("Unsqueeze", X, graph.constant([1], np.int64)), graph.constant(Z[None])
-        )
-        total = graph.add(
-            "ReduceSum", graph.add("Abs", apart), graph.constant([2], np.int64), keepdims=0
-        )
-        return graph.add("Exp", graph.add("Mul", total, graph.constant(-kernel.gamma)))
+    if kernel.pairing not in PRODUCTS:
+        return _entries_of_differences(graph, kernel, X, Z)
     products = graph.add("MatMul", X, graph.constant(Z.T))
     if kernel.name == "linear":
         return products
@@ -315,6 +312,32 @@ def _entries(graph: Graph, kernel: Any, X: str, Z: FloatArray) -> str:
     if kernel.name == "sigmoid":
         return graph.add("Tanh", moved)
     return graph.add("Pow", moved, graph.constant(float(kernel.degree)))
+
+
+def _entries_of_differences(graph: Graph, kernel: Any, X: str, Z: FloatArray) -> str:
+    """Add entries of a kernel that sums over differences of the columns of ``X`` and ``Z``.
+
+    The arguments are those of `_entries`.
+    """
+    rows, others = graph.add("Unsqueeze", X, graph.constant([1], np.int64)), graph.constant(Z[None])
+    apart = graph.add("Sub", rows, others)
+    if kernel.name == "laplacian":
+        terms = graph.add("Abs", apart)
+    else:
+        terms = graph.add("Mul", apart, apart)
+    if kernel.name == "chi2":
+        # (A column of zeros has the term 0 / tiny.)
+        total = graph.add("Max", graph.add("Add", rows, others), graph.constant(FLOAT32_TINY))
+        terms = graph.add("Div", terms, total)
+    total = graph.add("ReduceSum", terms, graph.constant([2], np.int64), keepdims=0)
+    if kernel.pairing != "apart":
+        return graph.add("Exp", graph.add("Mul", total, graph.constant(-kernel.gamma)))
+    scale = np.sqrt(2 * kernel.order) * kernel.gamma
+    s = graph.add("Mul", graph.add("Sqrt", total), graph.constant(scale))
+    linear, square = (graph.constant(factor) for factor in kernel.polynomial)
+    factor = graph.add("Mul", s, graph.add("Add", linear, graph.add("Mul", square, s)))
+    factor = graph.add("Add", factor, graph.constant(1.0))
+    return graph.add("Mul", factor, graph.add("Exp", graph.add("Neg", s)))
 
 
 def add_codes(graph: Graph, model: Model, scores: str) -> str:

@@ -21,12 +21,13 @@ from sklearn.svm import LinearSVC, LinearSVR
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.files.output import replacing
+from bigscreen.kernels.standard import Compiled
 from bigscreen.model.model import Model
 
 TRUSTED_TYPES = ("numpy.dtype",)
 """Types that skops must be allowed to load if the model has categories."""
 
-KERNELS = ("linear", "rbf", "polynomial", "sigmoid", "laplacian")
+KERNELS = ("linear", "rbf", "polynomial", "sigmoid", "laplacian", "chi2")
 """Kernels that scikit-learn's `Nystroem` has, too."""
 
 
@@ -48,7 +49,11 @@ def build_pipeline(model: Model) -> tuple[Pipeline, list[str]]:
     if model.gate is not None:
         raise InputError("scikit-learn has no machine of parts (an early divide and conquer)")
     if model.landmarks is not None and model.kernel.name not in KERNELS:
-        raise InputError(f"a {model.kernel.name} kernel is not exported: it has no formula")
+        raise InputError(
+            f"scikit-learn's Nystroem has no {model.kernel.name} kernel; export to onnx"
+            if isinstance(model.kernel, Compiled)
+            else f"a {model.kernel.name} kernel is not exported: it has no formula"
+        )
     notes = []
     if model.calibration is not None:
         notes.append("probabilities stay here: the pipeline has scores and labels alone")

@@ -60,6 +60,8 @@ class Kernel:
         Entries depend on the distance of two rows only, so rows may be shifted.
     storable : bool
         A model with this kernel can be written to a file.
+    gamma_power : int
+        Entries do not change if rows are multiplied by c and gamma is divided by c to this power.
     """
 
     name: ClassVar[str]
@@ -67,6 +69,7 @@ class Kernel:
     nonnegative: ClassVar[bool] = False
     invariant: ClassVar[bool] = False
     storable: ClassVar[bool] = True
+    gamma_power: ClassVar[int] = 2
 
     def diag(self, A: AnyRows) -> FloatArray:
         """k(a, a) for every row of A: float64 (len A,).

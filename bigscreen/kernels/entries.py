@@ -44,6 +44,10 @@ class TileTuning:
     loaded_entries: int = 4 << 20
 
 
+PRODUCTS = "product", "distance"
+"""Pairings (see `tiles`) whose values are computed from products of rows; the values of other
+pairings are summed over the differences of columns."""
+
 TILES = TileTuning()
 """The sizes of tiles that all kernels use."""
 
@@ -88,6 +92,30 @@ class SigmoidTerms(NamedTuple):
 
     scale: float
     shift: float
+
+
+class MaternTerms(NamedTuple):
+    """Constants of a Matern kernel, for compiled code.
+
+    With ``s = scale ||a - b|| / sqrt(2)`` the entry is ``(1 + linear s + square s^2) exp(-s)``. For
+    s above ``limit`` it is 0. ``one`` and ``log2e``, which is negative, have the entries' type.
+    """
+
+    scale: float
+    linear: float
+    square: float
+    one: float
+    limit: float
+    log2e: float
+
+
+class ChiSquaredTerms(NamedTuple):
+    """Constants of a chi-squared kernel, for compiled code: ``scale`` is ``-gamma log2(e)``.
+
+    The entry is 2 to the power of ``scale sum (a - b)^2 / (a + b)``.
+    """
+
+    scale: float
 
 
 def entry(terms: Any, value: float, half_a: float, half_b: float) -> float:
@@ -154,8 +182,8 @@ def tiles(
     pairing : str
         The value of a pair of rows. "product": <a, b>. "distance": <a, b> of rows less
         side.origin, from which the caller subtracts half_a and half_b. "apart":
-        -||a - b||^2 / 2, from differences of each column (not for rows with an index).
-        "manhattan": ||a - b||_1.
+        -||a - b||^2 / 2, from differences of each column. "manhattan": ||a - b||_1. "chi2":
+        sum (a - b)^2 / (a + b) over the columns, of which none is negative.
     dtype : float32 or float64
     out : ndarray (len A, len side) or None
         Where to write the values. None: this thread's buffer, which the next tile overwrites.
@@ -168,7 +196,7 @@ def tiles(
     """
     A = check_width(A, side)
     n, m, h = A.shape[0], len(side), side.dense.shape[1]
-    indexed, manhattan = side.rare is not None, pairing == "manhattan"
+    indexed, products = side.rare is not None, pairing in PRODUCTS
     height = max(1, min(n, tuning.rows, tuning.loaded_entries // max(1, h)))
     if indexed:  # one product with the index returns all columns
         width, height = max(1, m), max(1, min(height, tuning.entries // max(1, m)))
@@ -180,7 +208,7 @@ def tiles(
     origin = side.shift_for(pairing)
     for c in range(0, m, width):
         w = min(width, m - c)
-        if not manhattan and pairing != "apart":
+        if products:
             b = side.columns(pairing, c, w, dtype)
         half_b = side.halves[c : c + w] if pairing == "distance" else np.zeros(w)
         for r in range(0, n, height):
@@ -195,15 +223,17 @@ def tiles(
                 values, first = scratch("tile", (count, w if indexed else w + 16), dtype), 0
             else:
                 values, first = out[r : r + count], c
-            if manhattan:
-                _manhattan(a, side.transposed(dtype), c, w, values, first)
-            elif pairing == "apart":
-                _apart(a, side.transposed(dtype), c, w, values, first)
-            else:
+            if products:
                 np.matmul(a, b.T, out=values[:, first : first + w])
-            if indexed:
-                norms = side.rare_l1 if manhattan else side.sqnorms
-                _add_shared(rows, side.position, side.index, manhattan, norms, values)
+            else:
+                _SUMS[pairing](a, side.transposed(dtype, pairing), c, w, values, first)
+            if indexed and pairing == "apart":
+                _subtract_halves(
+                    rows, side.position, side.index, as_rows(side.rare), side.rare_sqnorms, values
+                )
+            elif indexed:
+                norms = side.sqnorms if products else side.rare_l1
+                _add_shared(rows, side.position, side.index, _SHARED[pairing], norms, values)
             if pairing != "distance":
                 half_a = np.zeros(count)
             yield Tile(values, first, r, c, half_a.astype(dtype), half_b.astype(dtype))
@@ -251,15 +281,118 @@ def _apart(
 ) -> None:
     """Write ``out[i, first + j] = -||A_i - B_(c + j)||^2 / 2`` for j below w.
 
-    ``BT``: B transposed.
+    ``BT``: B transposed. Four features per sweep save stores.
+    """
+    d, half = A.shape[1], out.dtype.type(0.5)
+    for i in range(len(A)):
+        a = A[i]
+        row = out[i, first : first + w]
+        row[:] = 0
+        for k in range(0, d - 3, 4):
+            b0, b1 = BT[k, c : c + w], BT[k + 1, c : c + w]
+            b2, b3 = BT[k + 2, c : c + w], BT[k + 3, c : c + w]
+            a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
+            for j in range(w):
+                total = row[j] - half * (a0 - b0[j]) ** 2
+                total -= half * (a1 - b1[j]) ** 2
+                total -= half * (a2 - b2[j]) ** 2
+                row[j] = total - half * (a3 - b3[j]) ** 2
+        for k in range(d - d % 4, d):
+            b0, a0 = BT[k, c : c + w], a[k]
+            for j in range(w):
+                row[j] -= half * (a0 - b0[j]) ** 2
+
+
+# error_model: a test for division by zero would prevent vectorisation.
+@njit(nogil=True, cache=True, fastmath={"contract"}, error_model="numpy")
+def _chi_squared(
+    A: NDArray[Any], BT: NDArray[Any], c: int, w: int, out: NDArray[Any], first: int
+) -> None:
+    """Write ``out[i, first + j]``, the sum of ``(a - b)^2 / (a + b)`` over columns, for j below w.
+
+    ``a`` and ``b`` are the entries of row i of A and of row c + j of B, ``BT`` is B transposed. A
+    column in which both are 0 adds 0.
     """
     for i in range(len(A)):
         row = out[i, first : first + w]
         row[:] = 0
         for k in range(A.shape[1]):
             b, a = BT[k, c : c + w], A[i, k]
-            for j in range(w):
-                row[j] -= 0.5 * (a - b[j]) ** 2
+            if a == 0:  # (no division of 0 by 0)
+                for j in range(w):
+                    row[j] += b[j]
+            else:
+                for j in range(w):
+                    row[j] += (a - b[j]) ** 2 / (a + b[j])
+
+
+_SUMS = {"manhattan": _manhattan, "apart": _apart, "chi2": _chi_squared}
+"""For each pairing that is no product, the function that sums over differences of columns."""
+
+_PRODUCTS_SHARED, _MANHATTAN_SHARED, _CHI2_SHARED = range(3)
+_SHARED = {
+    "product": _PRODUCTS_SHARED,
+    "distance": _PRODUCTS_SHARED,
+    "manhattan": _MANHATTAN_SHARED,
+    "chi2": _CHI2_SHARED,
+}
+"""The number of each pairing for `_add_shared`."""
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _subtract_halves(
+    A: Any,
+    position: NDArray[np.int32],
+    index: Any,
+    B: Any,
+    sqnorms: FloatArray,
+    out: NDArray[Any],
+) -> None:
+    """Subtract ``||a - b||^2 / 2`` over the rare (mostly 0) columns from `out` (rows, m).
+
+    ``A``: the CSR triple of the left rows. ``position``: negative for rare columns. ``index``: the
+    m right rows' nonzeros of these columns as (values, rows, column starts); ``B``: the CSR triple
+    of these nonzeros; ``sqnorms`` (m,): squared norms over these columns. Sums are float64.
+
+    A squared distance is ``||a||^2 + ||b||^2 - 2 <a, b>``, but if this is below a quarter of
+    ``||a||^2 + ||b||^2`` the squared differences of the columns are summed, so that its error stays
+    relative to itself.
+    """
+    data, indices, indptr = A
+    postings, owners, begin = index
+    other, columns, starts = B
+    sums, own = np.empty(out.shape[1]), np.zeros(len(position))
+    for i in range(len(indptr) - 1):
+        size = 0.0
+        for k in range(indptr[i], indptr[i + 1]):
+            if position[indices[k]] < 0:
+                own[indices[k]] = np.float64(data[k])
+                size += own[indices[k]] ** 2
+        sums[:] = 0.0
+        for k in range(indptr[i], indptr[i + 1]):
+            v, column = np.float64(data[k]), indices[k]
+            for t in range(begin[column], begin[column + 1]):
+                sums[owners[t]] += v * postings[t]
+        for j in range(len(sums)):
+            total = size + sqnorms[j]
+            apart = total - 2 * sums[j]
+            if apart < 0.25 * total:
+                apart = 0.0
+                for t in range(starts[j], starts[j + 1]):
+                    own[columns[t]] -= np.float64(other[t])
+                for k in range(indptr[i], indptr[i + 1]):
+                    if position[indices[k]] < 0:
+                        apart += own[indices[k]] ** 2
+                        own[indices[k]] = 0.0  # (not to be added again as a column of row j)
+                for t in range(starts[j], starts[j + 1]):
+                    apart += own[columns[t]] ** 2
+                    own[columns[t]] = 0.0
+                for k in range(indptr[i], indptr[i + 1]):
+                    if position[indices[k]] < 0:
+                        own[indices[k]] = np.float64(data[k])
+            out[i, j] -= 0.5 * apart
+        for k in range(indptr[i], indptr[i + 1]):
+            own[indices[k]] = 0.0
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
@@ -267,24 +400,26 @@ def _add_shared(
     A: Any,
     position: NDArray[np.int32],
     index: Any,
-    manhattan: bool,
+    kind: int,
     l1_norms: FloatArray,
     out: NDArray[Any],
 ) -> None:
-    """Add inner products or L1 distances over the rare (mostly 0) columns to `out` (rows, m).
+    """Add products, L1 or chi-squared distances over the rare (mostly 0) columns to `out`.
 
     ``A``: the CSR triple of the left rows. ``position``: negative for rare columns. ``index``: the
-    m right rows' nonzeros of these columns as (values, rows, column starts). ``l1_norms`` (m,): L1
-    norms of the right rows over them; read if ``manhattan``. Sums are float64.
+    m right rows' nonzeros of these columns as (values, rows, column starts). ``kind``: the number
+    of the pairing (`_SHARED`). ``l1_norms`` (m,): L1 norms of the right rows over rare columns; not
+    read for products. ``out`` (rows, m). Sums are float64.
 
-    ||a - b||_1 = ||a||_1 + ||b||_1 + sum over shared columns of |a - b| - |a| - |b|.
+    ||a - b||_1 = ||a||_1 + ||b||_1 + sum over shared columns of |a - b| - |a| - |b|. In a
+    chi-squared distance a shared column adds -4 a b / (a + b) to the two norms.
     """
     data, indices, indptr = A
     postings, owners, begin = index
     sums = np.zeros(out.shape[1])
     for i in range(len(indptr) - 1):
         sums[:] = 0.0
-        if manhattan:
+        if kind != _PRODUCTS_SHARED:
             l1 = 0.0
             for k in range(indptr[i], indptr[i + 1]):
                 if position[indices[k]] < 0:
@@ -293,10 +428,15 @@ def _add_shared(
                 sums[j] = l1 + l1_norms[j]
         for k in range(indptr[i], indptr[i + 1]):
             v, column = np.float64(data[k]), indices[k]
-            if manhattan:
+            if kind == _MANHATTAN_SHARED:
                 for t in range(begin[column], begin[column + 1]):
                     u = np.float64(postings[t])
                     sums[owners[t]] += abs(v - u) - abs(v) - abs(u)
+            elif kind == _CHI2_SHARED:
+                for t in range(begin[column], begin[column + 1]):
+                    u = np.float64(postings[t])
+                    if u + v != 0:
+                        sums[owners[t]] -= 4 * u * v / (u + v)
             else:
                 for t in range(begin[column], begin[column + 1]):
                     sums[owners[t]] += v * postings[t]

@@ -29,8 +29,7 @@ def move_kernel(move: Move, kernel: Kernel) -> Kernel:
     if not move.exponent:
         return kernel
     scaled: Any = kernel  # (`choose_move` scales only for kernels with a gamma.)
-    power = 1 if scaled.pairing == "manhattan" else 2
-    gamma = float(np.ldexp(scaled.gamma, -power * move.exponent))
+    gamma = float(np.ldexp(scaled.gamma, -kernel.gamma_power * move.exponent))
     moved: Kernel = replace(scaled, gamma=gamma)
     return moved
 

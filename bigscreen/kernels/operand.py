@@ -85,8 +85,9 @@ class Operand:
     -----
     If the rows are the RIGHT side, products need copies, which are made at first use and kept:
     columns as bytes (see `vnni`), rows rounded to float32 and centred (RBF, if the mean has at
-    least a quarter of the squared norm), a transposed copy (Laplacian), and for CSR rows the
-    frequent columns as a dense array and an inverted index of the others.
+    least a quarter of the squared norm), a transposed copy (Laplacian, Matern,
+    chi-squared), and for CSR rows the frequent columns as a dense array and an inverted index of
+    the others.
     """
 
     def __init__(self, X: Any, ids: NDArray[np.int64] | None = None) -> None:
@@ -177,6 +178,11 @@ class Operand:
         return np.asarray(abs(self.rare.astype(np.float64)).sum(axis=1))
 
     @cached_property
+    def rare_sqnorms(self) -> FloatArray:
+        """Squared norms of the rows over their rare columns: float64 (rows,)."""
+        return sqnorms(as_rows(self.rare))
+
+    @cached_property
     def origin(self) -> NDArray[Any]:
         """The point that distances are measured from: the mean of `dense`, or zeros (frequent,).
 
@@ -239,19 +245,20 @@ class Operand:
 
         return cast("NDArray[np.float32]", self._once(("rounded", origin.any()), make))
 
-    def transposed(self, dtype: DTypeLike) -> NDArray[Any]:
-        """Return `dense` less the origin, transposed: (frequent, rows), for entries of this type.
+    def transposed(self, dtype: DTypeLike, pairing: str) -> NDArray[Any]:
+        """Return `dense` less the shift of this pairing, transposed: (frequent, rows).
 
-        float64 only for float64 entries of float64 rows, else float32.
+        It is for entries of the type ``dtype``: float64 only for float64 entries of float64 rows,
+        else float32. ``pairing``: the value of a pair of rows, see `entries.tiles`.
         """
-        wide = dtype == self.X.dtype == np.float64
+        wide, origin = dtype == self.X.dtype == np.float64, self.shift_for(pairing)
 
         def make() -> NDArray[Any]:
             """Make the transposed copy."""
-            rows = self.dense - self.origin if wide else self.as_float32("manhattan")
+            rows = self.dense - origin if wide else self.as_float32(pairing)
             return np.ascontiguousarray(rows.T)
 
-        return cast("NDArray[Any]", self._once(("transposed", wide), make))
+        return cast("NDArray[Any]", self._once(("transposed", (wide, origin.any())), make))
 
     def in_panels(self, pairing: str) -> vnni.Panels:
         """Return `dense` less the shift of this pairing, packed for products of bytes."""
@@ -267,8 +274,8 @@ class Operand:
         """Return rows [c, c + w) of X, columns of the kernel matrix, as a dense array for BLAS.
 
         It has the frequent features: rare ones of sparse rows are left out. ``pairing`` says how a
-        kernel combines two rows ("product", "distance" or "manhattan"); what `entries.tiles` shifts
-        rows by for it is subtracted. float64 rows are in this thread's buffer, which the next call
+        kernel combines two rows ("product" or "distance"); what `entries.tiles` shifts rows by for
+        it is subtracted. float64 rows are in this thread's buffer, which the next call
         overwrites.
         """
         if dtype == np.float32:

@@ -19,6 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from bigscreen.errors import InputError
 from bigscreen.kernels import vnni, vnni_entries
 from bigscreen.kernels.base import (
+    FLOAT32_TINY,
     U32,
     Kernel,
     as_operand,
@@ -28,8 +29,11 @@ from bigscreen.kernels.base import (
     product_error,
 )
 from bigscreen.kernels.entries import (
+    PRODUCTS,
+    ChiSquaredTerms,
     LaplacianTerms,
     LinearTerms,
+    MaternTerms,
     PolynomialTerms,
     RbfTerms,
     SigmoidTerms,
@@ -92,8 +96,8 @@ def _finish_dots(terms: NamedTuple, tile: Tile, VT: FloatArray, out: FloatArray)
 class Compiled(Kernel):
     """A kernel whose entry is a compiled function of one value per pair of rows.
 
-    `pairing` names this value, which `entries.tiles` computes: "product", "distance" or
-    "manhattan".
+    `pairing` names this value, which `entries.tiles` computes: "product", "distance", "apart",
+    "manhattan" or "chi2".
     """
 
     pairing: ClassVar[str] = "product"
@@ -105,8 +109,7 @@ class Compiled(Kernel):
     def values(self, side: Operand, dtype: np.dtype[Any]) -> str:
         """Return which value of a pair of rows the entries of type ``dtype`` are computed from.
 
-        "product", "distance", "apart" or "manhattan", see `entries.tiles`; ``side``: the right
-        rows.
+        See `entries.tiles` for the names of the values; ``side``: the right rows.
         """
         return self.pairing
 
@@ -116,9 +119,9 @@ class Compiled(Kernel):
             side.in_panels(self.pairing)
         else:
             _ = (
-                side.transposed(np.float32)
-                if self.pairing == "manhattan"
-                else side.as_float32(self.pairing)
+                side.as_float32(self.pairing)
+                if self.pairing in PRODUCTS
+                else side.transposed(np.float32, self.pairing)
             )
 
     def block(
@@ -360,6 +363,7 @@ class Laplacian(Compiled):
     pairing: ClassVar[str] = "manhattan"
     invariant: ClassVar[bool] = True
     nonnegative: ClassVar[bool] = True
+    gamma_power: ClassVar[int] = 1
 
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
         """Return the constant for compiled code, for entries of this type: ``-gamma log2(e)``."""
@@ -375,6 +379,152 @@ class Laplacian(Compiled):
         # The last term: float64 rows are rounded to float32 before subtracting.
         rows = self.gamma * math.sqrt(d) * (np.sqrt(sqnorm_a) + math.sqrt(max_sqnorm_b))
         return U32 * ((2.0 * math.sqrt(d) + 4.0) / math.e + 4.0 + rows)
+
+
+@entry_of(MaternTerms)
+def _matern(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
+    """Return ``(1 + linear s + square s^2) exp(-s)`` with s proportional to ``||a - b||``.
+
+    ``value``: ``-||a - b||^2 / 2``, from differences of columns; ``half_a`` and ``half_b`` are 0.
+    """
+    s = terms.scale * math.sqrt(-value)
+    # The exponential is 0 there, and infinity times 0 would be NaN.
+    s = terms.limit if s > terms.limit else s
+    return (terms.one + s * (terms.linear + terms.square * s)) * exp2_negative(terms.log2e * s)
+
+
+@dataclass(frozen=True)
+class _Matern(Compiled):
+    """Base of the Matern kernels: functions of ``s = sqrt(2 nu) gamma ||a - b||``.
+
+    The squared distance is summed from differences of columns, not computed from norms and
+    products: the root of a difference of norms and products would turn a rounding error of u into
+    one of ``sqrt(u)`` for rows that are nearly equal.
+    """
+
+    gamma: float
+    pairing: ClassVar[str] = "apart"
+    invariant: ClassVar[bool] = True
+    nonnegative: ClassVar[bool] = True
+    gamma_power: ClassVar[int] = 1
+    order: ClassVar[float]
+    """nu: the kernel's functions have fewer than nu derivatives."""
+    polynomial: ClassVar[tuple[float, float]]
+    """Factors of s and of ``s^2`` in the polynomial that multiplies ``exp(-s)``."""
+
+    def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
+        """Return the constants for compiled code, for entries of this type (see `MaternTerms`)."""
+        scale = 2 * math.sqrt(self.order) * self.gamma
+        numbers = scale, *self.polynomial, 1.0, 2000.0, -_LOG2E
+        return MaternTerms(*(dtype.type(number) for number in numbers))
+
+    def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
+        """Bound the error of a float32 entry (see `Kernel.entry_error`).
+
+        ``sqnorm_a``: squared norms of the left rows, or the largest; ``max_sqnorm_b``: the largest
+        of the right rows; ``d``: the number of features.
+
+        Notes
+        -----
+        Three parts, derived in maths.md 4.1. The squared distance is a sum of d positive terms, so
+        its error is relative, its root has half of it, and ``|s k'(s)|`` is at most .61. Float64
+        rows less an origin are rounded to float32 first, which moves a distance by at most
+        ``u (||a|| + 3 max ||b||)``, and the slope of an entry is at most gamma. Differences below
+        the root of the smallest float32 have squares of 0.
+        """
+        of_distance = 0.61 * (math.sqrt(d) + 6.0) + 10.0
+        rows = np.sqrt(sqnorm_a) + 3.0 * math.sqrt(max_sqnorm_b)
+        lost = 2.0 * math.sqrt(d * FLOAT32_TINY)
+        return U32 * of_distance + self.gamma * (U32 * rows + lost)
+
+
+@dataclass(frozen=True)
+class Matern12(_Matern):
+    """The Matern kernel of order 1/2, with entries exp(-gamma ||a - b||_2)."""
+
+    name: ClassVar[str] = "matern12"
+    order: ClassVar[float] = 0.5
+    polynomial: ClassVar[tuple[float, float]] = (0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Matern32(_Matern):
+    """The Matern kernel of order 3/2: (1 + s) exp(-s), s = sqrt(3) gamma ||a - b||_2."""
+
+    name: ClassVar[str] = "matern32"
+    order: ClassVar[float] = 1.5
+    polynomial: ClassVar[tuple[float, float]] = (1.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Matern52(_Matern):
+    """The Matern kernel of order 5/2: (1 + s + s^2 / 3) exp(-s), s = sqrt(5) gamma ||a - b||_2."""
+
+    name: ClassVar[str] = "matern52"
+    order: ClassVar[float] = 2.5
+    polynomial: ClassVar[tuple[float, float]] = (1.0, 1 / 3)
+
+
+@entry_of(ChiSquaredTerms)
+def _chi_squared(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
+    """Return ``exp(-gamma value)``; ``value`` is the chi-squared distance of the two rows."""
+    return exp2_negative(terms.scale * value)
+
+
+@dataclass(frozen=True)
+class ChiSquared(Compiled):
+    """The chi-squared kernel, with entries exp(-gamma sum (a - b)^2 / (a + b)).
+
+    For rows without negative values, such as histograms; a column in which both rows are 0 adds 0.
+    """
+
+    gamma: float
+    name: ClassVar[str] = "chi2"
+    pairing: ClassVar[str] = "chi2"
+    nonnegative: ClassVar[bool] = True
+    gamma_power: ClassVar[int] = 1
+
+    def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
+        """Return the constant for compiled code, for entries of this type: ``-gamma log2(e)``."""
+        return ChiSquaredTerms(dtype.type(-self.gamma * _LOG2E))
+
+    def block(
+        self, A: AnyRows, B: Operand, out: NDArray[Any] | None = None, dtype: DTypeLike = np.float32
+    ) -> NDArray[Any]:
+        """Compute kernel entries (see `Kernel.block`); InputError if a row has a negative value."""
+        _check_nonnegative(A, B)
+        return super().block(A, B, out, dtype)
+
+    def dots(
+        self, A: AnyRows, B: Operand, V: FloatArray, dtype: DTypeLike = np.float32
+    ) -> FloatArray:
+        """Compute K(A, B) @ V (see `Kernel.dots`); InputError if a row has a negative value."""
+        _check_nonnegative(A, B)
+        return super().dots(A, B, V, dtype)
+
+    def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
+        """Bound the error of a float32 entry (see `Kernel.entry_error`).
+
+        ``sqnorm_a``: squared norms of the left rows, or the largest; ``max_sqnorm_b``: the largest
+        of the right rows; ``d``: the number of features.
+        """
+        # A term (a - b)^2 / (a + b) has five roundings, all terms are positive, so the distance's
+        # error is relative, and x exp(-x) <= 1/e. The last term: rounding a and b to float32 moves
+        # a term by at most u (a + b) (maths.md 4.1).
+        rows = self.gamma * math.sqrt(d) * (np.sqrt(sqnorm_a) + math.sqrt(max_sqnorm_b))
+        return U32 * ((2.0 * math.sqrt(d) + 7.0) / math.e + 4.0 + rows)
+
+
+def _check_nonnegative(*sides: AnyRows) -> None:
+    """Raise InputError if a row has a negative value."""
+    for side in sides:
+        X = side.X if isinstance(side, Operand) else side
+        if np.min(X if isinstance(X, np.ndarray) else X.data, initial=0.0) < 0:
+            raise InputError(
+                "the chi2 kernel is for values of at least 0, such as counts and histograms, and a "
+                "row has a negative value (scaling can have made it); scale columns to [0, 1] "
+                "(minmax), or choose another kernel"
+            )
 
 
 @entry_of(SigmoidTerms)
@@ -410,7 +560,10 @@ class Sigmoid(Compiled):
         return self.gamma * product_error(sqnorm_a, max_sqnorm_b, d) + 5 * U32
 
 
-_ALL: tuple[type[Kernel], ...] = (Linear, Rbf, Polynomial, Laplacian, Sigmoid, Precomputed)
+_ALL: tuple[type[Kernel], ...] = (
+    *(Linear, Rbf, Polynomial, Laplacian, Sigmoid, Matern12, Matern32, Matern52, ChiSquared),
+    Precomputed,
+)
 """The classes of kernels that have a name; a user's function has none."""
 _KINDS = {kind.name: kind for kind in _ALL} | {"poly": Polynomial}  # scikit-learn's name
 """The class of each kernel name that `make_kernel` knows."""
@@ -421,7 +574,8 @@ def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0
 
     Parameters
     ----------
-    name : "linear", "rbf", "polynomial" (or "poly"), "laplacian", "sigmoid" or "precomputed"
+    name : "linear", "rbf", "polynomial" (or "poly"), "laplacian", "sigmoid", "matern12", \
+    "matern32", "matern52", "chi2" or "precomputed"
     gamma : float > 0
     degree : int, 1 to 64
     coef0 : float
@@ -451,7 +605,7 @@ def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0
 def is_made_of_products(name: str) -> bool:
     """Whether entries of the kernel of this name are functions of inner products of rows."""
     kind = _KINDS.get(name)
-    return kind is not None and issubclass(kind, Compiled) and kind.pairing != "manhattan"
+    return kind is not None and issubclass(kind, Compiled) and kind.pairing in PRODUCTS
 
 
 def describe_products(kernel: Kernel | None) -> str:

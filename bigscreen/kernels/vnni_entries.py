@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
 from bigscreen.kernels import vnni
-from bigscreen.kernels.entries import check_width, entry, pad_places
+from bigscreen.kernels.entries import PRODUCTS, check_width, entry, pad_places
 from bigscreen.kernels.operand import AnyRows, Operand, load_rows, scratch
 from bigscreen.kernels.vnni import (
     LEFT,
@@ -54,7 +54,7 @@ def can_multiply(side: Operand, pairing: str, dtype: DTypeLike) -> bool:
 
     ``pairing``: the value of a pair of rows that the kernel uses, see `entries.tiles`.
     """
-    if pairing == "manhattan" or not vnni.is_available() or side.rare is not None:
+    if pairing not in PRODUCTS or not vnni.is_available() or side.rare is not None:
         return False
     return side.grid is not None and (dtype == np.float32 or side.grid.exact)
 

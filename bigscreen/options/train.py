@@ -76,6 +76,10 @@ KERNELS = {
     "polynomial": ("gamma", "degree", "coef0"),
     "laplacian": ("gamma",),
     "sigmoid": ("gamma", "coef0"),
+    "matern12": ("gamma",),
+    "matern32": ("gamma",),
+    "matern52": ("gamma",),
+    "chi2": ("gamma",),
 }
 """The kernels by name, and the parameters of each."""
 
@@ -173,7 +177,9 @@ class TrainOptions:
             tuple(KERNELS),
         ),
         "How alike two rows are. linear: no curves, fast, right for wide sparse data; "
-        "rbf: curves, the usual choice for up to a few hundred columns.",
+        "rbf: curves, the usual choice for up to a few hundred columns; matern12, matern32, "
+        "matern52: rougher curves, the smaller the number; chi2: for counts and histograms, values "
+        "of at least 0.",
         detail='An exact machine also takes "precomputed" (rows in memory, a square matrix of '
         "entries) and a function ``f(A, B)`` that returns the entries between two sets of rows.",
     )
@@ -182,7 +188,8 @@ class TrainOptions:
         "Kernel",
         Number(POSITIVE.must, POSITIVE.test, ("scale", "auto")),
         "How quickly likeness falls with distance: larger bends more. "
-        "scale: 1 / (columns x variance of the values); auto: 1 / columns.",
+        "scale: 1 / (columns x variance of the values), its root with matern, its product with "
+        "the mean value with chi2; auto: 1 / columns.",
         scope_of_kernels("gamma"),
         metavar="G|scale|auto",
     )

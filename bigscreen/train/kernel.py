@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,15 +40,20 @@ def choose_kernel(data: Rows, options: TrainOptions, fleet: Fleet) -> Kernel:
     if name in ("linear", "precomputed"):
         gamma = 1.0
     elif gamma == "scale":
-        gamma = gamma_scale(data, fleet)
+        gamma = gamma_scale(data, fleet, name)
     elif gamma == "auto":
         gamma = 1.0 / data.n_features
     made = make_kernel(name, float(gamma), options.degree, options.coef0)
     return check_definite(made, data) if isinstance(made, Precomputed) else made
 
 
-def gamma_scale(data: Rows, fleet: Fleet) -> float:
-    """Return ``1 / (n_features * X.var())`` over all entries: scikit-learn's gamma="scale"."""
+def gamma_scale(data: Rows, fleet: Fleet, kernel: str) -> float:
+    """Return ``1 / (n_features * X.var())`` over all entries: scikit-learn's gamma="scale".
+
+    With the ``kernel`` of this name, of which gamma multiplies another power of the values, entries
+    would depend on the unit of the values. So the root is returned for the Matern kernels, and the
+    product with the mean value for the chi-squared kernel.
+    """
     shards = range(data.n_shards)
     squares = sum(float(np.sum(data.sqnorms(*data.shard(s)))) for s in shards)
     entries = float(data.n_rows) * data.n_features
@@ -59,7 +65,12 @@ def gamma_scale(data: Rows, fleet: Fleet) -> float:
         variance = sum(fleet.each(_EntrySum(data, mean), shards)) / entries
     # If all entries are equal, they differ from their mean only by its rounding.
     same = variance <= (2.0**-50 * mean) ** 2
-    return 1.0 if same else 1.0 / (data.n_features * variance)
+    if same:
+        return 1.0
+    gamma = 1.0 / (data.n_features * variance)
+    if kernel.startswith("matern"):
+        return math.sqrt(gamma)
+    return gamma * mean if kernel == "chi2" and mean > 0 else gamma
 
 
 @dataclass(frozen=True)

@@ -246,9 +246,9 @@ class TuneOptions:
         return {**fit, **own, "counts": counts, "folds": folds, **how}
 
 
-def default_gammas(data: Rows, fleet: Fleet) -> list[float]:
-    """Return nine values of gamma by factors of two around scikit-learn's "scale"."""
-    scale = gamma_scale(data, fleet)
+def default_gammas(data: Rows, fleet: Fleet, kernel: str) -> list[float]:
+    """Return nine values of gamma by factors of two around "scale" for the kernel of this name."""
+    scale = gamma_scale(data, fleet, kernel)
     return [float(scale * factor) for factor in 2.0 ** np.arange(-4, 5)]
 
 

@@ -194,7 +194,7 @@ def race(name: str, work: Path) -> dict[str, Any]:
     own, model, held = ours(path, folder, regression)
     kernel: Any = model.kernel
     with Inline() as fleet:
-        gammas = default_gammas(Dataset.open(folder / "s"), fleet)
+        gammas = default_gammas(Dataset.open(folder / "s"), fleet, "rbf")
     found = {"ours": own, **peers(path, held, gammas, regression)}
     found["ours"]["chosen"] = {"gamma": kernel.gamma, "C": model.provenance["parameters"]["C"]}
     return found

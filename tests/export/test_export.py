@@ -89,6 +89,7 @@ MACHINES = {
     "linear": ("mixed", {"kernel": "linear"}),
     "polynomial": ("mixed", {"kernel": "polynomial", "exact": True, "gamma": 0.2, "coef0": 1.0}),
     "laplacian": ("mixed", {"kernel": "laplacian", "landmarks": 40, "gamma": 0.2}),
+    "matern": ("mixed", {"kernel": "matern32", "landmarks": 40, "gamma": 0.4}),
     "one-class": ("mixed", {"problem": "one-class", "nu": 0.1, "landmarks": 40, "gamma": 0.2}),
     "rest": ("labels", {"landmarks": 40, "gamma": 0.3, "probability": True}),
     "pairs": ("labels", {"exact": True, "gamma": 0.3, "strategy": "one"}),
@@ -104,6 +105,8 @@ def test_an_export_predicts_as_the_model(mixed, tmp_path, to, name):
     model = fitted(data, **how)
     out = tmp_path / "out"
     impossible = {("libsvm", "laplacian"): "no laplacian", ("libsvm", "rest"): "one against one"}
+    impossible |= {("libsvm", "matern"): "no matern32"}
+    impossible |= {(kind, "matern"): "no matern32 kernel" for kind in ("sklearn", "skops")}
     if (to, name) in impossible:
         with pytest.raises(InputError, match=impossible[to, name]):
             export(model, data, out, to)
@@ -119,6 +122,18 @@ def test_an_export_predicts_as_the_model(mixed, tmp_path, to, name):
     if len(model.labels) == 2 and "probability" in how:
         model = model.thresholded("recall:.99")
         assert export(model, data, out, to).agree == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["matern12", "matern52", "chi2"])
+def test_kernels_of_differences_are_exported(kernel, tmp_path):
+    X = np.random.default_rng(0).random((150, 5)).astype(np.float32)
+    X[:, 0] = X[:, 0] > 0.5  # (columns in which two rows have 0)
+    data = MemoryDataset(X, (X[:, 1] > X[:, 2]).astype(int), ["no", "yes"])
+    model = fitted(data, kernel=kernel, exact=True, gamma=0.7)
+    for to in ("onnx", "sklearn") if kernel == "chi2" else ("onnx",):
+        found = export(model, data, tmp_path / f"out.{to}", to)
+        assert found.agree == 1.0 and found.difference < 1e-5
 
 
 def test_an_onnx_graph_takes_source_rows_with_missing_values(mixed, tmp_path):

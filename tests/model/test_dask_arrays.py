@@ -68,7 +68,7 @@ def counted(X, folder):
     return da.from_array(X, chunks=(CHUNK, -1)).map_blocks(read, dtype=X.dtype)
 
 
-@pytest.mark.parametrize("kernel", ["rbf", "poly", "laplacian", "sigmoid", "linear"])
+@pytest.mark.parametrize("kernel", ["rbf", "poly", "laplacian", "sigmoid", "linear", "matern32"])
 @pytest.mark.parametrize("thin", [False, True])
 def test_kernel_columns_are_the_kernels_entries(rows, kernel, thin):
     X, _ = rows

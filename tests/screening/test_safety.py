@@ -98,7 +98,7 @@ def test_the_gap_ball_is_safe_in_every_pass(kernel, sparse_rows, C, intercept, r
     noise=st.floats(0.01, 3),
     C=st.floats(-4, 3),
     intercept=st.sampled_from(INTERCEPTS),
-    kernel=st.sampled_from(["linear", "rbf", "laplacian"]),
+    kernel=st.sampled_from(["linear", "rbf", "laplacian", "matern12"]),
     sparse_rows=st.booleans(),
 )
 @settings(max_examples=300, deadline=None)

@@ -88,6 +88,8 @@ class States:
         ("rbf", False, 5.0),
         ("polynomial", False, 0.3),
         ("laplacian", True, 3.0),
+        ("matern12", True, 3.0),
+        ("matern52", False, 1.0),
         ("linear", False, 0.1),
     ],
 )
@@ -116,7 +118,7 @@ def test_the_gap_ball_is_safe_in_every_pass(kernel, sparse_rows, C, intercept, f
     noise=st.floats(0.01, 3),
     C=st.floats(-3, 3),
     intercept=st.sampled_from(INTERCEPTS),
-    kernel=st.sampled_from(["rbf", "laplacian", "polynomial", "linear"]),
+    kernel=st.sampled_from(["rbf", "laplacian", "matern12", "matern52", "polynomial", "linear"]),
     gamma=st.sampled_from([1e-3, 0.15, 3.0]),
     sparse_rows=st.booleans(),
 )
