@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, performance_report
 from places import ROOT
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
@@ -58,6 +58,18 @@ def test_copies_of_an_estimator_share_its_client(rows, tmp_path):
         again = pickle.loads(pickle.dumps(search.best_estimator_))
         assert again.scheduler == client.scheduler.address
         assert np.array_equal(again.predict(rows[0]), search.predict(rows[0]))
+
+
+def test_the_performance_report_of_dask_shows_a_fit(rows, tmp_path):
+    pytest.importorskip("bokeh", reason="Dask's page is made by bokeh")
+    with (
+        LocalCluster(processes=False, n_workers=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+        performance_report(filename=str(tmp_path / "fit.html")),
+    ):
+        machine(scheduler=client, work=str(tmp_path)).fit(*rows)
+    page = (tmp_path / "fit.html").read_text()
+    assert "<title>Dask Performance Report</title>" in page and "bigscreen" in page
 
 
 def test_what_is_no_scheduler_is_refused(rows):

@@ -167,10 +167,39 @@ def test_documented_options_exist(start):
     assert documented == {"cluster/tcp.sh", "python cluster/local.py", "python cluster/slurm.py"}
 
 
-def test_pods_have_the_environment_of_workers():
+def example(word):
+    """The Python code of the README that has a word in it."""
+    found = re.findall(r"^```python\n(.*?)^```$", README, re.M | re.S)
+    (code,) = (code for code in found if word in code)
+    return code
+
+
+def put(text, *changes):
+    """A text with pieces of it replaced, each of which it has once."""
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return text
+
+
+def gap_in(process):
+    """What an example prints at its end, once it has ended well."""
+    output = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, output
+    return float(output.split()[-1])  # (Dask may warn that a port is in use)
+
+
+def pods():
+    """The Kubernetes file, and the containers of its workers and of its scheduler."""
     yaml = pytest.importorskip("yaml")
-    found = yaml.safe_load((ROOT / "cluster" / "kubernetes.yaml").read_text())["spec"]
-    (worker,) = found["worker"]["spec"]["containers"]
+    whole = yaml.safe_load((ROOT / "cluster" / "kubernetes.yaml").read_text())
+    roles = [whole["spec"][role]["spec"]["containers"] for role in ("worker", "scheduler")]
+    assert [len(each) for each in roles] == [1, 1]
+    return whole, roles[0][0], roles[1][0]
+
+
+def test_pods_have_the_environment_of_workers():
+    _, worker, scheduler = pods()
     assert {each["name"]: each["value"] for each in worker["env"]} == WORKER_ENVIRONMENT
     words = worker["args"]
     assert words[words.index("--nthreads") + 1] == "1" == worker["resources"]["limits"]["cpu"]
@@ -179,8 +208,60 @@ def test_pods_have_the_environment_of_workers():
     assert int(limit.removesuffix("GiB")) * 1024 < int(
         worker["resources"]["limits"]["memory"].removesuffix("Mi")
     )
-    (scheduler,) = found["scheduler"]["spec"]["containers"]
     assert scheduler["image"] == worker["image"]
+
+
+@pytest.mark.slow
+def test_the_commands_of_pods_and_the_example_on_them(start, tmp_path):
+    whole, worker, scheduler = pods()
+    (port,) = (each["port"] for each in whole["spec"]["scheduler"]["service"]["ports"][:1])
+    name = f"tcp://{whole['metadata']['name']}-scheduler:{port}"
+    (volume,) = worker["volumeMounts"]
+    code = put(example(name), (volume["mountPath"], str(tmp_path)))
+    here = ("--host", "127.0.0.1")
+    address = address_in(start(*scheduler["args"], *here, "--port", 0))
+    # The operator sets the name of a pod, and in each the address of the scheduler.
+    for pod in ("first", "second"):
+        given = [f"{each['name']}={each['value']}" for each in worker["env"]]
+        words = [word.replace("$(DASK_WORKER_NAME)", pod) for word in worker["args"]]
+        start("env", *given, f"DASK_SCHEDULER_ADDRESS={address}", *words, *here)
+    with connect(address) as fleet:
+        fleet._client.wait_for_workers(2, timeout=60)
+        names = {each["name"] for each in fleet._client.scheduler_info()["workers"].values()}
+        assert names == {"first", "second"}
+    fitted = start(sys.executable, "-c", put(code, (name, address)))
+    assert 0 <= gap_in(fitted) <= 1e-3
+
+
+SBATCH = """#!/bin/sh
+setsid bash "$1" > "$1.log" 2>&1 &
+echo "Submitted batch job $!"
+"""
+SCANCEL = """#!/bin/sh
+kill -- "-$1"
+"""
+
+
+@pytest.mark.slow
+def test_the_example_on_batch_jobs(start, tmp_path, monkeypatch):
+    """A stand-in for SLURM runs the batch script at once; `scancel` ends its processes."""
+    pytest.importorskip("dask_jobqueue", reason="no dask-jobqueue: pip install dask-jobqueue")
+    for name, text in (("sbatch", SBATCH), ("scancel", SCANCEL)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fit.py").write_text(
+        put(
+            example("SLURMCluster"),
+            ("cores=16", "cores=1"),
+            ("processes=16", "processes=1"),
+            ("wait_for_workers(16)", "wait_for_workers(1)"),
+            ("scale(jobs=4)", "scale(jobs=2)"),
+            ("64GiB", "1GiB"),
+        )
+    )
+    assert 0 <= gap_in(start(sys.executable, "fit.py")) <= 1e-3
 
 
 def test_batch_jobs_have_the_environment_of_workers():
