@@ -214,7 +214,7 @@ class _Features:
 
     def __call__(self, design: Design, block: Any) -> NDArray[Any]:
         """Return the features, float32, of the rows of a block, which have the source's columns."""
-        rows, data = prepare_rows(self.preparation, block), design.data
+        rows, data = self.preparation.map(prepare_rows(self.preparation, block)), design.data
         return compute_features(
             design, data.move(rows) if isinstance(data, Moved) else rows, np.float32
         )

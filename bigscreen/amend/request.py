@@ -48,6 +48,10 @@ def check_amendable(model: Model, data: Rows) -> list[Binary]:
         (asked.get("class_weight") == "balanced", "balanced class weights, which every edit moves"),
         (asked.get("lam") is not None, "a lambda, whose C depends on the number of rows"),
         (model.kernel.name in ("custom", "precomputed"), f"a {model.kernel.name} kernel"),
+        (
+            model.preparation.metric is not None,
+            "a learned metric, which edits would move",
+        ),
         (not model.kernel.psd, "a kernel that is not positive semidefinite"),
     ):
         if refused:

@@ -159,6 +159,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
         "features": model.n_features,
         "labels": model.labels,
         "scaling": model.preparation.scaling,
+        "metric": model.provenance.get("metric"),
         "missing": model.preparation.missing,
         "products": _products(model.provenance),
         "provenance": model.provenance,
@@ -167,6 +168,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
 
 def model_facts(record: dict[str, Any]) -> dict[str, str]:
     """Convert the record of a model to names and texts for `report.table`."""
+    from bigscreen.report.certificate import describe_metric
     from bigscreen.report.report import count
 
     rows = "none (linear)" if record["landmarks"] is None else count(record["landmarks"])
@@ -179,6 +181,7 @@ def model_facts(record: dict[str, Any]) -> dict[str, str]:
         "features": count(record["features"]),
         **labels,
         "scaling": record["scaling"],
+        **({"metric": describe_metric(record["metric"])} if record["metric"] else {}),
         **_marks(record),
         "fitted on": _fitted_on(record),
         **_imported(record),

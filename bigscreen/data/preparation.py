@@ -52,6 +52,10 @@ class Preparation:
     offset, factor : float64 ndarray of shape (n_features,) or None
         A stored feature is (x - offset) * factor; None means zeros and ones. One-hot features have
         offset 0 and factor 1, so they stay 0 and 1; older stores scaled them, too.
+    metric : float64 ndarray of shape (n_features,) or (n_features, n_features), or None
+        A learned linear map of the features, which `map` applies: a factor for each column, or a
+        matrix that multiplies rows from the right. Stores hold features before the map; only
+        machines have one.
     labels : list of str, int or float, or None
         The label of every code; None if rows have regression targets.
     positive : str, int, float or None
@@ -71,6 +75,7 @@ class Preparation:
     hashed: dict[int, int] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     truths: list[int] = field(default_factory=list)
+    metric: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
         """Convert arrays and labels; InputError if the fields do not fit each other."""
@@ -98,6 +103,12 @@ class Preparation:
             if self.n_features not in (None, len(values)):
                 raise InputError(f"the {name} has {len(values)} values for {self.n_features}")
             setattr(self, name, values)
+        if self.metric is not None:
+            self.metric = np.ascontiguousarray(self.metric, dtype=np.float64)
+            if len({*self.metric.shape}) != 1 or self.metric.ndim > 2:
+                raise InputError("a learned metric is a factor per column, or a square matrix")
+            if not np.isfinite(self.metric).all():
+                raise InputError("a learned metric must be of finite numbers")
 
     @classmethod
     def none(cls) -> Preparation:
@@ -135,6 +146,9 @@ class Preparation:
         """
         more = n_raw - (n_raw if self.n_raw is None else self.n_raw)
         by = parse_divisor(self.scaling) if self.scaling.startswith("divide") else None
+        metric = self.metric
+        if metric is not None:
+            metric = np.pad(metric, (0, n_raw - len(metric)))
 
         def padded(values: NDArray[np.float64] | None, value: float) -> NDArray[Any] | None:
             """Append `value` for every new column; None stays None."""
@@ -146,6 +160,7 @@ class Preparation:
             fill=padded(self.fill, 0),
             offset=padded(self.offset, 0),
             factor=padded(self.factor, 1 / by if by else 1),
+            metric=metric,
         )
 
     def makes_dense(self, sparse: bool) -> bool:
@@ -260,6 +275,25 @@ class Preparation:
             wide *= self.factor
         return _floats(wide, may_need_float64(X.dtype))
 
+    def map(self, X: Features) -> Features:
+        """Apply the learned metric to features, in float64; return the columns in X's type.
+
+        X is dense or CSR, (rows, n_features), as a store holds it. A factor for each column keeps
+        CSR rows sparse; a full matrix makes dense rows of them. X itself without a metric.
+        """
+        metric = self.metric
+        if metric is None:
+            return X
+        if len(metric) != X.shape[1]:
+            raise InputError(f"the metric is for {len(metric)} features, got {X.shape[1]}")
+        wide = may_need_float64(X.dtype)
+        if metric.ndim == 2:
+            return _floats(X @ metric, wide)
+        if isinstance(X, csr_array):
+            data = _floats(X.data * metric[X.indices], wide)
+            return csr(data, X.indices, X.indptr, X.shape[1])
+        return _floats(X * metric, wide)
+
     def to_csr(self, X: NDArray[np.floating[Any]]) -> csr_array:
         """Expand and scale dense source rows directly to CSR; equal to `scale(expand(X))`.
 
@@ -299,11 +333,11 @@ class Preparation:
         """Convert to JSON values, from which `from_dict` restores the preparation exactly."""
         record = dict(self.__dict__)
         record["categories"] = {str(c): list(values) for c, values in self.categories.items()}
-        for name in ("fill", "offset", "factor"):
+        for name in ("fill", "offset", "factor", "metric"):
             record[name] = None if record[name] is None else record[name].tolist()
         for name in ("dates", "hashed"):
             record[name] = {str(c): value for c, value in record[name].items()} or None
-        for name in ("fill", "dates", "hashed", "missing", "truths"):
+        for name in ("fill", "dates", "hashed", "missing", "truths", "metric"):
             if not record[name]:
                 del record[name]  # keeps the fingerprints of stores older than this field
         return record

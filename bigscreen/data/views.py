@@ -1,4 +1,4 @@
-"""Views of a dataset: other outcomes or weights, a subset of rows, or shifted features.
+"""Views of a dataset: other outcomes or weights, a subset of rows, shifted or mapped features.
 
 A view does not copy features: it reads them from the underlying dataset at every call. Only `Held`
 keeps features of its own in memory.
@@ -329,6 +329,49 @@ class Moved(View):
         """Largest squared norm of a row after the map, computed in one pass at first use."""
         chunks = (self.chunk(k) for k in range(self.n_chunks))
         return max(float(np.max(self.sqnorms(start, stop))) for start, stop in chunks)
+
+
+class Mapped(View):
+    """The rows of another dataset with a learned metric applied to their features at every read.
+
+    Parameters
+    ----------
+    base : Rows
+    metric : float64 (d,) or (d, d)
+        As `Preparation.metric`; it becomes part of the preparation of these rows.
+    """
+
+    def __init__(self, base: Rows, metric: FloatArray) -> None:
+        """Make a view of ``base`` whose features are mapped by ``metric``."""
+        super().__init__(base)
+        self.preparation = replace(base.preparation, metric=metric)
+        if metric.ndim == 2:
+            self.layout = replace(base.layout, is_sparse=False)
+
+    def X(self, start: int, stop: int) -> Features:
+        """Return the mapped features of rows start..stop-1."""
+        return self.preparation.map(super().X(start, stop))
+
+    def rows(self, ids: ArrayLike) -> Features:
+        """Return the mapped features of the given rows, in the given order."""
+        return self.preparation.map(super().rows(ids))
+
+    def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Compute the squared norms of rows start..stop-1 after the map."""
+        return sqnorms(self.X(start, stop))
+
+    @cached_property
+    def max_sqnorm(self) -> float:
+        """Largest squared norm of a row after the map, computed in one pass at first use."""
+        chunks = (self.chunk(k) for k in range(self.n_chunks))
+        return max(float(np.max(self.sqnorms(start, stop))) for start, stop in chunks)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the base's fingerprint and of the metric."""
+        digest = hashlib.sha256(self.base.fingerprint.encode())
+        digest.update(np.ascontiguousarray(self.preparation.metric).data)
+        return digest.hexdigest()
 
 
 def without_weight(data: Rows, held: NDArray[np.bool_]) -> Rows:

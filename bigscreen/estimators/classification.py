@@ -153,6 +153,10 @@ class SVC(_Voting):
         than the exact machine can take (with the linear kernel: the features themselves).
     sampling : {"uniform", "rpcholesky", "leverage", "kmeans", "auto"}, default="uniform"
         How landmarks are drawn.
+    metric_learning : {"none", "diagonal", "full"}, default="none"
+        "diagonal": learn from a first machine on landmarks a factor for each column; "full": a
+        matrix that mixes columns (at most 1,000). The machine is fitted to the mapped rows, of
+        which ``support_vectors_`` consists and the certificate speaks.
     tol : float, default=1e-3
         RELATIVE DUALITY GAP to prove: how far the objective may be above the optimum, as a
         fraction of itself. (In scikit-learn ``tol`` bounds the violation of the KKT conditions. So
@@ -282,7 +286,7 @@ class NuSVC(_Voting):
         fit is refused before any kernel entry is computed, with the largest feasible nu.
     class_weight : None, "balanced" or dict, default=None
         Multiplies the weights by class (LIBSVM ignores it here).
-    kernel, degree, gamma, coef0, n_components, sampling, tol, shrinking, probability, \
+    kernel, degree, gamma, coef0, n_components, sampling, metric_learning, tol, shrinking, \
     fit_intercept, decision_function_shape, break_ties, max_iter, time_budget, solver, screening, \
     cache_size, memory, n_jobs, scheduler, work, random_state, verbose, tuning
         As in `SVC`.

@@ -33,6 +33,7 @@ class KernelMachine(Machine):
     coef0: float = 0.0
     n_components: int | None = None
     sampling: str = "uniform"
+    metric_learning: str = "none"
     tol: float = 1e-3
     shrinking: bool = True
     max_iter: int = -1
@@ -80,6 +81,7 @@ class KernelMachine(Machine):
             degree=self.degree,
             coef0=self.coef0,
             sampling=self.sampling,
+            metric_learning=self.metric_learning,
             cache=self._cache(),
             **landmarks,
             **self._own_options(),

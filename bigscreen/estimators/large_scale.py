@@ -56,6 +56,10 @@ class NystroemSVC(Classifier):
         How landmarks are drawn: uniformly at random, by randomly pivoted Cholesky, by approximate
         leverage scores, or as the rows nearest to cluster centres. "auto" uses pivoted Cholesky if
         many rows nearly repeat each other, when it needs fewer landmarks, else uniform draws.
+    metric_learning : {"none", "diagonal", "full"}, default="none"
+        "diagonal": learn from a first machine on landmarks a factor for each column; "full": a
+        matrix that mixes columns (at most 1,000). The machine is fitted to the mapped rows, of
+        which ``components_`` consists and the certificate speaks.
     loss : {"hinge", "squared_hinge"}, default="hinge"
     C : float, default=1.0
         Penalty of a row's margin violation.
@@ -146,6 +150,7 @@ class NystroemSVC(Classifier):
     coef0: float = 0.0
     n_components: int = 1000
     sampling: str = "uniform"
+    metric_learning: str = "none"
     loss: str = "hinge"
     C: float = 1.0
     tol: float = 1e-3
@@ -209,6 +214,7 @@ class NystroemSVC(Classifier):
             coef0=self.coef0,
             landmarks=check_components(self.n_components),
             sampling=self.sampling,
+            metric_learning=self.metric_learning,
             probability=self.probability,
         )
         return replace(options, problem=problem_of(self.loss, HINGES))

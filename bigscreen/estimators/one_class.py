@@ -33,6 +33,8 @@ class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-
     kernel, degree, gamma, coef0, n_components, sampling, tol, shrinking, max_iter, time_budget, \
     solver, screening, cache_size, memory, n_jobs, scheduler, work, random_state, verbose, tuning
         As in `SVC`.
+    metric_learning : {"none"}, default="none"
+        Kept for the signature that kernel machines share: there are no labels to learn from.
 
     Attributes
     ----------

@@ -45,8 +45,9 @@ class SVR(_KernelRegressor):
         Errors up to this cost nothing.
     fit_intercept : {True, "penalized", False}, default=True
         As in `SVC`: the unpenalised offset of scikit-learn, a penalised constant, or none.
-    kernel, degree, gamma, coef0, n_components, sampling, tol, shrinking, max_iter, time_budget, \
-    solver, screening, cache_size, memory, n_jobs, scheduler, work, random_state, verbose, tuning
+    kernel, degree, gamma, coef0, n_components, sampling, metric_learning, tol, shrinking, \
+    max_iter, time_budget, solver, screening, cache_size, memory, n_jobs, scheduler, work, \
+    random_state, verbose, tuning
         As in `SVC`.
 
     Attributes
@@ -102,7 +103,7 @@ class NuSVR(_KernelRegressor):
     kernel, degree, gamma, coef0, tol, shrinking, max_iter, time_budget, solver, screening, \
     cache_size, memory, n_jobs, work, random_state, verbose, tuning
         As in `SVC`; the kernel has a name or is a function of rows.
-    n_components, sampling, scheduler
+    n_components, sampling, metric_learning, scheduler
         Ignored or refused: the machine is exact, and its rows are in memory.
 
     Attributes
@@ -168,8 +169,9 @@ class LADRegressor(_KernelRegressor):
         Penalty of an error.
     fit_intercept : {True, "penalized", False}, default=True
         As in `SVR`.
-    kernel, degree, gamma, coef0, n_components, sampling, tol, shrinking, max_iter, time_budget, \
-    solver, screening, cache_size, memory, n_jobs, scheduler, work, random_state, verbose, tuning
+    kernel, degree, gamma, coef0, n_components, sampling, metric_learning, tol, shrinking, \
+    max_iter, time_budget, solver, screening, cache_size, memory, n_jobs, scheduler, work, \
+    random_state, verbose, tuning
         As in `SVC`.
 
     Attributes
@@ -199,8 +201,9 @@ class QuantileRegressor(_KernelRegressor):
         Penalty of an error.
     fit_intercept : {True, "penalized", False}, default=True
         As in `SVR`.
-    kernel, degree, gamma, coef0, n_components, sampling, tol, shrinking, max_iter, time_budget, \
-    solver, screening, cache_size, memory, n_jobs, scheduler, work, random_state, verbose, tuning
+    kernel, degree, gamma, coef0, n_components, sampling, metric_learning, tol, shrinking, \
+    max_iter, time_budget, solver, screening, cache_size, memory, n_jobs, scheduler, work, \
+    random_state, verbose, tuning
         As in `SVC`.
 
     Attributes

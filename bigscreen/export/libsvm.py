@@ -73,6 +73,11 @@ def write_libsvm(model: Model, out: str | os.PathLike[str]) -> list[str]:
             "`--exact --strategy one`, or export to onnx or sklearn"
         )
     notes = []
+    if model.preparation.metric is not None:
+        raise InputError(
+            "LIBSVM's files have no map of the columns, as this model's learned metric is; export "
+            "it to onnx or sklearn"
+        )
     if model.preparation.changes_features:
         notes.append("the file is of prepared rows (scaled, a column for every category)")
     rows: Any = model.landmarks

@@ -227,12 +227,18 @@ def _filled(graph: Graph, values: str, known: Preparation, columns: NDArray[np.i
 
 
 def _scaled(graph: Graph, model: Model, values: str) -> str:
-    """Add the scaling of features, (x - offset) * factor; return the name of the result."""
+    """Add the scaling of features, (x - offset) * factor, and the learned metric; name the result.
+
+    ``values``: the name of the unscaled features.
+    """
     known = model.preparation
     if known.offset is not None:
         values = graph.add("Sub", values, graph.constant(known.offset))
     if known.factor is not None:
         values = graph.add("Mul", values, graph.constant(known.factor))
+    if known.metric is not None:
+        step = "Mul" if known.metric.ndim == 1 else "MatMul"
+        values = graph.add(step, values, graph.constant(known.metric))
     return values
 
 

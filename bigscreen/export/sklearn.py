@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.compose import ColumnTransformer
+from sklearn.decomposition import TruncatedSVD
 from sklearn.impute import SimpleImputer
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import SGDOneClassSVM
@@ -32,7 +33,7 @@ KERNELS = ("linear", "rbf", "polynomial", "sigmoid", "laplacian", "chi2")
 
 
 def build_pipeline(model: Model) -> tuple[Pipeline, list[str]]:
-    """Build a fitted pipeline: preparation, the kernel with the landmarks, a linear machine.
+    """Build a fitted pipeline: preparation, learned metric, kernel with landmarks, linear machine.
 
     Returns
     -------
@@ -62,6 +63,9 @@ def build_pipeline(model: Model) -> tuple[Pipeline, list[str]]:
     if model.preparation.changes_features:
         steps.append(("preparation", _preparation(model.preparation)))
         order = _order(model.preparation)
+    if model.preparation.metric is not None:
+        steps.append(("metric", _metric(model.preparation.metric, order)))
+        order = np.arange(model.n_features)
     coef = model.coef
     if model.landmarks is None:
         coef = coef[:, order]
@@ -138,6 +142,18 @@ def _preparation(known: Preparation) -> ColumnTransformer:
                 "the model was saved by an older version, which scaled categories; the pipeline "
                 "does not: ingest and fit again, or export to onnx"
             )
+    return out
+
+
+def _metric(metric: NDArray[np.float64], order: NDArray[np.int64]) -> TruncatedSVD:
+    """Build the fitted linear map of a learned metric, whose results have the model's order.
+
+    ``order``: the model's feature index of each feature that the previous step returns. The map is
+    a `TruncatedSVD`, scikit-learn's estimator that multiplies by a given matrix and does no more.
+    """
+    out = TruncatedSVD(n_components=len(metric))
+    out.components_ = (np.diag(metric) if metric.ndim == 1 else metric)[order].T.copy()
+    out.n_features_in_ = len(metric)
     return out
 
 

@@ -6,12 +6,14 @@ error bounds of entries.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from bigscreen.errors import InputError
 from bigscreen.kernels.entries import TILES
 from bigscreen.kernels.operand import AnyRows, Operand
 from bigscreen.numerics.rows import FloatArray
@@ -186,6 +188,25 @@ class Kernel:
             entries = self.block(rows[start : start + step], B, dtype=dtype)
             out[start : start + step] = entries.astype(np.float64, copy=False) @ V
         return out
+
+    def gradients(
+        self, A: AnyRows, B: Operand, V: FloatArray, dtype: DTypeLike = np.float32
+    ) -> Iterator[FloatArray]:
+        """Yield the gradients of ``K(A, B) @ V`` by the rows of A: (a, d) for each column of V.
+
+        Parameters
+        ----------
+        A : ndarray or CSR array, (a, d)
+        B : Operand of b rows
+        V : float64 (b, k)
+        dtype : type of the kernel entries; products with V and rows are always float64
+
+        Raises
+        ------
+        InputError
+            The kernel has no gradient.
+        """
+        raise InputError(f"the {self.name} kernel has no gradient by the columns of a row")
 
     def prepare(self, side: Operand) -> None:
         """Make now the copies of a right side that `block` would make at its first call.

@@ -10,7 +10,8 @@ threads.
 """
 
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -113,6 +114,28 @@ class Compiled(Kernel):
         """
         return self.pairing
 
+    def slopes(self, A: AnyRows, B: Operand, dtype: DTypeLike) -> NDArray[Any]:
+        """Return the factors s in the gradients of entries by the rows of A: (a, b).
+
+        The gradient of an entry k(a, b) by a is ``s b`` for a kernel of products, and ``s (b - a)``
+        for one of the Euclidean distance. InputError if the kernel has no gradient.
+        """
+        raise InputError(f"the {self.name} kernel has no gradient by the columns of a row")
+
+    def gradients(
+        self, A: AnyRows, B: Operand, V: FloatArray, dtype: DTypeLike = np.float32
+    ) -> Iterator[FloatArray]:
+        """Yield the gradients of ``K(A, B) @ V`` by the rows of A (see `Kernel.gradients`)."""
+        check_vectors(V, B)
+        rows, slopes = A.X if isinstance(A, Operand) else A, self.slopes(A, B, dtype)
+        dense = rows if isinstance(rows, np.ndarray) else rows.toarray()
+        for v in V.T:
+            weights = slopes * v
+            sums = np.asarray(weights @ B.X, np.float64)
+            if self.invariant:
+                sums -= weights.sum(axis=1)[:, None] * dense
+            yield sums
+
     def prepare(self, side: Operand) -> None:
         """Make the copies of a right side that float32 entries need (see `Operand`)."""
         if vnni_entries.can_multiply(side, self.pairing, np.float32):
@@ -199,6 +222,10 @@ class Linear(Compiled):
         """Return the constants for compiled code: a linear kernel has none."""
         return LinearTerms()
 
+    def slopes(self, A: AnyRows, B: Operand, dtype: DTypeLike) -> NDArray[Any]:
+        """Return ones: an entry is the product itself (see `Compiled.slopes`)."""
+        return np.ones((count_rows(A), len(B)))
+
     def diag(self, A: AnyRows) -> FloatArray:
         """Return ``||a||^2`` of each row: float64 (len A,)."""
         return as_operand(A).sqnorms
@@ -256,6 +283,10 @@ class Rbf(Compiled):
         """
         error = 2 * self.gamma * 2.0**-50 * float(np.max(halves, initial=0.0))
         return error > 2.0**-36  # (of the exponent)
+
+    def slopes(self, A: AnyRows, B: Operand, dtype: DTypeLike) -> NDArray[Any]:
+        """Return ``2 gamma k(a, b)`` (see `Compiled.slopes`)."""
+        return 2 * self.gamma * self.block(A, B, dtype=dtype)
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         """Bound the error of a float32 entry: exponent's error times largest possible entry.
@@ -325,6 +356,13 @@ class Polynomial(Compiled):
         factors = (0,) * (self.degree - 1)
         return PolynomialTerms(dtype.type(self.gamma), dtype.type(self.coef0), factors)
 
+    def slopes(self, A: AnyRows, B: Operand, dtype: DTypeLike) -> NDArray[Any]:
+        """Return ``degree gamma (gamma <a, b> + coef0)^(degree - 1)`` (see `Compiled.slopes`)."""
+        if self.degree == 1:
+            return np.full((count_rows(A), len(B)), self.gamma)
+        lower = replace(self, degree=self.degree - 1).block(A, B, dtype=dtype)
+        return self.degree * self.gamma * lower
+
     def diag(self, A: AnyRows) -> FloatArray:
         """Return ``(gamma ||a||^2 + coef0)^degree`` of each row: float64 (len A,)."""
         return (self.gamma * as_operand(A).sqnorms + self.coef0) ** self.degree
@@ -354,6 +392,24 @@ def _laplacian(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
     return exp2_negative(terms.scale * value)
 
 
+@njit(nogil=True, cache=True)
+def _signed_sums(left: NDArray[Any], right: NDArray[Any], weights: FloatArray) -> FloatArray:
+    """Return ``sum_j weights[i, j] sign(right[j] - left[i])`` for each left row i: (left rows, d).
+
+    ``weights``: float64 (left rows, right rows).
+    """
+    out = np.zeros((len(left), left.shape[1]))
+    for i in range(len(left)):
+        for j in range(len(right)):
+            w = weights[i, j]
+            for c in range(left.shape[1]):
+                if right[j, c] > left[i, c]:
+                    out[i, c] += w
+                elif right[j, c] < left[i, c]:
+                    out[i, c] -= w
+    return out
+
+
 @dataclass(frozen=True)
 class Laplacian(Compiled):
     """The Laplacian kernel, with entries exp(-gamma ||a - b||_1)."""
@@ -368,6 +424,20 @@ class Laplacian(Compiled):
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
         """Return the constant for compiled code, for entries of this type: ``-gamma log2(e)``."""
         return LaplacianTerms(dtype.type(-self.gamma * _LOG2E))
+
+    def gradients(
+        self, A: AnyRows, B: Operand, V: FloatArray, dtype: DTypeLike = np.float32
+    ) -> Iterator[FloatArray]:
+        """Yield the gradients of ``K(A, B) @ V`` by the rows of A; 0 in columns where rows agree.
+
+        ``A``: (a, d); ``B``: b rows; ``V``: (b, k); ``dtype``: the type of entries.
+        """
+        check_vectors(V, B)
+        entries = self.block(A, B, dtype=dtype)
+        rows = A.X if isinstance(A, Operand) else A
+        left, right = (X if isinstance(X, np.ndarray) else X.toarray() for X in (rows, B.X))
+        for v in V.T:
+            yield self.gamma * _signed_sums(left, right, entries * v)
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         """Bound the error of a float32 entry (see `Kernel.entry_error`).
@@ -446,6 +516,14 @@ class Matern12(_Matern):
     order: ClassVar[float] = 0.5
     polynomial: ClassVar[tuple[float, float]] = (0.0, 0.0)
 
+    def slopes(self, A: AnyRows, B: Operand, dtype: DTypeLike) -> NDArray[Any]:
+        """Return ``gamma k / ||a - b||``, 0 for equal rows (see `Compiled.slopes`)."""
+        # In float64: the distance is computed from the entry, which is near 1 for near rows.
+        entries = self.block(A, B, dtype=np.float64)
+        distances = -np.log(np.maximum(entries, np.finfo(np.float64).tiny))
+        slopes = np.zeros_like(entries)
+        return np.divide(self.gamma**2 * entries, distances, out=slopes, where=distances > 0)
+
 
 @dataclass(frozen=True)
 class Matern32(_Matern):
@@ -455,6 +533,11 @@ class Matern32(_Matern):
     order: ClassVar[float] = 1.5
     polynomial: ClassVar[tuple[float, float]] = (1.0, 0.0)
 
+    def slopes(self, A: AnyRows, B: Operand, dtype: DTypeLike) -> NDArray[Any]:
+        """Return ``3 gamma^2 exp(-s)`` (see `Compiled.slopes`)."""
+        lower = Matern12(math.sqrt(3) * self.gamma).block(A, B, dtype=dtype)
+        return 3 * self.gamma**2 * lower
+
 
 @dataclass(frozen=True)
 class Matern52(_Matern):
@@ -463,6 +546,11 @@ class Matern52(_Matern):
     name: ClassVar[str] = "matern52"
     order: ClassVar[float] = 2.5
     polynomial: ClassVar[tuple[float, float]] = (1.0, 1 / 3)
+
+    def slopes(self, A: AnyRows, B: Operand, dtype: DTypeLike) -> NDArray[Any]:
+        """Return ``5 gamma^2 / 3 (1 + s) exp(-s)`` (see `Compiled.slopes`)."""
+        lower = Matern32(math.sqrt(5 / 3) * self.gamma).block(A, B, dtype=dtype)
+        return 5 / 3 * self.gamma**2 * lower
 
 
 @entry_of(ChiSquaredTerms)
@@ -545,6 +633,10 @@ class Sigmoid(Compiled):
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
         """Return the kernel's constants for compiled code, of the type ``dtype`` of the entries."""
         return SigmoidTerms(dtype.type(self.gamma), dtype.type(self.coef0))
+
+    def slopes(self, A: AnyRows, B: Operand, dtype: DTypeLike) -> NDArray[Any]:
+        """Return ``gamma (1 - k(a, b)^2)`` (see `Compiled.slopes`)."""
+        return np.asarray(self.gamma * (1 - np.square(self.block(A, B, dtype=dtype))))
 
     def diag(self, A: AnyRows) -> FloatArray:
         """Return ``tanh(gamma ||a||^2 + coef0)`` of each row: float64 (len A,)."""

@@ -54,7 +54,8 @@ def explain_score(model: Model, data: Rows, row: int) -> dict[str, Any]:
         values = x[0]
     else:
         side = Operand(model.landmarks, model.support)
-        values = model.kernel.block(x, side, dtype=np.float64)[0].astype(np.float64)
+        mapped = model.preparation.map(x)
+        values = model.kernel.block(mapped, side, dtype=np.float64)[0].astype(np.float64)
     given = model.scores(x, prepared=True)
     decided = model.decide(given)[0]
     coef, offset = _answer_coefficients(model, int(decided) if model.kind == "classifier" else 0)

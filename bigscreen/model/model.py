@@ -35,7 +35,7 @@ NO_CERTIFICATE = (
 )
 """Provenance field ``no_certificate`` of a model with a gate, whose ``certificates`` is None."""
 
-OPTIONAL = {"support", "gate_ids", "fold_support", *LEDGER_ARRAYS}
+OPTIONAL = {"support", "gate_ids", "fold_support", "metric", *LEDGER_ARRAYS}
 """Names of the arrays that a model file may lack."""
 
 KINDS = ("classifier", "regressor", "one-class")
@@ -374,13 +374,14 @@ class Model:
     def _evidence(self, X: Features) -> Evidence:
         """Compute scores of features X (rows, n_features), by the model and its folds' machines."""
         scores, folds = self._scores(X), self.fold_machines
-        held = scores
+        held, draws = scores, row_draws(X)
+        X = self.preparation.map(X)
         if folds is not None and self.landmarks is None:
             coef = folds.coef.reshape(-1, self.n_features)
             held = np.asarray(X @ coef.T, np.float64) + folds.intercept.ravel()
         elif folds is not None:
             held = self._fold_scorer.scores(X)
-        return Evidence(scores, held.reshape(len(scores), -1, scores.shape[1]), row_draws(X))
+        return Evidence(scores, held.reshape(len(scores), -1, scores.shape[1]), draws)
 
     def _scores(self, X: Features) -> FloatArray:
         """Compute the scores, float64 (rows, k), of features X (rows, n_features).
@@ -392,6 +393,7 @@ class Model:
                 f"the rows have {X.shape[1]} features and the model was fitted on "
                 f"{self.n_features}; give it data with the same columns"
             )
+        X = self.preparation.map(X)
         if self.landmarks is None:
             return np.asarray(X @ self.coef.T, dtype=np.float64) + self.intercept
         if self.gate is None:
@@ -568,6 +570,8 @@ class Model:
                 arrays["gate_ids"] = self.gate.ids
         if self.ledger is not None:
             arrays |= to_arrays(self.ledger)
+        if self.preparation.metric is not None:
+            arrays["metric"] = self.preparation.metric
         own: dict[str, Any] = {} if not self.threshold else {"threshold": self.threshold}
         if self.calibration is not None:
             own["calibration"], more = self.calibration.to_arrays()
@@ -584,7 +588,7 @@ class Model:
             "gate": gate,
             "optional": sorted(arrays.keys() & OPTIONAL),
             "labels": self.labels,
-            "preparation": self.preparation.to_dict(),
+            "preparation": replace(self.preparation, metric=None).to_dict(),
             "provenance": self.provenance,
             **own,
         }
@@ -662,7 +666,10 @@ def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[
         "coef": array("coef"),
         "intercept": array("intercept"),
         "labels": record["labels"],
-        "preparation": Preparation.from_dict(record["preparation"]),
+        "preparation": replace(
+            Preparation.from_dict(record["preparation"]),
+            metric=array("metric") if "metric" in optional else None,
+        ),
         "provenance": update_provenance(record["provenance"]),
         "kind": record.get("kind", "classifier"),
         "strategy": record.get("strategy", "rest"),

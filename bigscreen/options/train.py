@@ -131,6 +131,27 @@ PAIRED = Scope(
 )
 
 
+METRIC = (
+    Scope(
+        lambda o: not callable(o.kernel) and o.kernel not in ("linear", "chi2", "precomputed"),
+        "with --kernel {kernel}",
+        "{name} needs a kernel with a name, other than linear and chi2; leave it out",
+    ),
+    Scope(
+        lambda o: o.problem not in ("one-class", "nu-svr"),
+        "with --problem {problem}",
+        "{name} is for labels or targets, and not for {problem}; leave it out",
+    ),
+    Scope(
+        lambda o: not o.probability,
+        "with --probability",
+        "{name} has seen the labels of all rows, so that no fold could calibrate probabilities; "
+        "leave out probability",
+    ),
+)
+"""The machines that a metric can be learned for."""
+
+
 CHANGEABLE = ("memory", "cache", "time_budget", "max_iter")
 """Options that a resumed run may change."""
 
@@ -229,6 +250,17 @@ class TrainOptions:
         Number(),
         "Number added inside the polynomial and sigmoid kernels.",
         scope_of_kernels("coef0"),
+    )
+    metric_learning: str = option(
+        "none",
+        "Kernel",
+        Words(("none", "diagonal", "full")),
+        "Learn from a first machine on --landmarks which columns, or mixtures of columns, labels "
+        "or targets depend on, and fit to rows that are stretched along them. diagonal: a factor "
+        "for each column; full: a matrix, of at most 1,000 columns.",
+        METRIC,
+        detail="The map is a part of the model's preparation, and the certificate is of the mapped "
+        "columns. Its scale keeps the mean squared distance of rows.",
     )
     C: float = option(
         1.0,
@@ -442,6 +474,8 @@ class TrainOptions:
             del found["intercept_scaling"]  # older records do not have this option
         if not self.probability:
             del found["probability"]  # (nor this one)
+        if self.metric_learning == "none":
+            del found["metric_learning"]  # (nor this one)
         if isinstance(self.class_weight, Mapping):
             found["class_weight"] = {str(k): _to_plain(v) for k, v in self.class_weight.items()}
         return {name: _to_plain(value) for name, value in found.items()}

@@ -141,6 +141,11 @@ class PathJob:
         self.data, self.options, self.fleet, self.tuning = data, options, fleet, tuning
         self.report: Report = report or (lambda event: None)
         self.fit = options.fit
+        if self.fit.metric_learning != "none":
+            raise InputError(
+                "a path has one map of the columns for all its points, and none to learn it from; "
+                "leave out metric_learning"
+            )
         self.values = checked_grid(options.values, options.parameter)
         check_rows(data, self.fit.problem, self.fit.classifies)
         n = data.n_rows

@@ -32,12 +32,13 @@ def fit_record(model: Model) -> dict[str, Any]:
         says why. proved: whether the gaps bound anything. If the kernel is not positive
         semidefinite they do not: then primal and the gaps are None, and violation is the largest
         violation of the KKT conditions (else None). kernel_known: for a precomputed kernel or a
-        function, how far it is known to be positive semidefinite (else None). nystrom: the number
-        of landmarks, rank, cutoff and type of entries (None without landmarks). rows, tol,
-        certified_in, seconds, peak_pss_bytes, solver, features, strategy. screening: rule, and
-        rows fixed at either bound, by pass. products: what computed products of rows, BLAS or
-        exact products of bytes. ledger: rows proved out, proved at their bound, and open, for each
-        score and for all (None if nothing is proved).
+        function, how far it is known to be positive semidefinite (else None). metric: the kind of
+        a learned metric and its number of columns (None without one): everything that is proved is
+        of the mapped columns. nystrom: the number of landmarks, rank, cutoff and type of entries
+        (None without landmarks). rows, tol, certified_in, seconds, peak_pss_bytes, solver,
+        features, strategy. screening: rule, and rows fixed at either bound, by pass. products:
+        what computed products of rows, BLAS or exact products of bytes. ledger: rows proved out,
+        proved at their bound, and open, for each score and for all (None if nothing is proved).
     """
     known = model.provenance
     certificates = known["certificates"]
@@ -65,6 +66,7 @@ def fit_record(model: Model) -> dict[str, Any]:
         "products": known.get("versions", {}).get("products"),
         "strategy": model.strategy,
         "kernel_known": known.get("kernel_known"),
+        "metric": known.get("metric"),
         "nystrom": known.get("nystrom"),
         "screening": _screening(known["screening"]),
         "certificates": certificates,
@@ -145,6 +147,7 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
         "problem": record["problem"],
         **({"proved": "nothing"} if record["no_certificate"] else _proved(record)),
         **({"kernel matrix": record["kernel_known"]} if record["kernel_known"] else {}),
+        **_metric(record["metric"]),
         **_rank(record["nystrom"]),
         **({"proved of rows": describe_statuses(record["ledger"])} if record["ledger"] else {}),
         "screened": _screened(record["screening"]),
@@ -154,6 +157,22 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
         "time": ", ".join(f"{k} {report.seconds(v)}" for k, v in record["seconds"].items()),
         "peak memory": report.size(record["peak_pss_bytes"]),
     }
+
+
+def _metric(record: Mapping[str, Any] | None) -> dict[str, str]:
+    """Say that the certificate is of mapped columns, if a metric was learned; else {}.
+
+    ``record``: the entry "metric" of a provenance.
+    """
+    return {} if record is None else {"proved for": describe_metric(record)}
+
+
+def describe_metric(record: Mapping[str, Any]) -> str:
+    """Name the map that a machine's columns went through.
+
+    ``record``: the entry "metric" of a provenance.
+    """
+    return f"{report.count(record['columns'])} columns mapped by a learned {record['kind']} metric"
 
 
 def warnings(record: Mapping[str, Any]) -> list[str]:

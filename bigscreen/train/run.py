@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bigscreen.data.rows import Rows
+from bigscreen.data.views import Mapped
 from bigscreen.errors import InputError
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.blas import blas_threads
@@ -20,6 +24,7 @@ from bigscreen.train.cross import add_folds, calibrate, make_folds
 from bigscreen.train.exact import EarlyJob, ExactJob
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.many import ManyJob, Outcomes
+from bigscreen.train.metric import check_columns, learn_metric, options_of_first
 from bigscreen.train.problems import check_rows, problems
 
 
@@ -76,12 +81,19 @@ def train(
     TimeOver
         If ``deadline`` passes while features are written.
     """
+    began = time.monotonic()
+    rows = data
+    if options.metric_learning != "none":
+        rows = _map_rows(data, options, fleet, report, deadline, scratch)
+        if deadline is None and options.time_budget is not None:
+            deadline = began + options.time_budget
+    learned = time.monotonic() - began
     kind = EarlyJob if options.early else ExactJob if options.exact else FeaturesJob
-    options, outlined = _plan_fits(data, options, fleet, scratch)
-    check_rows(data, options.problem, options.classifies)
-    fold = make_folds(data, options) if options.probability else None
-    instead = partial(plan_stored, data, options, fleet, outlined)
-    run = kind(data, options, fleet, report, outlined, deadline, fold, instead)
+    options, outlined = _plan_fits(rows, options, fleet, scratch)
+    check_rows(rows, options.problem, options.classifies)
+    fold = make_folds(rows, options) if options.probability else None
+    instead = partial(plan_stored, rows, options, fleet, outlined)
+    run = kind(rows, options, fleet, report, outlined, deadline, fold, instead)
     # One BLAS thread: idle threads of BLAS spin after each product, and would take cores from the
     # threads of the shards.
     with blas_threads(1), run as job:
@@ -96,6 +108,48 @@ def train(
         if learnt is not None:
             model = add_folds(job, model, *learnt)
     data.check_unchanged()
+    return model if rows is data else _record_metric(model, data, options, learned)
+
+
+def _map_rows(
+    data: Rows,
+    options: TrainOptions,
+    fleet: Any,
+    report: Report | None,
+    deadline: float | None,
+    scratch: Callable[[], Path] | None,
+) -> Rows:
+    """Learn the metric that the options request; return the rows with it. Arguments as of `train`.
+
+    The machine that it is learned from may take a third of the time budget.
+    """
+    check_columns(data, options.metric_learning)
+    first = options_of_first(options, data.n_rows)
+    left = options.time_budget if deadline is None else deadline - time.monotonic()
+    if left is not None:
+        first = replace(first, time_budget=max(1e-3, left / 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the machine that is published warns for itself
+        model = train(data, first, fleet, report, None, scratch)
+    if first.work is not None:
+        shutil.rmtree(first.work, ignore_errors=True)
+    if report is not None:
+        report({"event": "phase", "phase": "metric"})
+    with blas_threads(1):
+        return Mapped(data, learn_metric(model, data, options.metric_learning, fleet))
+
+
+def _record_metric(model: Model, data: Rows, options: TrainOptions, seconds: float) -> Model:
+    """Record in a model's provenance that its rows were mapped; return the model.
+
+    ``data``: the rows before the map; ``seconds``: what learning the map took.
+    """
+    known = model.provenance
+    if known["fingerprint"] is not None:
+        known["fingerprint"] = data.fingerprint  # the map is in the preparation
+    known["metric"] = {"kind": options.metric_learning, "columns": data.n_features}
+    times = known["seconds"]
+    known["seconds"] = {"metric": seconds, **times, "total": seconds + times["total"]}
     return model
 
 
@@ -129,6 +183,11 @@ def train_many(
         raise InputError(
             "many fits at once share their features, and an exact kernel machine has none; use "
             "landmarks, or a linear machine"
+        )
+    if options.metric_learning != "none":
+        raise InputError(
+            "many fits at once share their rows, and each would learn a metric of its own; leave "
+            "out metric_learning"
         )
     if options.probability:
         raise InputError(

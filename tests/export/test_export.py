@@ -272,3 +272,15 @@ def test_a_file_of_libsvm_without_a_parameter_of_its_kernel_is_refused(tmp_path,
         path.write_text(head + "\n".join([*(lines | {absent: line}).values()]) + "\n" + rest)
         with pytest.raises(InputError, match=f"names no {absent}, which its {kernel} kernel needs"):
             read_libsvm(path)
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "full"])
+def test_a_learned_metric_is_exported(mixed, to, tmp_path, kind):
+    _, store = mixed
+    model = fitted(store, landmarks=40, C=10.0, metric_learning=kind)
+    if to == "libsvm":
+        with pytest.raises(InputError, match="map of the columns"):
+            export(model, store, tmp_path / "m", to)
+        return
+    found = export(model, store, tmp_path / "m", to)
+    assert found.difference < 1e-4 and found.agree == 1.0
