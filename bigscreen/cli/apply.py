@@ -1,7 +1,7 @@
 """`bigscreen predict` and `bigscreen evaluate`: a fitted model on a store."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +15,7 @@ from bigscreen.cli.common import (
     deadline_of,
     json_option,
     open_fleet,
+    open_rows,
     overwrite_option,
     report_option,
     time_option,
@@ -55,7 +56,7 @@ def each_chunk(
 
 @click.command(short_help="Write predictions for a STORE to a file.")
 @click.argument("model")
-@click.argument("store")
+@click.argument("store", metavar="STORE|FILE")
 @click.argument("out")
 @click.option("--scores", is_flag=True, help="Write the score of every label, not of one.")
 @click.option(
@@ -96,28 +97,29 @@ def predict(
     json_file: str | None,
     **where: Any,
 ) -> None:
-    """Write what MODEL predicts for every row of STORE to the file OUT.
+    """Write what MODEL predicts for every row of STORE, or of a raw FILE, to the file OUT.
 
     OUT ends in .csv, .tsv or .npy, or is -, standard output (csv). Its columns are row (the row's
     number in the source, from 0), label and score (how sure: for two labels, above 0 means the
     second one); of a regression row and prediction. The labels of a one-class machine are -1
     (outlier) and 1. --probability adds a column probability_LABEL for every label, --set one
     in_LABEL (1 or 0); with three labels or more the most probable label can differ from the
-    predicted one. Rows come in the source's order. STORE needs no labels, but must have been
-    ingested like the training data (`bigscreen ingest --like MODEL`).
+    predicted one. Rows come in the source's order. The rows need no labels. FILE, such as
+    a CSV with the columns of the training data, is prepared as they were; STORE must have been
+    (`bigscreen ingest --like MODEL`).
 
     Labels are written as they are in the training data. A spreadsheet takes a label that begins
     with =, +, - or @ for a formula, and runs it: import OUT as text if the labels are not your own.
 
     \b
     Example:
+      bigscreen predict model.bsm new.csv predictions.csv
       bigscreen predict model.bsm test.store predictions.csv
       bigscreen predict model.bsm test.store p.csv --probability --set .1
       bigscreen predict model.bsm test.store p.csv --workers 4
     """
-    from bigscreen.data.dataset import Dataset
     from bigscreen.evaluate.predict import Meaning, check_suffix, write_predictions
-    from bigscreen.model.model import Model, match_store
+    from bigscreen.model.model import Model
     from bigscreen.report import report
 
     deadline = deadline_of(time_budget)
@@ -131,9 +133,9 @@ def predict(
     fitted = Model.load(model)
     if threshold is not None:
         fitted = fitted.thresholded(threshold)
-    dataset = Dataset.open(store)
-    fitted = match_store(fitted, dataset, model)
-    with each_chunk(where, dataset, deadline) as each:
+    with ExitStack() as stack:
+        dataset, fitted = stack.enter_context(open_rows(store, fitted, model, deadline))
+        each = stack.enter_context(each_chunk(where, dataset, deadline))
         counts = write_predictions(
             fitted,
             dataset,
@@ -168,7 +170,7 @@ def _shares(given: tuple[str, ...]) -> dict[str, float]:
 
 @click.command(short_help="Compare predictions with what a STORE says.")
 @click.argument("model")
-@click.argument("store")
+@click.argument("store", metavar="STORE|FILE")
 @click.option(
     "--positive",
     metavar="LABEL",
@@ -188,7 +190,7 @@ def evaluate(
     json_file: str | None,
     **where: Any,
 ) -> None:
-    """Compare what MODEL predicts with the labels or targets that STORE has.
+    """Compare what MODEL predicts with the labels or targets that STORE, or a raw FILE, has.
 
     \b
     Of labels:
@@ -227,12 +229,12 @@ def evaluate(
     \b
     Examples:
       bigscreen evaluate model.bsm test.store
+      bigscreen evaluate model.bsm new.csv
       bigscreen evaluate oneclass.bsm test.store --positive normal
       bigscreen evaluate model.bsm test.store --report model.html
     """
-    from bigscreen.data.dataset import Dataset
     from bigscreen.evaluate.evaluate import evaluate as compare
-    from bigscreen.model.model import Model, match_store
+    from bigscreen.model.model import Model
     from bigscreen.report import evaluation, report
 
     check_json(json_file, model)
@@ -241,14 +243,14 @@ def evaluate(
     fitted = Model.load(model)
     if threshold is not None:
         fitted = fitted.thresholded(threshold)
-    dataset = Dataset.open(store)
-    fitted = match_store(fitted, dataset, model)
-    with each_chunk(where, dataset) as each:
+    with ExitStack() as stack:
+        dataset, fitted = stack.enter_context(open_rows(store, fitted, model))
+        each = stack.enter_context(each_chunk(where, dataset))
         record = compare(fitted, dataset, each, positive, curves=page is not None)
+        if page:
+            write_page(page, fitted, model, dataset, record)
     if json_file:
         report.write_result(json_file, "evaluate", record)
-    if page:
-        write_page(page, fitted, model, dataset, record)
     report.table(f"{model} on {store}", evaluation.facts(record))
     if sentence := evaluation.remark(record):
         report.warn(sentence)

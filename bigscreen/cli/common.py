@@ -32,7 +32,9 @@ from bigscreen.files.remote import as_path, is_url
 from bigscreen.files.work import in_use_message
 
 if TYPE_CHECKING:
+    from bigscreen.data.dataset import Dataset
     from bigscreen.fleet.protocol import Each, Fleet
+    from bigscreen.model.model import Model
     from bigscreen.options import option
 
 BAD_INPUT = 2
@@ -601,3 +603,45 @@ def _opened(values: dict[str, Any], deadline: float | None, owned: ExitStack) ->
     share = values["memory"] and limit_of(values["memory"] // (values["workers"] + 1))
     with held_back():  # signals wait until the cluster has started
         return owned.enter_context(local_cluster(values["workers"], share, deadline=deadline))
+
+
+@contextmanager
+def open_rows(
+    place: str, model: "Model", name: str, deadline: float | None = None
+) -> "Iterator[tuple[Dataset, Model]]":
+    """Open a store, or a file of raw rows that is prepared as a model's training data was.
+
+    Parameters
+    ----------
+    place : str
+        A store, or a file that `bigscreen ingest` reads. A file's rows are kept in a temporary
+        folder while the block runs.
+    model : Model
+    name : str
+        The model's name, for messages.
+    deadline : float, optional
+        Value of ``time.monotonic()`` at which reading a file stops.
+
+    Yields
+    ------
+    dataset, model
+        The rows, and the model that scores them: see `match_store`.
+    """
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.files.scratch import scratch
+    from bigscreen.intake.ingest import ingest
+    from bigscreen.model.model import match_store
+    from bigscreen.report import report
+
+    with ExitStack() as stack:
+        if as_path(place).is_file():
+            folder = stack.enter_context(scratch("rows"))
+            # (The store has the file's name, which messages about its rows show.)
+            store = folder / Path(place).name
+            made = ingest([place], store, like=model, shuffle=False, deadline=deadline)
+            for sentence in made.notes:
+                report.note(sentence)
+            dataset = made.store
+        else:
+            dataset = Dataset.open(place)
+        yield dataset, match_store(model, dataset, name)

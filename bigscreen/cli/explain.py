@@ -2,12 +2,12 @@
 
 import click
 
-from bigscreen.cli.common import check_json, json_option
+from bigscreen.cli.common import check_json, json_option, open_rows
 
 
 @click.command(short_help="Say what one answer of a MODEL is a sum of.")
 @click.argument("model")
-@click.argument("store")
+@click.argument("store", metavar="STORE|FILE")
 @click.option(
     "--row",
     type=click.IntRange(min=0),
@@ -25,7 +25,7 @@ from bigscreen.cli.common import check_json, json_option
 )
 @json_option
 def explain(model: str, store: str, row: int, top: int, json_file: str | None) -> None:
-    """Say what the score of a row of STORE is a sum of.
+    """Say what the score of a row of STORE, or of a raw FILE, is a sum of.
 
     Of an exact machine the parts are what each support row adds, named by its number in the source
     that was fitted; of a linear one they are columns. A part above 0 speaks for the second of two
@@ -37,17 +37,16 @@ def explain(model: str, store: str, row: int, top: int, json_file: str | None) -
     \b
     Examples:
       bigscreen explain exact.bsm test.store --row 17 --top 5
+      bigscreen explain linear.bsm new.csv --row 0
     """
-    from bigscreen.data.dataset import Dataset
     from bigscreen.model.explain import explain_score
-    from bigscreen.model.model import Model, match_store
+    from bigscreen.model.model import Model
     from bigscreen.report import report
 
     check_json(json_file, model)
     fitted = Model.load(model)
-    dataset = Dataset.open(store)
-    fitted = match_store(fitted, dataset, model)
-    found = explain_score(fitted, dataset, row)
+    with open_rows(store, fitted, model) as (dataset, matched):
+        found = explain_score(matched, dataset, row)
     if json_file:
         report.write_result(json_file, "explain", found)
     answer = found.get("label", found.get("prediction"))

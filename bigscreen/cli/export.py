@@ -87,7 +87,7 @@ def export(
         report.write_result(json_file, "export", {"out": out, "to": to, **found.__dict__})
     facts = {
         "rows compared": report.count(found.rows),
-        "rows that agree": f"{found.agree:.2%}",
+        "rows that agree": report.percent(found.agree),
         "largest difference": "not compared: theirs are other scores"
         if found.difference is None
         else f"{found.difference:.1e} of the largest score",

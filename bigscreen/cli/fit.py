@@ -91,8 +91,10 @@ def _workers(values: dict[str, Any]) -> tuple[int, int | None]:
 
 def _kept(part: float) -> str:
     """Say which part of the rows a fit keeps in memory; ``part``: from 0 to 1."""
+    from bigscreen.report.report import percent
+
     if 0 < part < 1:
-        return f"{part:.0%} kept in memory, the others read in every pass"
+        return f"{percent(part, 0)} kept in memory, the others read in every pass"
     return "kept in memory" if part else "read in every pass"
 
 

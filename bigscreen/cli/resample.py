@@ -90,19 +90,19 @@ def _facts(record: dict[str, Any], tol: float) -> dict[str, str]:
 
     ``tol``: the relative gap that was requested of every fit.
     """
-    from bigscreen.report.report import count
+    from bigscreen.report.report import count, percent
 
     facts = {
         "fits": f"1 and {count(record['fits'])} resamples, seed {record['seed']}",
         "judged by": f"{count(record['rows'])} rows",
-        "error": f"{record['error']:.2%}",
+        "error": percent(record["error"]),
     }
     if record["way"] == "bootstrap":
         low, high = record["interval"]
-        facts["95 % of the bootstraps"] = f"{low:.2%} to {high:.2%}"
+        facts["95 % of the bootstraps"] = f"{percent(low)} to {percent(high)}"
     else:
         facts["errors of permuted labels"] = (
-            f"{min(record['errors']):.2%} to {max(record['errors']):.2%}"
+            f"{percent(min(record['errors']))} to {percent(max(record['errors']))}"
         )
         facts["p-value"] = f"{record['p_value']:.2g}, that chance does as well"
     missed = "" if record["relative_gap"] <= tol else f"; {tol:g} was asked for"

@@ -24,6 +24,7 @@ from bigscreen.data.zarr_arrays import (
 )
 from bigscreen.data.zarr_stores import as_place
 from bigscreen.errors import InputError, reason_of
+from bigscreen.files.html import html_card
 from bigscreen.files.remote import Place, RemotePath
 from bigscreen.files.sealed import Damaged, check_seal
 
@@ -116,6 +117,19 @@ class Dataset(Rows):
         kind = "sparse" if self.is_sparse else "dense"
         kind += " regression" if self.regression else ""
         return f"<Dataset {self.path}: {self.n_rows} {kind} rows, {self.n_features} features>"
+
+    def _repr_html_(self) -> str:
+        """Render the size, labels and scaling of the rows for a notebook."""
+        layout = "sparse" if self.is_sparse else "dense"
+        facts = {"features": f"{self.n_features:,}, {layout}"}
+        if self.regression:
+            facts["targets"] = f"{self.targets['low']:g} to {self.targets['high']:g}"
+        else:
+            counts = zip(self.labels, self.label_counts.tolist(), strict=True)
+            shown = [f"{label} ({rows:,})" for label, rows in counts]
+            facts["labels"] = ", ".join(shown[:12]) + ", ..." * (len(shown) > 12)
+        facts |= {"scaling": self.preparation.scaling, "fingerprint": f"{self.fingerprint[:16]}..."}
+        return html_card(f"bigscreen store {self.path}", f"{self.n_rows:,} rows", facts, "#1565c0")
 
     @property
     def fingerprint(self) -> str:

@@ -25,15 +25,21 @@ from bigscreen.data.zarr_stores import is_zarr_store
 from bigscreen.errors import InputError
 from bigscreen.fleet.graphs import run_graph
 from bigscreen.intake.readers.python import open_data
+from bigscreen.intake.settle import Ingested
 
 
 def is_store(X: Any) -> bool:
-    """Whether X is a data set, the path of one, or a group or store of zarr that holds one."""
-    return isinstance(X, (Rows, str, os.PathLike)) or is_zarr_store(X)
+    """Whether X is a data set, what made or names one, or a group or store of zarr that holds one.
+
+    A data set is made by `ingest` and named by a path.
+    """
+    return isinstance(X, (Rows, Ingested, str, os.PathLike)) or is_zarr_store(X)
 
 
 def open_store(X: Any) -> Rows:
     """Return the data set X, or open the data set that X names (`is_store`)."""
+    if isinstance(X, Ingested):
+        return X.store
     return X if isinstance(X, Rows) else Dataset.open(X)
 
 

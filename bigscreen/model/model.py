@@ -45,7 +45,7 @@ _LABELS = {"regressor": [], "one-class": [-1, 1]}
 """Labels of a regressor, which has none, and of a one-class machine: outlier, inlier."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Model:
     """A fitted machine: its score functions, labels, preparation, provenance and calibration.
 
@@ -171,11 +171,23 @@ class Model:
             if size and self.part.max() >= self.gate.n_parts:
                 raise ValueError(f"part names more than the {self.gate.n_parts} parts of the gate")
 
+    def _describe_kernel(self) -> str:
+        """Return the kernel's name and its parameters."""
+        name, *values = self.kernel.to_dict().items()
+        said = (f"{key} {value:.4g}" for key, value in values if isinstance(value, (int, float)))
+        return ", ".join([str(name[1]), *said])
+
+    def __repr__(self) -> str:
+        """Return the machine in a line: kind, kernel, landmarks or support rows, features."""
+        of = ""
+        if self.landmarks is not None:
+            what = "landmarks" if self.support is None else "support rows"
+            of = f" on {self.landmarks.shape[0]:,} {what}"
+        return f"<Model {self.kind}: {self._describe_kernel()}{of}, {self.n_features:,} features>"
+
     def _repr_html_(self) -> str:
         """Render the machine and its certificate for a notebook."""
-        name, *values = self.kernel.to_dict().items()
-        said = (f"{key} {value:g}" for key, value in values if isinstance(value, (int, float)))
-        machine = {"kernel": ", ".join([str(name[1]), *said])}
+        machine = {"kernel": self._describe_kernel()}
         if self.landmarks is not None:
             what = "landmarks" if self.support is None else "support rows"
             machine[what] = f"{self.landmarks.shape[0]:,}"

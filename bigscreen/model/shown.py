@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
+from bigscreen.files.html import html_card
 from bigscreen.problems.point import gap_or_violation, meets_tol
 
 
@@ -25,17 +25,7 @@ def certificate_html(
         Number of score functions, each with a certificate.
     """
     verdict, proved = _verdict(provenance, scorers)
-    rows = "".join(
-        f"<tr><td style='text-align:left;color:#666'>{escape(name)}</td>"
-        f"<td style='text-align:left'>{escape(text)}</td></tr>"
-        for name, text in machine.items()
-    )
-    colour = "#2e7d32" if proved else "#b26a00"
-    return (
-        f"<div style='border-left:4px solid {colour};padding:.2em .8em;margin:.5em 0'>"
-        f"<b>{escape(title)}</b><br><span style='color:{colour}'>{escape(verdict)}</span>"
-        f"<table style='margin:.3em 0'>{rows}</table></div>"
-    )
+    return html_card(title, verdict, machine, "#2e7d32" if proved else "#b26a00")
 
 
 def _verdict(provenance: Mapping[str, Any], scorers: int) -> tuple[str, bool]:

@@ -74,6 +74,7 @@ KERNELS = {
     "linear": (),
     "rbf": ("gamma",),
     "polynomial": ("gamma", "degree", "coef0"),
+    "poly": ("gamma", "degree", "coef0"),  # scikit-learn's name of it
     "laplacian": ("gamma",),
     "sigmoid": ("gamma", "coef0"),
     "matern12": ("gamma",),
@@ -441,6 +442,8 @@ class TrainOptions:
         """Raise `InputError` if an option has a wrong value, or options contradict each other."""
         check_values(self)
         object.__setattr__(self, "intercept", INTERCEPTS[self.intercept])
+        if self.kernel == "poly":
+            object.__setattr__(self, "kernel", "polynomial")
         self._check_scopes()
         self._check_problem()
         self._check_exact()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bigscreen.report.report import count
+from bigscreen.report.report import count, percent
 
 OF_PROBABILITIES = ("log_loss", "brier", "calibration_error")
 """Measures of probabilities in the result of `evaluate`, if the model has probabilities."""
@@ -22,9 +22,9 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
     shares = [(name, record.get(name)) for name in ("error", "accuracy", "outside")]
     outside = record.get("outside_by_label", {})
     shares += [(f"outside of {label}", share) for label, share in outside.items()]
-    said |= {name: f"{share:.2%}" for name, share in shares if share is not None}
+    said |= {name: percent(share) for name, share in shares if share is not None}
     balanced = record.get("balanced_accuracy")
-    said |= {} if balanced is None else {"balanced accuracy": f"{balanced:.2%}"}
+    said |= {} if balanced is None else {"balanced accuracy": percent(balanced)}
     plain = {name: record.get(name) for name in ("f1", "auc", "r2")}
     plain["average precision"] = record.get("average_precision")
     said |= {name: f"{value:.4f}" for name, value in plain.items() if value is not None}
@@ -32,8 +32,12 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
     said |= {name: f"{value:.4f}" for name, value in plain.items() if value is not None}
     if "sets" in record:
         sets = record["sets"]
-        each = ", ".join(f"{share:.2%} of {label}" for label, share in sets["by_label"].items())
-        said[f"sets at {sets['alpha']:g} hold the label of"] = f"{sets['coverage']:.2%} ({each})"
+        each = ", ".join(
+            f"{percent(share)} of {label}" for label, share in sets["by_label"].items()
+        )
+        said[f"sets at {sets['alpha']:g} hold the label of"] = (
+            f"{percent(sets['coverage'])} ({each})"
+        )
         said["labels in a set"] = f"{sets['size']:.3f}"
     errors = {name: record.get(name) for name in ("mae", "rmse", "pinball")}
     return said | {name: f"{value:.6g}" for name, value in errors.items() if value is not None}
@@ -80,7 +84,7 @@ def by_label(record: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str
         label: {
             "rows": count(parts["rows"]),
             **{
-                name: "-" if parts[name] is None else f"{parts[name]:.2%}"
+                name: "-" if parts[name] is None else percent(parts[name])
                 for name in ("precision", "recall", "f1")
             },
         }
@@ -96,8 +100,8 @@ def reliability(record: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]
     """
     return {
         f"{part['from']:.0%} to {part['from'] + 0.1:.0%}": {
-            "said": f"{part['probability']:.1%}",
-            "came true": f"{part['share']:.1%}",
+            "said": percent(part["probability"], 1),
+            "came true": percent(part["share"], 1),
             "rows": count(part["rows"]),
         }
         for part in record

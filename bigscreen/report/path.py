@@ -37,6 +37,7 @@ from bigscreen.report.report import (
     Heartbeat,
     count,
     gap_text,
+    percent,
     seconds,
 )
 
@@ -149,7 +150,7 @@ def _share(record: Mapping[str, Any]) -> str:
     ``record``: has the numbers ``rows`` (of all) and ``left`` (in the solve).
     """
     rows = record["rows"]
-    return f"{(rows - record['left']) / rows:.1%}" if rows else "0%"
+    return percent((rows - record["left"]) / rows, 1) if rows else "0%"
 
 
 def path_table(path: SolvedPath) -> None:
@@ -199,12 +200,13 @@ def totals(path: SolvedPath) -> dict[str, str]:
     parts, walks = path.points, path.walks
     spent = {key: sum(p["seconds"][key] for p in walks) for key in ("rules", "solver")}
     began = sum(sum(p["seconds"].values()) for p in walks if p["init"])
+    screened = float(np.mean([1 - p["left"] / max(1, p["rows"]) for p in parts]))
     facts = {
         "points": f"{len(path)} values of {path.parameter}, {path.values[0]:g} to "
         f"{path.values[-1]:g}",
         **_worst(parts, count(path.record["provenance"]["rows"])),
-        "screened": f"{np.mean([1 - p['left'] / max(1, p['rows']) for p in parts]):.1%} of the rows"
-        f" on average, by {', '.join(path.record['rules']) or 'no rule'}",
+        "screened": f"{percent(screened, 1)} of the rows on average, "
+        f"by {', '.join(path.record['rules']) or 'no rule'}",
         "time": f"features {seconds(path.record['seconds']['features'])}, first solves "
         f"{seconds(began)}, rules {seconds(spent['rules'])}, solver {seconds(spent['solver'])} "
         f"(all), total {seconds(path.record['seconds']['total'])}",

@@ -46,6 +46,16 @@ def count(number: int | float) -> str:
     return f"{int(number):,}"
 
 
+def percent(share: float, digits: int = 2) -> str:
+    """Format a share, such as 0.25, as percent with some digits after the point.
+
+    A share other than 0 and 1 gets as many digits as keep it from being shown as 0 % or 100 %.
+    """
+    while 0 < share < 1 and float(f"{100 * share:.{digits}f}") in (0.0, 100.0):
+        digits += 1
+    return f"{share:.{digits}%}"
+
+
 def size(n_bytes: int | float | None) -> str:
     """Format bytes: 1610612736 -> '1.5 GiB'."""
     if n_bytes is None:

@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 from cli_world import World, bigscreen, succeed, world
 
+from bigscreen.data.dataset import Dataset
+from bigscreen.model.model import Model
+from bigscreen.report.report import percent
+
 __all__ = ["world"]  # a fixture
 
 LINEAR = ["--kernel", "linear", "--threads", "1"]
@@ -104,3 +108,74 @@ def test_fit_and_tune_warn_of_a_model_that_is_a_constant(tmp_path: Path) -> None
         "fit", tmp_path / "r", tmp_path / "v", *own, "--problem", "svr", "--epsilon", 2
     )
     assert "warning: the mean of the targets predicts no worse" in found.stderr
+
+
+def test_raw_files_are_read_through_the_model(world: World, tmp_path: Path) -> None:
+    new = tmp_path / "new.csv"
+    header, *lines = world.csv.read_text().splitlines()
+    new.write_text("\n".join([header, *reversed(lines)]) + "\n")
+    succeed("ingest", new, tmp_path / "s", "--like", world.model)
+    answers = []
+    for rows in (new, tmp_path / "s"):
+        out = tmp_path / f"{rows.name}.out.csv"
+        succeed("predict", world.model, rows, out)
+        found = json_of("evaluate", world.model, rows, folder=tmp_path)
+        answers.append((out.read_text(), found))
+    assert answers[0] == answers[1]
+    bare = tmp_path / "bare.csv"
+    bare.write_text("\n".join(line.rsplit(",", 1)[0] for line in new.read_text().splitlines()))
+    succeed("predict", world.model, bare, tmp_path / "bare.out.csv")
+    assert (tmp_path / "bare.out.csv").read_text() == answers[0][0]
+    failed = bigscreen("evaluate", world.model, bare)
+    assert failed.exit_code == 2 and "bare.csv has no labelled row" in failed.stderr
+    linear = tmp_path / "l.bsm"
+    succeed("fit", world.store, linear, *LINEAR)
+    parts = [
+        json_of("explain", linear, rows, "--row", 7, folder=tmp_path)
+        for rows in (new, tmp_path / "s")
+    ]
+    assert parts[0] == parts[1] and len(parts[0]["parts"]) == 3
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n")
+    failed = bigscreen("predict", world.model, other, tmp_path / "o.csv")
+    assert failed.exit_code == 2 and not (tmp_path / "o.csv").exists()
+
+
+def json_of(*args: object, folder: Path) -> dict:
+    """Run a command, and return what it writes as JSON."""
+    succeed(*args, "--json", folder / "found.json")
+    return json.loads((folder / "found.json").read_text())
+
+
+def test_poly_is_the_polynomial_kernel(world: World, tmp_path: Path) -> None:
+    models = []
+    for name in ("poly", "polynomial"):
+        out = tmp_path / f"{name}.bsm"
+        succeed("fit", world.store, out, "--kernel", name, "--degree", 2, "--landmarks", 20)
+        models.append(Model.load(out))
+    assert np.array_equal(models[0].coef, models[1].coef)
+    asked = [model.provenance["parameters"] for model in models]
+    assert asked[0] == asked[1] and asked[0]["kernel"]["name"] == "polynomial"
+
+
+def test_stores_and_models_are_shown_in_a_line_and_in_notebooks(world: World) -> None:
+    model, store = Model.load(world.model), Dataset.open(world.store)
+    assert repr(model) == "<Model classifier: rbf, gamma 1 on 40 landmarks, 3 features>"
+    assert "600 dense rows" in repr(store) and len(repr(store)) < 200
+    page = store._repr_html_()
+    assert "600 rows" in page and "scaling" in page and "no (" in page
+    assert "targets" in Dataset.open(world.targets)._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("share", "digits", "text"),
+    [
+        (0.25, 2, "25.00%"),
+        (0.004, 0, "0.4%"),
+        (0.99996, 2, "99.996%"),
+        (0.0, 0, "0%"),
+        (1, 1, "100.0%"),
+    ],
+)
+def test_small_shares_are_not_shown_as_nothing(share: float, digits: int, text: str) -> None:
+    assert percent(share, digits) == text

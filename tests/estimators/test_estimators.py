@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn_checks import EXPECTED_FAILURES
 
 import bigscreen
-from bigscreen import SVC, Dataset, InputError, LinearSVC, MemoryDataset, Model, NystroemSVC
+from bigscreen import SVC, Dataset, InputError, LinearSVC, MemoryDataset, Model, NystroemSVC, ingest
 from bigscreen.data.layout import Layout
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.writer import DatasetWriter
@@ -560,3 +560,13 @@ def test_rows_that_are_all_the_same_have_no_scale():
     X = np.full((20, 3), 0.1)
     gamma = NystroemSVC(n_components=2).fit(X, np.arange(20) % 2).model_.kernel.gamma
     assert gamma == 1.0
+
+
+def test_what_ingest_returns_is_fitted(tmp_path):
+    X = np.random.default_rng(0).normal(size=(80, 2))
+    y = np.where(X[:, 0] > 0, "in", "out")
+    made = ingest((X, y), tmp_path / "s", holdout=0.25)
+    one, other = (NystroemSVC(n_components=10).fit(rows) for rows in (made, made.store))
+    assert np.array_equal(one.coef_, other.coef_) and list(one.classes_) == ["in", "out"]
+    with pytest.raises(InputError, match="brings its own labels"):
+        NystroemSVC(n_components=10).fit(made, y)
