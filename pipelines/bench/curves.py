@@ -74,7 +74,7 @@ def curves(X: Any, y: np.ndarray, C: float, most: int) -> dict[str, list[tuple[f
     solver.set_objective(X, y, C)
 
     def ours(tolerance: float) -> np.ndarray:
-        solver.run(tolerance)
+        solver.run(tolerance ** (1 / 3))
         return solver.get_result()["beta"]
 
     ours(0.5)  # compiles
