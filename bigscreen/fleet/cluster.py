@@ -294,7 +294,7 @@ class Cluster:
         finally:
             if not self._closed:
                 self._client.cancel([each.future for each in waiting])
-                with contextlib.suppress(*GONE, ValueError):  # a worker that dies just now
+                with contextlib.suppress(*GONE, ValueError, KeyError):  # a worker dies or begins
                     self._client.unregister_worker_plugin(name)
 
     def _collect(self, waiting: deque[_Item], together: int, what: str) -> list[Any]:
