@@ -4,7 +4,7 @@ The public interface, whose names are imported when first used:
 
 - estimators with scikit-learn's interface: the classifiers `SVC`, `NuSVC`, `LinearSVC` and
   `NystroemSVC`, the regressors `SVR`, `NuSVR`, `LinearSVR`, `LADRegressor` and
-  `QuantileRegressor`, and `OneClassSVM`;
+  `QuantileRegressor`, and `OneClassSVM`; the transformer `Nystroem`;
 - `fit_many`: fit many label or weight vectors of the same rows;
 - `svm_path`, `nu_path`, `SVCPathCV`: solve a whole grid of C or nu; `SolvedPath` is the result;
 - `NystroemSVCCV`, `SVCCV`, `NuSVCCV`: search for gamma and C (or nu) by cross-validation;
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from bigscreen.data.memory import MemoryDataset
     from bigscreen.errors import InputError, TimeOver
     from bigscreen.estimators.classification import SVC, NuSVC
+    from bigscreen.estimators.features import Nystroem
     from bigscreen.estimators.large_scale import NystroemSVC
     from bigscreen.estimators.linear import LinearSVC, LinearSVR
     from bigscreen.estimators.many import fit_many
@@ -92,6 +93,7 @@ __all__ = [
     "NuSVC",
     "NuSVCCV",
     "NuSVR",
+    "Nystroem",
     "NystroemSVC",
     "NystroemSVCCV",
     "OneClassSVM",
@@ -122,6 +124,7 @@ _MODULES = {
     "NuSVC": "estimators.classification",
     "NuSVCCV": "estimators.tune",
     "NuSVR": "estimators.regression",
+    "Nystroem": "estimators.features",
     "NystroemSVC": "estimators.large_scale",
     "NystroemSVCCV": "estimators.tune",
     "OneClassSVM": "estimators.one_class",

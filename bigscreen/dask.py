@@ -112,7 +112,7 @@ def features(X: Any, model: Any) -> Any:
         )
     rows = dask_rows(X, getattr(model, "feature_names_in_", None), model.n_features_in_)
     design = later(_design, (fitted.kernel, fitted.landmarks, record))
-    call = _Features(fitted.preparation)
+    call = RowFeatures(fitted.preparation)
     return map_rows("features", call, design, rows, record["rank"], np.float32)
 
 
@@ -207,8 +207,8 @@ def _design(made_of: tuple[Kernel, Any, dict[str, Any]]) -> Design:
 
 
 @dataclass(frozen=True)
-class _Features:
-    """The task of `features` for a block of rows."""
+class RowFeatures:
+    """The function that computes the features of a block of rows with the source's columns."""
 
     preparation: Preparation
 

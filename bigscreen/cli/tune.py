@@ -178,7 +178,7 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
             report_tune.TuneReport() as show,
             Journal(show, "tune", out, values["log"]) as tell,
         ):
-            gammas = values["gamma"] or default_gammas(dataset, fleet, fit.kernel)
+            gammas = values["gamma"] or default_gammas(dataset, fleet, str(fit.kernel))
             how = values["folds"], values["elimination"], values["metric"] or usual
             options = TuneOptions(fit, gammas, grid, counts, *how)
             model = search(dataset, options, fleet, tell, deadline)

@@ -67,7 +67,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Value of ``TrainOptions.problem``."""
     _intercepts: Mapping[Any, str] = INTERCEPTS
     """Values of ``fit_intercept`` and the corresponding values of ``TrainOptions.intercept``."""
-    _answers_with = (
+    _answers_with: tuple[str, ...] = (
         *("model_", "n_features_in_", "classes_", "offset_", "_objects", "_probA", "_probB"),
     )
     """Fitted attributes from which scores, predictions and probabilities of rows are made."""

@@ -154,17 +154,21 @@ class KernelMachine(Machine):
     def coef_(self) -> Any:
         """Weights of the features (scores, n_features) of a linear kernel, sparse if X was.
 
+        Of a machine on landmarks the weights (scores, n_components) of ``k(X, components_)``.
         Read-only: predictions use ``model_``.
         """
-        if self.kernel != "linear":
-            raise AttributeError("coef_ is only available when using a linear kernel")
+        linear, exact = self.kernel == "linear", self._landmarks is None
+        if exact and not linear:
+            raise AttributeError(
+                "coef_ is only available when using a linear kernel, or n_components"
+            )
         check_is_fitted(self)
         model = self.model_
         if model.gate is not None:
             raise AttributeError("after early every part of the rows has a machine of its own")
         coef: Any = self._to_sklearn_sign(model.coef).copy()
-        wide = sparse.issparse(model.landmarks)
-        if model.landmarks is not None:
+        wide = linear and sparse.issparse(model.landmarks)
+        if linear and model.landmarks is not None:
             coef = (sparse.csr_array(coef) if wide else coef) @ model.landmarks
         (coef.data if wide else coef).flags.writeable = False
         return coef

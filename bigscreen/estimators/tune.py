@@ -88,7 +88,7 @@ class _Search(Classifier):
             with self._fleet(data.n_rows * columns, X) as fleet:
                 gammas = self.gammas
                 if gammas is None:
-                    gammas = default_gammas(data, fleet, fit.kernel)
+                    gammas = default_gammas(data, fleet, str(fit.kernel))
                 how = folds, self.elimination, self.scoring
                 options = TuneOptions(fit, gammas, self._values(), counts, *how)
                 report = owned.enter_context(TuneReport()) if self.verbose else None

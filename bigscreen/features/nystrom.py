@@ -23,6 +23,7 @@ from scipy import linalg
 from bigscreen.data.dataset import Dataset
 from bigscreen.data.layout import Features, Layout, row_grid
 from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
@@ -393,6 +394,7 @@ def store_features(
     folder: Path | None,
     progress: Callable[[int, int], None] | None = None,
     dtype: type = np.float32,
+    preparation: Preparation | None = None,
 ) -> Design:
     """Compute and store the features of a design; return a linear design with them as its rows.
 
@@ -408,6 +410,8 @@ def store_features(
         Called with (chunks done, chunks).
     dtype : type
         Type of the stored features, float32 or float64.
+    preparation : Preparation or None
+        What the stored features say of their own preparation. None: that of the design's rows.
 
     Raises
     ------
@@ -453,7 +457,7 @@ def store_features(
             chunk_rows=chunk_rows,
             wide=dtype is np.float64,
         ),
-        data.preparation,
+        preparation or data.preparation,
         extra={"features_of": fingerprint},
     )
     for done, _ in enumerate(fleet.each(_Block(design, writer, dtype), bounds)):
