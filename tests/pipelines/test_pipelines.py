@@ -146,14 +146,24 @@ def test_pairs_takes_as_many_steps_as_libsvm(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_starts_end_at_the_same_optimum(tmp_path: Path) -> None:
-    args = ("--only", "susy", "--rows", 3000, "--out", tmp_path)
-    done = script("bench.divide", *args)
+    few = ("--rows", 5000, "--repeat", 1, "--out", tmp_path)
+    done = script("bench.divide", "--only", "susy", "susy-landmarks", *few)
     assert done.returncode == 0, done.stderr
-    runs = json.loads((tmp_path / "divide.json").read_text())["susy"]
-    assert [run["start"] for run in runs] == ["cold", "divide", "nystrom"]
-    assert all(run["relative_gap"] <= 1e-3 for run in runs)
-    errors = [run["error"] for run in runs]
-    assert max(errors) - min(errors) < 0.02
+    record = json.loads((tmp_path / "divide.json").read_text())
+    exact, landmarks = record["susy"], record["susy-landmarks"]
+    assert list(exact) == ["cold", "divide", "2 levels", "optimum"]
+    assert list(landmarks) == ["cold", "divide"]
+    for fits in (exact, landmarks):
+        assert all(fit["relative_gap"] <= 1e-3 for fit in fits.values())
+        errors = [fit["error"] for start, fit in fits.items() if start != "optimum"]
+        assert max(errors) - min(errors) < 0.02
+        for fit in fits.values():
+            walls = list(fit["walls"].values())
+            assert walls == sorted(walls, reverse=True)  # more workers never take longer
+            assert fit["coordinator"] <= walls[-1] and walls[0] == pytest.approx(fit["processor"])
+    # No rounds bring rows in: those of the optimum are all there are.
+    assert exact["optimum"]["calls"] < exact["cold"]["calls"]
+    assert exact["divide"]["stages"]["parts"] > 0 == exact["cold"]["stages"]["parts"]
 
 
 @pytest.mark.slow
