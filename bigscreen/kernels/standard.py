@@ -522,7 +522,8 @@ class Matern12(_Matern):
         entries = self.block(A, B, dtype=np.float64)
         distances = -np.log(np.maximum(entries, np.finfo(np.float64).tiny))
         slopes = np.zeros_like(entries)
-        return np.divide(self.gamma**2 * entries, distances, out=slopes, where=distances > 0)
+        np.divide(self.gamma**2 * entries, distances, out=slopes, where=distances > 0)
+        return slopes
 
 
 @dataclass(frozen=True)
