@@ -176,7 +176,9 @@ def _part_bytes(job: Job) -> int:
 
     The part's kernel columns may take as many.
     """
-    return job.plan.cache_bytes // (2 * max(1, job.fleet.workers))
+    # (A plan without a cache is of features, whose parts are small next to the rows.)
+    most = job.plan.cache_bytes or PLAN.pair_cache_bytes
+    return most // (2 * max(1, job.fleet.workers))
 
 
 def _start_from_landmarks(

@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
+import bigscreen
 from bigscreen.certify.explicit import close_explicit
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.views import Picked
@@ -474,3 +475,12 @@ def test_certificates_of_warm_solves_are_the_closing_pass(fleet):
     start = divided(w, fleet, 3, solver).alpha
     fitted = fit(Run(w.design, w.problem, fleet, start=start), solver, Limits(1e-6))
     assert close_explicit(w.design, w.problem, fitted.point, fleet) == fitted.certificate
+
+
+def test_parts_of_features_are_not_bound_by_a_cache_that_they_do_not_need():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2000, 3))
+    tuning = bigscreen.Tuning(start="divide", features="stored")
+    machine = bigscreen.NystroemSVC(n_components=20, random_state=0, tuning=tuning)
+    (start,) = machine.fit(X, X[:, 0] + X[:, 1] ** 2 > 0.5).model_.provenance["start"]
+    assert start["levels"][0]["parts"] == 2
