@@ -14,7 +14,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 PACKAGES = (
     *("errors", "files", "numerics", "fleet", "data", "kernels", "problems", "model", "evaluate"),
     *("features", "dask", "screening", "options", "report", "export", "intake", "certify"),
-    *("solvers", "fit", "plan", "train", "path", "amend", "tune", "cli", "estimators"),
+    *("solvers", "device", "fit", "plan", "train", "path", "amend", "tune", "cli", "estimators"),
 )
 
 # Solvers are handed regions, which are data; they never see a rule.
@@ -29,6 +29,7 @@ SOLVERS_SHARE = {
 # One third-party library, one door.
 COMMON = {"numpy", "scipy"}
 DOORS = {
+    "array_api_compat": {"device"},
     "numba": {"numerics", "kernels"},
     "llvmlite": {"kernels"},
     "zarr": {"data", "intake"},

@@ -183,9 +183,9 @@ class SVC(_Voting):
         ``n_components`` of the passes over the rows. -1: no limit.
     time_budget : float or None, default=None
         Seconds after which the best point so far is certified and kept.
-    solver : {"auto", "block", "pairs", "newton", "cd", "interior"}, default="auto"
+    solver : {"auto", "block", "pairs", "newton", "dense", "cd", "interior"}, default="auto"
         The exact machine is solved by blocks of rows or by pairs; with ``n_components`` by smoothed
-        Newton, coordinate descent, an interior point method or pairs.
+        Newton ("dense": its plain form), coordinate descent, an interior point method or pairs.
     screening : {"auto", "gap", "f-safe", "adaptive", "joachims", "none"}, default="auto"
         Rule that recognises rows to leave out of further passes; "auto" is "none", with
         ``n_components`` "gap".

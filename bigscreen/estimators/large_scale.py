@@ -80,10 +80,10 @@ class NystroemSVC(Classifier):
         Largest number of passes over the rows.
     time_budget : float or None, default=None
         Seconds after which the best point so far is certified and kept.
-    solver : {"auto", "newton", "cd", "interior", "snacks", "pegasos"}, default="auto"
-        Smoothed Newton; coordinate descent; an interior point method, for few rows; or stochastic
-        steps ("snacks", "pegasos"), which come near the optimum in about one pass and certify the
-        gap that they reach, but seldom reach ``tol``.
+    solver : {"auto", "newton", "dense", "cd", "interior", "snacks", "pegasos"}, default="auto"
+        Smoothed Newton; its plain form on dense matrices; coordinate descent; an interior point
+        method, for few rows; or stochastic steps ("snacks", "pegasos"), which come near the optimum
+        in about one pass and certify the gap that they reach, but seldom reach ``tol``.
     screening : {"gap", "f-safe", "adaptive", "none"}, default="gap"
         Rule that recognises rows to leave out of further passes.
     random_state : int, RandomState or None, default=None

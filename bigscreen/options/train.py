@@ -100,6 +100,9 @@ RECIPE_OFFSETS = {"true": "true", "penalized": "constant", "none": "none"}
 STOCHASTIC = ("snacks", "pegasos")
 """Solvers whose steps use rows drawn at random."""
 
+UNSCREENED = (*STOCHASTIC, "dense")
+"""Solvers that leave no rows out, whatever the screening rule: they read all, or rows at random."""
+
 
 def scope_of_problems(parameter: str, refusal: str = "") -> tuple[Scope]:
     """Return the `Scope` of an option that only problems with this parameter use.
@@ -408,10 +411,11 @@ class TrainOptions:
         "auto",
         "Expert",
         Words(
-            ("auto", "newton", "cd", "interior", "block", "pairs", "snacks", "pegasos"),
+            ("auto", "newton", "dense", "cd", "interior", "block", "pairs", "snacks", "pegasos"),
             {"block": EXACT},
         ),
-        "newton: few passes, any number of rows; cd: coordinate descent; interior: some 30 large "
+        "newton: few passes, any number of rows; dense: the same steps without shortcuts, in one "
+        "process; cd: coordinate descent; interior: some 30 large "
         "steps for few rows, however hard the problem. snacks: steps on rows "
         "drawn at random, near in one pass, and then slow: it proves what it has reached, seldom "
         "--tol; pegasos: an older kind of it. With --exact, block: many rows at a time; pairs: two "
@@ -499,8 +503,8 @@ class TrainOptions:
     @property
     def rule(self) -> str:
         """The name of the screening rule of the fit: never "auto", but what it stands for."""
-        if self.solver in STOCHASTIC:
-            return "none"  # screening saves nothing if rows are drawn at random
+        if self.solver in UNSCREENED:
+            return "none"
         if self.screening != "auto":
             return self.screening
         return "none" if self.exact else "gap"
@@ -618,7 +622,7 @@ class TrainOptions:
         if given and not self.exact:
             kernel = "a precomputed kernel or one that is a function"
             raise InputError(ONLY_EXACT.format(name=kernel))
-        if self.exact and self.solver in ("newton", "cd", "interior", *STOCHASTIC):
+        if self.exact and self.solver in ("newton", "cd", "interior", *UNSCREENED):
             raise InputError(
                 f"solver {self.solver} needs landmarks or a linear machine; "
                 "use block or pairs for an exact one"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from bigscreen.certify.sample import SAMPLE
 from bigscreen.data.layout import row_grid
 from bigscreen.data.rows import Rows
+from bigscreen.device.newton import dense_bytes
 from bigscreen.features.landmarks import choosing_bytes
 from bigscreen.features.nystrom import MAX_EIGH_LANDMARKS
 from bigscreen.options.train import PROBLEMS, STOCHASTIC, has_coupling
@@ -15,7 +16,7 @@ from bigscreen.solvers.interior import interior_bytes, interior_is_quick
 from bigscreen.solvers.newton.tuning import NEWTON
 from bigscreen.solvers.snacks.draws import CHUNK_BUFFER_BYTES
 
-SINGLE_PROCESS = ("cd", "pairs", "interior")
+SINGLE_PROCESS = ("dense", "cd", "pairs", "interior")
 """Solvers that run in the coordinating process only, and leave workers idle."""
 
 
@@ -45,6 +46,8 @@ def plan_features(data: Rows, request: Request) -> Plan:
         band = min(request.tuning.band_fraction * fit.n, rows * fit.m)
         columns = max(0.0, min(spare, 2 * band * fit.m) - fixed.copies.total)
         peak += request.over_shards(columns, reserve=False)
+    if fit.solver == "dense" and 4 * fit.n * fit.m <= spare and features == "recomputed":
+        peak += request.once(4 * fit.n * fit.m)
     refusal = _explain_refusal(fit, fixed, read, peak)
     return Plan(
         rows=fit.n,
@@ -146,6 +149,8 @@ class _Fit:
             return request.once(interior_bytes(self.n, self.m))
         if self.solver in STOCHASTIC and not request.is_linear:
             return request.once(square)  # T in both precisions, and the candidate machines
+        if self.solver == "dense":
+            return request.once(dense_bytes(self.n, self.m))
         if self.solver != "newton":
             return request.once(0)
         if self.has_many:
@@ -220,6 +225,8 @@ def _choose_features(fit: _Fit, room: float) -> str:
     request, tuning, data, n, m = fit.request, fit.tuning, fit.data, fit.n, fit.m
     if request.is_linear:
         return "raw"
+    if fit.solver == "dense":  # (It keeps the features that it computes, if they fit.)
+        return "recomputed" if request.features == "auto" else request.features
     if fit.solver in SINGLE_PROCESS:
         return "stored"
     if request.features != "auto":

@@ -20,7 +20,8 @@ class Plan:
     data_bytes : int
         Size of the rows as stored.
     solver, features : str
-        ``newton``, ``cd``, ``interior``, ``block``, ``pairs``, ``snacks`` or ``pegasos``;
+        ``newton``, ``dense``, ``cd``, ``interior``, ``block``, ``pairs``, ``snacks`` or
+        ``pegasos``;
         ``stored`` (in memory or on disk), ``recomputed``, ``raw`` or ``exact``.
     features_in_memory : bool
         Whether stored features are kept in memory; else they are on disk.

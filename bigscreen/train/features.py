@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bigscreen.data.views import Moved
+from bigscreen.device.newton import DenseNewton
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design
@@ -142,6 +143,8 @@ class FeaturesJob(Job):
         if self.plan.solver == "newton":
             solver = newton = Newton(tol=self._tol(binary))
             then = self._fallbacks(newton, binary.problem)
+        elif self.plan.solver == "dense":
+            solver = DenseNewton(tol=self._tol(binary))
         elif self.plan.solver == "interior":
             solver = InteriorPoint()
         elif self.plan.solver == "pairs":

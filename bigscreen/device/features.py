@@ -1,0 +1,194 @@
+"""The features of all rows on a device, in tiles: kept there, or recomputed in every pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from bigscreen.device.place import Place, is_out_of_memory
+from bigscreen.errors import InputError
+from bigscreen.features.design import Design, row_ranges
+from bigscreen.kernels.base import Kernel
+from bigscreen.kernels.standard import Laplacian, Linear, Polynomial, Rbf, Sigmoid
+from bigscreen.numerics.rows import FloatArray
+
+TILE_ENTRIES = 2**23
+"""Compute at most this many kernel entries (rows times landmarks) at a time."""
+
+
+class Features:
+    """The vectors ``[phi_i, border_i]`` of all rows i, with ``phi_i = T' k(x_i, Z)`` (`Design`).
+
+    Features are kept if they fit, and else recomputed from the rows in every pass. Rows are then
+    moved to the place once, if they fit, and else tile by tile in every pass. Sums over rows are
+    float64. Products of kept features are of their own type; columns that are recomputed are
+    multiplied in float64, since the coefficients ``T w`` are much larger than w and cancel out.
+
+    Parameters
+    ----------
+    design : Design
+    border : float64 (n, extras)
+        The rows' entries for the extras, see `SumLayout.border`.
+    place : Place
+    dtype : type
+        float32 or float64: of rows, kernel entries and features.
+    room : float
+        Bytes that features, or else rows, may take on the device.
+    """
+
+    def __init__(
+        self, design: Design, border: FloatArray, place: Place, dtype: type, room: float
+    ) -> None:
+        """Move landmarks and factor to the place, and the features or the rows if they fit."""
+        self.design, self.place, self.xp, self.dtype = design, place, place.xp, dtype
+        self.n, self.border = len(border), place.put(border)
+        self.size = design.rank + border.shape[1]
+        self.factor = None if design.factor is None else place.put(design.factor)
+        self.landmarks = None
+        if design.landmarks is not None:
+            self.landmarks = place.put(_dense(design.landmarks.X), dtype)
+        self.rows: Any = None
+        self.kept: Any = None
+        width = np.dtype(dtype).itemsize
+        try:
+            if self.factor is not None and width * self.n * design.rank <= room:
+                self._keep()
+            elif width * self.n * design.data.n_features <= room:
+                self.rows = place.put(_dense(design.data.X(0, self.n)), dtype)
+                self.kept = self.rows if self.factor is None else None
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            self.kept = None  # (another program took the memory: go on with tiles)
+
+    def dot(self, x: Any) -> Any:
+        """Return ``[phi_i, border_i] . x`` of every row: float64 (n,); one pass."""
+        w = x[: self.design.rank]
+        coef = w if self.kept is not None or self.factor is None else self.factor @ w
+        found = [
+            self._wide(tile @ self.place.cast(coef, self._type(tile)))
+            for _, _, tile in self._tiles()
+        ]
+        scores = self.xp.concat(found) if found else self.place.zeros((0,))
+        return scores + self.border @ x[self.design.rank :]
+
+    def sums(self, coefs: Any) -> Any:
+        """Return ``sum_i coefs_ik [phi_i, border_i]``: float64 (k, size); one pass.
+
+        ``coefs``: float64 (n, k).
+        """
+        found: Any = self.place.zeros((coefs.shape[1], self._width))
+        for a, b, tile in self._tiles():
+            part = self.place.cast(coefs[a:b, :], self._type(tile))
+            found = found + self._wide(part.T @ tile)
+        if self.kept is None and self.factor is not None:
+            found = found @ self.factor
+        return self.xp.concat([found, coefs.T @ self.border], axis=1)
+
+    def moment(self, ids: Any, weights: Any) -> Any:
+        """Return ``sum_k weights_k f f'`` over the rows ``f = [phi_i, border_i]``, ``i = ids_k``.
+
+        ``ids``: int64 (k,), ``weights``: float64 (k,). Features are formed before the product: in
+        terms of kernel entries, the product would lose the small eigenvalues. float64 (size, size).
+        """
+        found: Any = self.place.zeros((self.size, self.size))
+        for a, b in row_ranges(ids.shape[0], self._tile_rows):
+            phi, border = self._features(ids[a:b]), self.xp.take(self.border, ids[a:b], axis=0)
+            both = self.xp.concat([self._wide(phi), border], axis=1)
+            both = both * self.xp.sqrt(weights[a:b])[:, None]
+            found = found + both.T @ both
+        return found
+
+    @property
+    def _width(self) -> int:
+        """Number of columns of a tile of a pass: of features if kept, else of kernel entries."""
+        return self.design.rank if self.kept is not None else self.design.width
+
+    @property
+    def _tile_rows(self) -> int:
+        """Rows of a tile."""
+        return max(64, TILE_ENTRIES // max(self.design.width, 1))
+
+    def _type(self, tile: Any) -> type:
+        """Return the NumPy type of the products of a tile."""
+        return np.float32 if tile.dtype == self.xp.float32 else np.float64
+
+    def _wide(self, array: Any) -> Any:
+        """Return an array as float64."""
+        return self.place.cast(array, np.float64)
+
+    def _tiles(self) -> Iterator[tuple[int, int, Any]]:
+        """Yield the first row, the end and the columns of each tile of a pass over all rows."""
+        for a, b in row_ranges(self.n, self._tile_rows):
+            if self.kept is not None:
+                yield a, b, self.kept[a:b, :]
+            else:
+                yield a, b, self._wide(self._columns(self._rows(a, b)))
+
+    def _rows(self, a: int, b: int) -> Any:
+        """Return the rows from a to b, from the device or the host."""
+        if self.rows is not None:
+            return self.rows[a:b, :]
+        return self.place.put(_dense(self.design.data.X(a, b)), self.dtype)
+
+    def _columns(self, X: Any) -> Any:
+        """Return the columns of rows X (rows, d): X itself, or kernel entries with landmarks."""
+        if self.landmarks is None:
+            return X
+        assert self.design.kernel is not None
+        return kernel_entries(self.xp, self.design.kernel, X, self.landmarks)
+
+    def _features(self, ids: Any) -> Any:
+        """Return the features phi (k, r) of the rows ``ids`` (k,)."""
+        if self.kept is not None:
+            return self.xp.take(self.kept, ids, axis=0)
+        if self.rows is not None:
+            X = self.xp.take(self.rows, ids, axis=0)
+        else:
+            X = self.place.put(_dense(self.design.data.rows(self.place.take_back(ids))), self.dtype)
+        return self._project(self._columns(X))
+
+    def _project(self, columns: Any) -> Any:
+        """Return the features ``T' c`` (rows, r) of columns c (rows, m)."""
+        if self.factor is None:
+            return columns
+        return columns @ self.place.cast(self.factor, self.dtype)
+
+    def _keep(self) -> None:
+        """Compute the features of all rows, and keep them on the device."""
+        kept = self.place.zeros((self.n, self.design.rank), self.dtype)
+        for a, b in row_ranges(self.n, self._tile_rows):
+            kept[a:b, :] = self._project(self._columns(self._rows(a, b)))
+        self.kept = kept
+
+
+def kernel_entries(xp: Any, kernel: Kernel, X: Any, Z: Any) -> Any:
+    """Return the entries ``k(x, z)`` of rows X (n, d) and Z (m, d), of one float type: (n, m).
+
+    Raises
+    ------
+    InputError
+        For a kernel that is not one of the named ones.
+    """
+    if isinstance(kernel, Laplacian):
+        apart = X[:, :1] * 0.0 + Z[:, 0][None, :] * 0.0
+        for j in range(X.shape[1]):
+            apart = apart + xp.abs(X[:, j][:, None] - Z[:, j][None, :])
+        return xp.exp(-kernel.gamma * apart)
+    if not isinstance(kernel, (Linear, Rbf, Polynomial, Sigmoid)):
+        raise InputError(f"solver dense does not know the kernel {kernel.name}; use newton")
+    products = X @ Z.T
+    if isinstance(kernel, Linear):
+        return products
+    if isinstance(kernel, Rbf):
+        sizes = xp.sum(X**2, axis=1)[:, None] + xp.sum(Z**2, axis=1)[None, :]
+        return xp.exp(-kernel.gamma * xp.clip(sizes - 2.0 * products, min=0.0))
+    inner = kernel.gamma * products + kernel.coef0
+    return inner**kernel.degree if isinstance(kernel, Polynomial) else xp.tanh(inner)
+
+
+def _dense(X: Any) -> Any:
+    """Return rows as a dense array."""
+    return X.toarray() if hasattr(X, "toarray") else X

@@ -1,0 +1,65 @@
+"""Where arrays live: an array namespace (NumPy, CuPy, PyTorch) and a device of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import array_api_compat
+import array_api_compat.numpy
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Place:
+    """An array namespace of the Python array API standard, and the device that holds its arrays.
+
+    Parameters
+    ----------
+    xp : module
+        The namespace, as `array_api_compat.array_namespace` returns it.
+    device : object or None
+        A device of the namespace; None: its default device.
+    """
+
+    xp: Any = field(default=array_api_compat.numpy)
+    device: Any = None
+
+    def put(self, values: Any, dtype: type = np.float64) -> Any:
+        """Return a host array as an array of this place, of type ``dtype`` (a NumPy type)."""
+        # (PyTorch warns of arrays that it may not write to.)
+        own = np.require(values, dtype, ["C", "W"])
+        return self.xp.asarray(own, device=self.device)
+
+    def take_back(self, array: Any) -> NDArray[Any]:
+        """Return an array of this place as a NumPy array on the host."""
+        if array_api_compat.is_cupy_array(array):
+            return np.asarray(array_api_compat.to_device(array, "cpu"))
+        if array_api_compat.is_torch_array(array):
+            return np.asarray(array_api_compat.to_device(array.detach(), "cpu"))
+        return np.asarray(array)
+
+    def dtype(self, dtype: type) -> Any:
+        """Return the namespace's type for a NumPy type, such as ``np.float32``."""
+        return getattr(self.xp, np.dtype(dtype).name)
+
+    def cast(self, array: Any, dtype: type) -> Any:
+        """Return an array of this place as ``dtype`` (a NumPy type); not copied if it is already.
+
+        The standard has no arithmetic of float32 with float64, so products say their type.
+        """
+        return self.xp.astype(array, self.dtype(dtype), copy=False)
+
+    def zeros(self, shape: tuple[int, ...], dtype: type = np.float64) -> Any:
+        """Return an array of zeros of this place."""
+        return self.xp.zeros(shape, dtype=self.dtype(dtype), device=self.device)
+
+
+CPU = Place()
+"""NumPy arrays on the CPU."""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that a device, or the host, has too little memory left."""
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
