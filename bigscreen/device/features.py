@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,17 @@ from bigscreen.device.place import Place, is_out_of_memory
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design, row_ranges
 from bigscreen.kernels.base import Kernel
-from bigscreen.kernels.standard import Laplacian, Linear, Polynomial, Rbf, Sigmoid
+from bigscreen.kernels.standard import (
+    ChiSquared,
+    Laplacian,
+    Linear,
+    Matern12,
+    Matern32,
+    Matern52,
+    Polynomial,
+    Rbf,
+    Sigmoid,
+)
 from bigscreen.numerics.rows import FloatArray
 
 TILE_ENTRIES = 2**23
@@ -173,10 +184,25 @@ def kernel_entries(xp: Any, kernel: Kernel, X: Any, Z: Any) -> Any:
         For a kernel that is not one of the named ones.
     """
     if isinstance(kernel, Laplacian):
-        apart = X[:, :1] * 0.0 + Z[:, 0][None, :] * 0.0
-        for j in range(X.shape[1]):
-            apart = apart + xp.abs(X[:, j][:, None] - Z[:, j][None, :])
-        return xp.exp(-kernel.gamma * apart)
+        return xp.exp(-kernel.gamma * _sum_columns(X, Z, lambda a, b: xp.abs(a - b)))
+    if isinstance(kernel, ChiSquared):
+
+        def ratio(a: Any, b: Any) -> Any:
+            """Return ``(a - b)^2 / (a + b)``, or 0 if both are 0."""
+            total = a + b
+            return (a - b) ** 2 / xp.where(total > 0, total, xp.ones_like(total))
+
+        return xp.exp(-kernel.gamma * _sum_columns(X, Z, ratio))
+    if isinstance(kernel, (Matern12, Matern32, Matern52)):
+        # (From differences: the root of a difference of squares loses half of the digits.)
+        apart = kernel.gamma * xp.sqrt(_sum_columns(X, Z, lambda a, b: (a - b) ** 2))
+        if isinstance(kernel, Matern12):
+            return xp.exp(-apart)
+        if isinstance(kernel, Matern32):
+            s = math.sqrt(3) * apart
+            return (1 + s) * xp.exp(-s)
+        s = math.sqrt(5) * apart
+        return (1 + s + s**2 / 3) * xp.exp(-s)
     if not isinstance(kernel, (Linear, Rbf, Polynomial, Sigmoid)):
         raise InputError(f"solver dense does not know the kernel {kernel.name}; use newton")
     products = X @ Z.T
@@ -187,6 +213,15 @@ def kernel_entries(xp: Any, kernel: Kernel, X: Any, Z: Any) -> Any:
         return xp.exp(-kernel.gamma * xp.clip(sizes - 2.0 * products, min=0.0))
     inner = kernel.gamma * products + kernel.coef0
     return inner**kernel.degree if isinstance(kernel, Polynomial) else xp.tanh(inner)
+
+
+def _sum_columns(X: Any, Z: Any, term: Callable[[Any, Any], Any]) -> Any:
+    """Sum ``term(x_j, z_j)`` over columns j, for all rows x of X and z of Z: (n, m)."""
+    pairs = ((X[:, j][:, None], Z[:, j][None, :]) for j in range(X.shape[1]))
+    found = term(*next(pairs))
+    for pair in pairs:
+        found = found + term(*pair)
+    return found
 
 
 def _dense(X: Any) -> Any:

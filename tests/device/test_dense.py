@@ -134,11 +134,18 @@ def test_features_are_kept_recomputed_or_streamed_alike(fleet):
         assert run.certificate.relative_gap <= 1e-3
 
 
-@pytest.mark.parametrize("name", ["linear", "rbf", "polynomial", "laplacian", "sigmoid"])
+KERNELS = ["linear", "rbf", "polynomial", "laplacian", "sigmoid"]
+KERNELS += ["matern12", "matern32", "matern52", "chi2"]
+
+
+@pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("place", PLACES)
 def test_entries_are_those_of_the_kernel(name, place):
     rng = np.random.default_rng(0)
     X, Z = rng.normal(size=(20, 4)), rng.normal(size=(7, 4))
+    if name == "chi2":
+        X, Z = np.abs(X), np.abs(Z)
+        X[0] = Z[0] = 0
     kernel, own = make_kernel(name, 0.3, 3, 0.5), PLACES[place]
     found = own.take_back(kernel_entries(own.xp, kernel, own.put(X), own.put(Z)))
     np.testing.assert_allclose(found, kernel.block(X, Operand(Z), dtype=np.float64), rtol=1e-12)
