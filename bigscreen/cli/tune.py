@@ -22,6 +22,7 @@ from bigscreen.cli.path import Grid
 from bigscreen.cli.report import write_page
 from bigscreen.errors import InputError
 from bigscreen.options.metrics import METRICS
+from bigscreen.options.train import OPTIONS
 
 OF_EVERY_FIT = (
     *("kernel", "degree", "coef0", "exact", "sampling", "truncation", "seed", "class_weight"),
@@ -43,6 +44,20 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
             return tuple(int(part) for part in value.split(","))
         except ValueError:
             self.fail(f"{value!r} is not whole numbers with commas between them", param, ctx)
+
+
+class Kinds(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
+    """A list of kinds of learned metrics with commas between them."""
+
+    name = "kinds"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
+        """Parse the words of the option metric_learning with commas between them."""
+        if isinstance(value, tuple):
+            return value
+        words: Any = OPTIONS["metric_learning"].values
+        one = click.Choice(words.words)
+        return tuple(one.convert(part, param, ctx) for part in value.split(","))
 
 
 @click.command(
@@ -100,6 +115,16 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
     "of the second of two labels, or the mean over labels; r2, mae: targets. (Log loss is of "
     "probabilities, which folds do not have.)  [default: accuracy; balanced-accuracy if a label is "
     "rare, of two labels in fewer than 1 row in 5; r2]",
+)
+@click.option(
+    "--metric-learning",
+    "kinds",
+    type=Kinds(),
+    default="none",
+    show_default=True,
+    metavar="KIND,KIND,...",
+    help="Kinds of learned maps of the columns to judge for the best candidate, such as "
+    "none,diagonal,full (see fit); no map sees the rows that judge it.",
 )
 @click.option(
     "--resume",
@@ -165,9 +190,10 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
     if before:
         model = Model.load(out)
         asked = {SEARCHED[problem]: grid, "gamma": values["gamma"], "landmarks": counts}
+        how = {**values, "scoring": scoring, "metrics": values["kinds"]}
         check_own(
             out,
-            unlike_search(model.provenance, dataset, fit, asked, {**values, "scoring": scoring}),
+            unlike_search(model.provenance, dataset, fit, asked, how),
         )
     else:
         if why and values["metric"] is None:
@@ -179,8 +205,8 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
             Journal(show, "tune", out, values["log"]) as tell,
         ):
             gammas = values["gamma"] or default_gammas(dataset, fleet, str(fit.kernel))
-            how = values["folds"], values["elimination"], values["metric"] or usual
-            options = TuneOptions(fit, gammas, grid, counts, *how)
+            judged = values["folds"], values["elimination"], values["metric"] or usual
+            options = TuneOptions(fit, gammas, grid, counts, *judged, values["kinds"])
             model = search(dataset, options, fleet, tell, deadline)
             model.save(out)
     record = model.provenance["search"]

@@ -164,6 +164,10 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
         "time": f"search {seconds(record['seconds']['search'])}, with the last fit "
         f"{seconds(record['seconds']['total'])}",
     }
+    if "metric_learning" in record:
+        means = {kind: np.mean(each) for kind, each in record["metric_learning"]["scores"].items()}
+        said = ", ".join(f"{kind} {mean:.4f}" for kind, mean in means.items())
+        found["learned metric"] = f"{record['metric_learning']['best']} ({said})"
     if record["late"]:
         found["ended"] = "by the time budget: the best so far"
     return found

@@ -28,7 +28,7 @@ ELIMINATIONS = {
 SEARCHED = {"c-svc": "C", "nu-svc": "nu", "svr": "C"}
 """The problems that can be searched, each with the parameter whose values are searched."""
 
-UNSEEN = (*CHANGEABLE, "C", "nu", "gamma", "landmarks")
+UNSEEN = (*CHANGEABLE, "C", "nu", "gamma", "landmarks", "metric_learning")
 """Options of a fit that do not change a search: grids replace them, or they change no result."""
 
 
@@ -147,6 +147,9 @@ class TuneOptions:
     scoring : str, callable or None
         How candidates are judged on held-out rows; see `bigscreen.tune.metric`. None: by accuracy,
         or by R2 if the rows have targets.
+    metrics : tuple of {"none", "diagonal", "full"}
+        Kinds of learned metrics (`TrainOptions.metric_learning`) to judge for the best candidate,
+        by the same folds; the last fit has the best kind.
     factor : int
         Halving keeps one candidate in `factor` from rung to rung.
     tuning : SearchTuning
@@ -159,6 +162,7 @@ class TuneOptions:
     folds: int | Sequence[Any] = 5
     elimination: str = "halving"
     scoring: str | Callable[..., float] | None = None
+    metrics: tuple[str, ...] = ("none",)
     factor: int = 3
     tuning: SearchTuning = SearchTuning()
 
@@ -182,6 +186,10 @@ class TuneOptions:
         for name, grid in (("gamma", self.gammas), (self.parameter, self.values)):
             checked_grid(grid, name)
         self._check_landmarks()
+        if not self.metrics or fit.metric_learning != "none":
+            raise InputError("a search takes the kinds of learned metrics to judge as its metrics")
+        for kind in self.metrics:
+            replace(fit, metric_learning=kind)  # refuses what is no kind, or not for this machine
         if self.folds is None:
             raise InputError("a search needs folds to judge by: a number, or the rows of each")
 
@@ -243,6 +251,8 @@ class TuneOptions:
         counts = None if self.landmarks is None else [int(m) for m in self.landmarks]
         how = {"elimination": self.elimination, "factor": int(self.factor)}
         how |= {"tuning": asdict(self.tuning), "scoring": str(self.scoring)}
+        if self.metrics != ("none",):
+            how["metrics"] = list(self.metrics)
         return {**fit, **own, "counts": counts, "folds": folds, **how}
 
 
@@ -268,7 +278,7 @@ def unlike_search(
     grid : mapping
         The requested grid by parameter; None: the default grid, whatever it is.
     how : mapping
-        The requested folds, elimination and scoring.
+        The requested folds, elimination, scoring and metrics.
     """
     found = provenance.get("search")
     if found is None:
@@ -281,6 +291,7 @@ def unlike_search(
     names = ("folds", "elimination", "scoring")
     before = {name: found["grid"].get(name) for name in now}
     own = {**before, **{name: found[name] for name in names}}
-    return describe_difference(
-        provenance, data, fit, UNSEEN, (own, {**now, **{n: how[n] for n in names}})
-    )
+    now |= {name: how[name] for name in names}
+    own["metrics"] = list(found.get("metric_learning", {"scores": ["none"]})["scores"])
+    now["metrics"] = list(how["metrics"])
+    return describe_difference(provenance, data, fit, UNSEEN, (own, now))

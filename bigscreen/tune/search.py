@@ -22,6 +22,7 @@ from bigscreen.path.options import PathOptions
 from bigscreen.path.scoring import best_of
 from bigscreen.train.problems import check_rows, problems
 from bigscreen.train.run import train
+from bigscreen.tune.learned import judge_metrics
 from bigscreen.tune.metric import find_scoring
 from bigscreen.tune.options import ELIMINATIONS, Candidate, Outcome, Pair, TuneOptions
 from bigscreen.tune.rung import OutOfTime, RungSolver
@@ -71,6 +72,9 @@ def tune(
     with blas_threads(1), search.solver.hold():
         record = search.run()
         best = record["best"]
+        if options.metrics != ("none",):
+            record["metric_learning"] = search.judge_metrics(best)
+            best["metric_learning"] = record["metric_learning"]["best"]
         say = report or (lambda event: None)
         say({"event": "phase", "phase": "last fit", **best})
         model = train(data, search.last_fit(best), fleet, report)
@@ -122,6 +126,7 @@ class Search:
         self.folds = make_folds(data, y, weights, path, self.binaries, values)
         self.scoring, scoring = find_scoring(options.scoring, data, fit.problem)
         given = self.report, self.folds, self.binaries, until, scoring
+        self._scoring, self._until = scoring, until
         self.solver = RungSolver(data, options, fleet, *given)
         self.outcomes: dict[Candidate, Outcome] = {}
         self.dropped: dict[Candidate, str] = {}
@@ -135,10 +140,24 @@ class Search:
         """
         options = self.options
         fit = options.fit_of(best["landmarks"], best["gamma"], best[options.parameter])
+        fit = replace(fit, metric_learning=best.get("metric_learning", "none"))
         work = None if fit.work is None else fit.work / "fit"
         resume = bool(work and fit.resume and (work / PROBLEM).exists())
         left = None if self.end is None else max(1e-3, self.end - time.monotonic())
         return replace(fit, work=work, resume=resume, time_budget=left)
+
+    def judge_metrics(self, best: dict[str, Any]) -> dict[str, Any]:
+        """Judge the requested kinds of learned metrics by the search's folds; see `learned`.
+
+        ``best``: the chosen landmarks, gamma, and C or nu, by name.
+        """
+        options = self.options
+        self.report({"event": "phase", "phase": "metrics"})
+        fit = options.fit_of(best["landmarks"], best["gamma"], best[options.parameter])
+        given = options.metrics, self.folds, self._scoring, self.solver.fleet, self._until
+        found = judge_metrics(self.data, fit, *given, options.tuning.rough_gap)
+        self.spent = time.monotonic() - self.began
+        return found
 
     def run(self) -> dict[str, Any]:
         """Search the grid; return the record of what was found, and what was dropped when and why.

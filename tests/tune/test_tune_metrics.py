@@ -1,0 +1,77 @@
+"""A search judges learned metrics by its folds, and fits the one that they chose."""
+
+import numpy as np
+import pytest
+from cli_world import bigscreen, succeed
+
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.errors import InputError
+from bigscreen.fleet.inline import Inline
+from bigscreen.model.model import Model
+from bigscreen.options.train import TrainOptions
+from bigscreen.train.run import train
+from bigscreen.tune.options import TuneOptions
+from bigscreen.tune.search import tune
+
+FIT = {"problem": "svr", "epsilon": 0.05}
+KINDS = ("none", "diagonal", "full")
+
+
+def rows(targets, n=300, seed=0):
+    X = np.random.default_rng(seed).normal(size=(n, 6)).astype(np.float32)
+    return MemoryDataset(X, targets(X), None)
+
+
+def searched(data, metrics=KINDS, fit=FIT):
+    options = TuneOptions(TrainOptions(**fit), [0.1, 0.3], [1.0, 10.0], [80], 3, metrics=metrics)
+    with Inline(2) as fleet:
+        return tune(data, options, fleet)
+
+
+def test_the_metric_that_folds_chose_is_fitted():
+    data = rows(lambda X: np.sin(2 * X[:, 0] + X[:, 1]))
+    model = searched(data)
+    record = model.provenance["search"]
+    judged = record["metric_learning"]
+    means = {kind: np.mean(scores) for kind, scores in judged["scores"].items()}
+    assert list(means) == list(KINDS) and max(means, key=means.get) == judged["best"]
+    assert judged["best"] != "none" and means["none"] < means[judged["best"]]
+    best = record["best"]
+    assert model.provenance["metric"]["kind"] == judged["best"] == best["metric_learning"]
+    fit = TrainOptions(
+        **FIT, landmarks=80, gamma=best["gamma"], C=best["C"], metric_learning=judged["best"]
+    )
+    with Inline(1) as fleet:
+        alone = train(data, fit, fleet)
+    np.testing.assert_array_equal(alone.coef, model.coef)
+
+
+def test_no_map_has_seen_the_rows_that_judge_it():
+    """Targets by chance: a map that has seen the held-out rows would seem to predict them."""
+    chance = np.random.default_rng(3).normal(size=300)
+    scores = searched(rows(lambda X: chance)).provenance["search"]["metric_learning"]["scores"]
+    assert all(np.mean(each) < 0 for each in scores.values())
+
+
+def test_kinds_that_are_none_or_do_not_fit_are_refused():
+    fit = TrainOptions(problem="svr")
+    with pytest.raises(InputError, match="metric_learning"):
+        TuneOptions(fit, [0.1], [1.0], [10], metrics=("round",))
+    with pytest.raises(InputError, match="kinds of learned metrics"):
+        TuneOptions(TrainOptions(metric_learning="full"), [0.1], [1.0], [10])
+
+
+def test_the_command_judges_kinds(tmp_path):
+    data = rows(lambda X: np.sin(2 * X[:, 0] + X[:, 1]))
+    table = np.column_stack([data.X(0, 300), data.y(0, 300)])
+    np.savetxt(tmp_path / "t.csv", table, delimiter=",", header="a,b,c,d,e,f,y", comments="")
+    succeed("ingest", tmp_path / "t.csv", tmp_path / "s", "--label", "y", "--regression")
+    grid = ("--gamma", "0.1,0.3", "--C", "1,10", "--landmarks", "60", "--folds", "3")
+    kinds = ("--metric-learning", "none,full")
+    told = succeed("tune", tmp_path / "s", tmp_path / "m.bsm", *grid, *kinds)
+    assert "learned metric" in told and "full (none" in told
+    model = Model.load(tmp_path / "m.bsm")
+    assert model.provenance["metric"]["kind"] == "full"
+    succeed("tune", tmp_path / "s", tmp_path / "m.bsm", *grid, *kinds, "--resume")
+    other = bigscreen("tune", tmp_path / "s", tmp_path / "m.bsm", *grid, "--resume")
+    assert other.exit_code != 0 and "metrics" in other.stderr
