@@ -71,7 +71,7 @@ def ours(X: np.ndarray, y: np.ndarray, regression: bool) -> tuple[Any, dict[str,
     data = MemoryDataset(X, y, None if regression else [0, 1])
     problem: dict[str, Any] = {"problem": "svr", "epsilon": 0.02} if regression else {}
     with Inline() as fleet:
-        gammas = gamma_scale(data, fleet) * 4.0 ** np.arange(-1, 3)
+        gammas = gamma_scale(data, fleet, "rbf") * 4.0 ** np.arange(-1, 3)
         grid = gammas, np.logspace(-1, 3, 5), [500], 3
         found = tune(data, TuneOptions(TrainOptions(**problem), *grid, metrics=KINDS), fleet)
         best = found.provenance["search"]["best"]
