@@ -22,7 +22,7 @@ from distributed import Client
 from bigscreen.fleet.cluster import Cluster
 from bigscreen.fleet.shards import Arrays, Totals
 from pipelines.bench import common
-from pipelines.scale.scaling import sharing, workers_of_their_own
+from pipelines.scale.fleets import connect_sharing, workers_of_their_own
 
 WIDE = (1000, 1000)
 
@@ -75,7 +75,7 @@ def both(fleet: Cluster, rounds: int) -> dict[str, dict[str, float]]:
                     total[...] += part
 
         def hosts(machines: int, message: dict[str, Any]) -> dict[str, float]:
-            with sharing(fleet, machines) as connected:
+            with connect_sharing(fleet, machines) as connected:
                 connected.start(Idle(), len(workers))
                 return timed(lambda: connected.round(message), rounds)
 

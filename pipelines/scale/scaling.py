@@ -1,296 +1,302 @@
-"""Costs of a fit on 1, 2, 4 and 8 worker processes, and a prediction for 64 and 1,000.
+"""A model of the time of a fit on many workers: fitted on 1 to 8 processes, checked, extrapolated.
 
-    python -m pipelines.scale.scaling [--workers 1 2 4 8] [--rows 200000] [--landmarks 1000]
-                                      [--out FOLDER]
+    python -m pipelines.scale.scaling [--workers 1 2 4 8] [--rows 50000 200000]
+                                      [--landmarks 400 1000] [--full 1.0] [--out FOLDER]
 
-Strong scaling: the same rows for any number of workers; weak: rows in proportion to the workers, as
-many as asked for with the most of them. Rows of SUSY's shape, made up. Every fit runs twice: large
-totals (second moments of m x m) sent to the coordinator by every host, and added up by the hosts
-themselves, a part of everybody's each. The machines are compared bit for bit.
+Every row is made up, in SUSY's shape. What a fit asks for (rounds, rows, bytes) does not depend on
+the workers and is counted. What each costs is measured in processor seconds, of the workers and of
+the coordinator separately: with more processes than cores, wall times would show only that the
+processes take turns. The constants are found by least squares of relative errors over fits of two
+numbers of rows, two of landmarks, two sizes of shards and all numbers of workers; each has a
+standard error, and a constant that is not twice its error is left out. Fits of other sizes, which
+the constants have not seen, check the model.
 
-More workers than cores take turns, so that what counts is processor seconds (of all workers, and of
-the coordinator; the scheduler is a process of its own), bytes that the coordinator receives, and
-calls. What the coordinator's part of a round costs, by round, by call and by byte, is fitted to all
-of these fits (least squares, nothing negative), and so are the workers' seconds by row and by
-worker. From these and a network of 10 Gbit/s follows the time of the same fit of 5,000,000 rows on
-more workers than are here.
+A fit is then modelled as the sum of: the steps of the worker with most shards, ceil(shards /
+workers) of them; what each worker does once or for each call; the coordinator's rounds, calls and
+bytes; its algebra; the tasks of passes, which coordinator and scheduler deal out one by one; the
+network; and the waiting in a round. The requests of the predicted fits are counted in fits on the
+threads of this machine. `--full` multiplies their rows.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import math
+import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from distributed import Client
-from scipy.optimize import nnls
 
 from bigscreen.data.dataset import Dataset
+from bigscreen.data.layout import Layout, row_grid
 from bigscreen.data.synthetic import susy_like
-from bigscreen.fleet import hosts
+from bigscreen.data.writer import DatasetWriter
 from bigscreen.fleet.cluster import Cluster
-from bigscreen.fleet.connecting import connect
-from bigscreen.fleet.tuning import CLUSTER
-from bigscreen.fleet.worker import WORKER_ENVIRONMENT
-from bigscreen.intake.ingest import ingest
+from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
-from bigscreen.report import certificate
 from bigscreen.train.run import train
 from pipelines.bench import common
+from pipelines.scale.fleets import connect_sharing, count_requests, workers_of_their_own
+from pipelines.scale.model import Costs, Model, Requests
+from pipelines.scale.rounds import Idle
 
-NETWORK = 1.25e9
-"""Bytes per second that a machine sends or receives: 10 Gbit/s."""
-
-FULL_ROWS = 5_000_000
+SHAPES = ((5_000_000, 1000), (1_000_000, 300))
+"""The predicted fits: rows, and landmarks."""
 PREDICTED = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
-TOLD = (8, 64, 1000)
-SHARED = "shared by the hosts"
-WAYS = {"each to the coordinator": 1 << 30, SHARED: 1}
-"""The ways to add up totals, and `ClusterTuning.min_sharing_machines` for each."""
+SHOWN = (8, 64, 1000)
+COORDINATOR = ("starts", "rounds", "algebra", "tasks")
+"""Kinds of seconds that the coordinating process spends, one after the other."""
+NEVER = 1 << 30
+"""`ClusterTuning.min_sharing_machines` with which hosts never add totals up themselves."""
 
 
-def size(answer: Any) -> int:
-    """Count the bytes of the arrays in an answer."""
-    if isinstance(answer, np.ndarray):
-        return answer.nbytes
-    if isinstance(answer, dict):
-        return sum(map(size, answer.values()))
-    return sum(map(size, answer)) if isinstance(answer, list | tuple) else 0
+def write_rows(folder: Path, n: int, shard_rows: int | None = None) -> Dataset:
+    """Write rows of SUSY's shape, in shards of so many rows (None: as data of this size have)."""
+    shard_rows = shard_rows or row_grid(n, 4 * 18)[0]
+    path = folder / f"rows-{n}-{shard_rows}.store"
+    if not path.exists():
+        layout = Layout.of(
+            n_rows=n, n_features=18, sparse=False, labels=[0, 1], weights=False,
+            shard_rows=shard_rows,
+        )  # fmt: skip
+        writer, k = DatasetWriter(path, layout, None), 0
+        for X, y in susy_like(n, 0):  # blocks of a power of two, as chunks are
+            for a in range(0, len(y), layout.chunk_rows):
+                part = slice(a, a + layout.chunk_rows)
+                writer.write(k, X[part], y[part])
+                k += 1
+        writer.finish()
+    return Dataset.open(path)
 
 
-@contextmanager
-def workers_of_their_own(n: int, work: Path) -> Iterator[Cluster]:
-    """Start a scheduler and workers of one thread each, in other processes than this one."""
-    file = work / f"scheduler-{n}.json"
-    start = [sys.executable, "-m"]
-    of = ["--scheduler-file", str(file), "--no-dashboard"]
-    many = ["--nworkers", str(n), "--nthreads", "1", "--local-directory", str(work)]
-    commands = [
-        [*start, "distributed.cli.dask_scheduler", "--port", "0", *of],
-        [*start, "distributed.cli.dask_worker", *of, *many],
-    ]
-    environment = os.environ | WORKER_ENVIRONMENT
-    started = [
-        subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
-        for command in commands
-    ]
-    try:
-        while not file.exists() and started[0].poll() is None:
-            time.sleep(0.1)
-        with connect(json.loads(file.read_text())["address"]) as fleet:
-            while fleet.workers < n:
-                time.sleep(0.1)
-            yield fleet
-    finally:
-        for process in reversed(started):
-            process.terminate()
-            process.wait()
-
-
-def sharing(fleet: Cluster, machines: int) -> Cluster:
-    """Connect to the workers of a fleet; hosts share totals from this many machines on."""
-    return connect(fleet.address, tuning=replace(CLUSTER, min_sharing_machines=machines))
-
-
-@contextmanager
-def counted() -> Iterator[Counter[str]]:
-    """Count rounds, calls, bytes and the coordinator's seconds."""
-    counts: Counter[str] = Counter()
-    ask_each, one_round = hosts.Seats.ask_each, Cluster.round
-
-    def asked(self: Any, calls: Any, method: str) -> Any:
-        answers = ask_each(self, calls, method)
-        counts["calls"] += len(calls)
-        counts["shared"] += method == "add_share"
-        counts["bytes"] += sum(map(size, answers.values()))
-        return answers
-
-    def timed(self: Any, message: Any) -> Any:
-        wall, own = time.perf_counter(), time.process_time()
-        found = one_round(self, message)
-        counts["rounds"] += 1
-        counts["wall"] += time.perf_counter() - wall  # type: ignore[assignment]
-        counts["own"] += time.process_time() - own  # type: ignore[assignment]
-        return found
-
-    hosts.Seats.ask_each, Cluster.round = asked, timed  # type: ignore[method-assign]
-    try:
-        yield counts
-    finally:
-        hosts.Seats.ask_each, Cluster.round = ask_each, one_round  # type: ignore[method-assign]
-
-
-def fitted(
-    fleet: Cluster, store: Dataset, landmarks: int, machines: int
-) -> tuple[dict[str, Any], bytes]:
-    """Run one fit; return its costs and its machine."""
+def make_options(landmarks: int) -> TrainOptions:
+    """Return the options of every fit: recomputed features, SUSY's usual kernel."""
     how = {"kernel": "rbf", "gamma": 1 / 32, "C": 1.25, "tuning": Tuning(features="recomputed")}
+    return TrainOptions(landmarks=landmarks, **how)
+
+
+def run_fit(fleet: Cluster, store: Dataset, landmarks: int, shared: bool) -> dict[str, Any]:
+    """Run one fit on workers; return its requests, what was spent, and its machine."""
     with Client(fleet.address, security=fleet.security, set_as_default=False) as client:
-        before, own, began = client.run(time.process_time), time.process_time(), time.perf_counter()
-        with sharing(fleet, machines) as connected, counted() as counts:
-            model = train(store, TrainOptions(landmarks=landmarks, **how), connected)
-        took, own = time.perf_counter() - began, time.process_time() - own
-        after = client.run(time.process_time)
+
+        def spent() -> tuple[float, float, float]:
+            workers = sum(client.run(time.process_time).values())
+            return workers, client.run_on_scheduler(time.process_time), time.process_time()
+
+        connecting = connect_sharing(fleet, 1 if shared else NEVER)
+        with connecting as connected, count_requests(Cluster) as counts:
+            before, began = spent(), time.perf_counter()
+            model = train(store, make_options(landmarks), connected)
+            own, took = time.process_time() - before[2], time.perf_counter() - began
+            workers, scheduler = (b - a for a, b in zip(before[:2], spent()[:2], strict=True))
+    spent_by = {who: counts.pop(f"seconds in {who}") for who in ("starts", "rounds", "tasks")}
+    spent_by["algebra"] = own - sum(spent_by.values())
+    spent_by |= {"workers": workers, "scheduler": scheduler}
+    requests = Requests(store.n_rows, landmarks, store.n_shards, Counter(counts))
+    bits = model.coef.tobytes() + model.intercept.tobytes()
     return {
-        "rows": store.n_rows,
+        "requests": requests,
+        "shared": shared,
+        "spent": spent_by,
         "seconds": took,
-        "worker_seconds": sum(after[address] - before[address] for address in before),
-        "coordinator_seconds": own,
-        "coordinator_seconds_in_rounds": counts["own"],
-        "rounds": counts["rounds"],
-        "rounds_shared": counts["shared"],
-        "seconds_a_round": counts["wall"] / counts["rounds"],
-        "calls": counts["calls"],
-        "bytes_received": counts["bytes"],
-        "relative_gap": certificate.fit_record(model)["relative_gap"],
-    }, model.coef.tobytes() + model.intercept.tobytes()
+        "bits": bits,
+    }
 
 
-def costs_of(fits: list[dict[str, Any]], names: tuple[str, ...], spent: str) -> dict[str, float]:
-    """Fit processor seconds to counts by least squares; return costs and the unexplained part."""
-    units = np.array([[fit[name] for name in names] for fit in fits], dtype=float)
-    seconds, scale = np.array([fit[spent] for fit in fits]), units.max(axis=0)
-    found, rest = nnls(units / scale, seconds)
-    costs = dict(zip(names, (found / scale).tolist(), strict=True))
-    return {**costs, "unexplained": float(rest / np.linalg.norm(seconds))}
+def count_inline(store: Dataset, landmarks: int) -> tuple[Requests, float]:
+    """Count what a fit asks for on the threads of this process; return processor seconds, too."""
+    with Inline() as fleet, count_requests(Inline) as counts:
+        began = time.process_time()
+        train(store, make_options(landmarks), fleet)
+        spent = time.process_time() - began
+    for who in ("starts", "rounds", "tasks"):
+        del counts[f"seconds in {who}"]
+    return Requests(store.n_rows, landmarks, store.n_shards, Counter(counts)), spent
 
 
-def predicted(
-    strong: list[dict[str, Any]], costs: dict[str, Any], workers: int, shared: bool
-) -> dict[str, float]:
-    """Predict the seconds of a fit of `FULL_ROWS` rows, by who spends them."""
-    alone, coordinator, hands = strong[0], costs["coordinator"], costs["workers"]
-    large = max(fit["rounds_shared"] for fit in strong)  # rounds with large totals
-    adding = min(workers, CLUSTER.max_sharing_hosts) if shared and workers > 2 else 0
-    each = alone["bytes_received"]  # of every host, if it sends all
-    received = each if adding else each * workers
-    spent = (
-        alone["rounds"] * coordinator["rounds"]
-        + (alone["calls"] * workers + large * adding) * coordinator["calls"]
-        + received * coordinator["bytes_received"]
-    )
+def measure_waiting(fleet: Cluster, rounds: int = 20, blocks: int = 20) -> float:
+    """Measure the seconds of a round of one idle worker in which no processor works for it.
+
+    The quietest tenth of some blocks of rounds counts, as others use the machine.
+    """
+    with (
+        Client(fleet.address, security=fleet.security, set_as_default=False) as client,
+        connect_sharing(fleet, NEVER) as connected,
+    ):
+
+        def processors() -> float:
+            return sum(client.run(time.process_time).values()) + time.process_time()
+
+        connected.start(Idle(), 1)
+        found = []
+        for _ in range(blocks):
+            before, began = processors(), time.perf_counter()
+            for _ in range(rounds):
+                connected.round({"w": np.ones(1000), "wide": False})
+            took = time.perf_counter() - began
+            found.append((took - processors() + before) / rounds)
+    return max(statistics.quantiles(found, n=10)[0], 0.0)
+
+
+def measure(
+    work: Path, workers: list[int], rows: list[int], landmarks: list[int], full: float = 1.0
+) -> dict[str, Any]:
+    """Run all fits; return them, the model, its check on other fits, and the predicted fits."""
+    sizes = [(n, m, part) for n in rows for m in landmarks for part in (1, 4)]
+    middle = int(math.sqrt(rows[0] * rows[-1])), (landmarks[0] + landmarks[-1]) // 2, 1
+    fits: list[dict[str, Any]] = []
+    waiting = 0.0
+    for w in workers:
+        with workers_of_their_own(w, work) as fleet:
+            small = write_rows(work, 4 * landmarks[-1])
+            run_fit(
+                fleet, small, landmarks[-1], shared=False
+            )  # compiles, or reads what is compiled
+            if w == 1:
+                waiting = measure_waiting(fleet)
+            for n, m, part in [*sizes, middle]:
+                store = write_rows(work, n, row_grid(n, 72)[0] // part)
+                for shared in (False, True) if part == 1 and w > 2 else (part > 1,):
+                    found = run_fit(fleet, store, m, shared)
+                    fits.append({"workers": w, "seen": (n, m, part) != middle, **found})
+    seen = [fit for fit in fits if fit["seen"]]
+    units = [fit["requests"].units(fit["workers"], fit["shared"]) for fit in seen]
+    costs = {
+        who: Costs.of([each[who] for each in units], [fit["spent"][who] for fit in seen])
+        for who in units[0]
+    }
+    targets = [count_inline(write_rows(work, int(full * n)), m) for n, m in SHAPES]
+    return {"fits": fits, "model": Model(costs, waiting), "targets": targets}
+
+
+def have_same_bits(fits: list[dict[str, Any]]) -> bool:
+    """Whether fits of the same rows in the same shards gave the same machine on any workers."""
+    machines: dict[Any, set[bytes]] = {}
+    for fit in fits:
+        requests = fit["requests"]
+        key = requests.rows, requests.landmarks, requests.shards
+        machines.setdefault(key, set()).add(fit["bits"])
+    return all(len(found) == 1 for found in machines.values())
+
+
+def check_unseen_fits(record: dict[str, Any]) -> list[tuple[dict[str, Any], float, float]]:
+    """Compare the model with fits it has not seen: relative errors, workers' and coordinator's."""
+    costs, found = record["model"].costs, []
+    for fit in record["fits"]:
+        if fit["seen"]:
+            continue
+        units = fit["requests"].units(fit["workers"], fit["shared"])
+        off = {who: costs[who].total(units[who]) for who in costs}
+        spent = sum(fit["spent"][who] for who in COORDINATOR)
+        coordinator = sum(off[who] for who in COORDINATOR) / spent - 1
+        found.append((fit, off["workers"] / fit["spent"]["workers"] - 1, coordinator))
+    return found
+
+
+def show(record: dict[str, Any]) -> None:
+    """Print the constants, the check, and the predictions."""
+    model = record["model"]
+    rows = [
+        (who, name, f"{s:.3g}", f"{e:.1g}", f"{costs.spread:.0%}")
+        for who, costs in model.costs.items()
+        for name, s, e in zip(costs.names, costs.seconds, costs.errors, strict=True)
+    ]
+    rows.append(("waiting", "round", f"{model.waiting:.3g}", "", ""))
+    heads = ("processor seconds of", "for each", "s", "standard error", "left unexplained")
+    common.show(f"Constants, from {sum(f['seen'] for f in record['fits'])} fits", heads, rows)
+    print("the same machine bit for bit, however many workers:", have_same_bits(record["fits"]))
+    rows = [
+        (
+            fit["workers"],
+            f"{fit['requests'].rows:,}",
+            fit["requests"].landmarks,
+            "hosts" if fit["shared"] else "coordinator",
+            *(f"{fit['seconds']:.1f}", f"{fit['spent']['workers']:.1f}", f"{off:+.0%}"),
+            f"{sum(fit['spent'][who] for who in COORDINATOR):.2f}",
+            f"{own:+.0%}",
+        )
+        for fit, off, own in check_unseen_fits(record)
+    ]
+    heads = ("workers", "rows", "m", "totals added by", "wall s", "workers' s", "model")
+    common.show("Fits that the constants have not seen", (*heads, "coordinator's s", "model"), rows)
+    for requests, spent in record["targets"]:
+        show_prediction(model, requests, spent)
+
+
+def show_prediction(model: Model, requests: Requests, spent: float) -> None:
+    """Print the predictions for one fit, and what changes would gain."""
+    units = requests.units(1, False)
+    alone = {who: model.costs[who].total(units[who]) for who in ("workers", "algebra")}
+    calls = model.cost("workers", {name: units["workers"][name] for name in ("call", "host begun")})
+    guess = sum(alone.values()) - calls[0]
+    title = f"{requests.rows:,} rows, m = {requests.landmarks:,}: {requests.shards} shards, "
+    title += f"{requests.counts['rounds']} rounds; on threads here {spent:.0f} processor s "
+    title += f"(model {guess / spent - 1:+.0%})"
+    names = list(model.parts(requests, 1))
+    rows = []
+    for w in PREDICTED:
+        parts, (total, half) = model.parts(requests, w), model.seconds(requests, w)
+        row = (w, *(f"{parts[name][0]:.2f}" for name in names), f"{total:.1f} +- {half:.1f}")
+        rows += [row] if w in SHOWN else []
+    common.show(title, ("workers", *names, "s"), rows)
+    print("workers:", model.most_useful(requests))
+    for w in SHOWN[1:]:
+        took = model.changes(requests, w)
+        print(f"with {w:,} workers:", {name: f"{s:.2f} s" for name, s in took.items()})
+
+
+def as_json(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the record as JSON values: fits, constants, predictions."""
+    model = record["model"]
+    fits = [
+        {name: value for name, value in fit.items() if name not in ("bits", "requests")}
+        | {"rows": fit["requests"].rows, "landmarks": fit["requests"].landmarks}
+        | {"shards": fit["requests"].shards, "counts": dict(fit["requests"].counts)}
+        for fit in record["fits"]
+    ]
+    costs = {
+        who: {
+            name: [float(s), float(e)]
+            for name, s, e in zip(c.names, c.seconds, c.errors, strict=True)
+        }
+        for who, c in model.costs.items()
+    }
+    predicted = [
+        {
+            "rows": requests.rows,
+            "landmarks": requests.landmarks,
+            "shards": requests.shards,
+            "counts": dict(requests.counts),
+            "seconds": {w: model.seconds(requests, w) for w in PREDICTED},
+            **model.most_useful(requests),
+        }
+        for requests, _ in record["targets"]
+    ]
     return {
-        "workers' sums": hands["rows"] * FULL_ROWS / workers + hands["workers"],
-        "coordinator's algebra": alone["coordinator_seconds"]
-        - alone["coordinator_seconds_in_rounds"],
-        "coordinator's calls and sums": spent,
-        "network": (received + (each * workers / adding if adding else 0)) / NETWORK,
+        "same_bits": have_same_bits(record["fits"]),
+        "fits": fits,
+        "costs": costs,
+        "waiting": model.waiting,
+        "predicted": predicted,
     }
 
 
 def main() -> None:
-    """Fit, print the tables, write the record and a plot."""
+    """Fit, check, predict; print the tables and write the record."""
     parser = common.arguments(__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N")
-    parser.add_argument("--rows", type=int, default=200_000, metavar="N")
-    parser.add_argument("--landmarks", type=int, default=1000, metavar="M")
+    parser.add_argument("--rows", type=int, nargs=2, default=[50_000, 200_000], metavar="N")
+    parser.add_argument("--landmarks", type=int, nargs=2, default=[400, 1000], metavar="M")
+    parser.add_argument("--full", type=float, default=1.0, metavar="S", help="rows times S [1]")
     given = parser.parse_args()
     with common.work_folder(given.work) as work:
-        record = measured(work, given.workers, given.rows, given.landmarks)
-    shown(record)
-    if given.out is not None:
-        given.out.mkdir(parents=True, exist_ok=True)
-        plot(record).savefig(given.out / "scaling.png", dpi=120)
-    common.save(given.out, "scaling", record)
-
-
-def measured(work: Path, workers: list[int], rows: int, landmarks: int) -> dict[str, Any]:
-    """Run all fits; return them, the model of costs, and its predictions."""
-    most = max(workers)
-    sizes = {"strong": dict.fromkeys(workers, rows), "weak": {w: rows * w // most for w in workers}}
-    stores = {
-        n: ingest(susy_like(n, 0), work / f"rows-{n}.store").store
-        for n in {4 * landmarks, *sizes["strong"].values(), *sizes["weak"].values()}
-    }
-    fits: list[dict[str, Any]] = []
-    machines: dict[int, set[bytes]] = {}
-    for w in workers:
-        with workers_of_their_own(w, work) as fleet:
-            fitted(fleet, stores[4 * landmarks], landmarks, 1)  # what is compiled is read
-            for kind, of in sizes.items():
-                for way, least in WAYS.items():
-                    found, machine = fitted(fleet, stores[of[w]], landmarks, least)
-                    fits.append({"kind": kind, "way": way, "workers": w, **found})
-                    machines.setdefault(of[w], set()).add(machine)
-    costs = {
-        "coordinator": costs_of(
-            fits, ("rounds", "calls", "bytes_received"), "coordinator_seconds_in_rounds"
-        ),
-        "workers": costs_of(fits, ("rows", "workers"), "worker_seconds"),
-    }
-    strong = sorted((f for f in fits if f["kind"] == "strong"), key=lambda fit: fit["workers"])
-    return {
-        "landmarks": landmarks,
-        "fits": fits,
-        "same_bits": all(len(found) == 1 for found in machines.values()),
-        "costs": costs,
-        "predicted": {
-            way: {w: predicted(strong, costs, w, way == SHARED) for w in PREDICTED} for way in WAYS
-        },
-    }
-
-
-def shown(record: dict[str, Any]) -> None:
-    """Print the tables."""
-    heads = ("", "workers", "rows", "large totals", "s", "workers' cpu s", "coordinator's")
-    rows = [
-        (
-            fit["kind"],
-            fit["workers"],
-            f"{fit['rows']:,}",
-            fit["way"],
-            f"{fit['seconds']:.1f}",
-            f"{fit['worker_seconds']:.1f}",
-            f"{fit['coordinator_seconds']:.2f}",
-            fit["rounds"],
-            f"{1e3 * fit['seconds_a_round']:.0f}",
-            f"{fit['bytes_received'] / fit['rounds'] / 2**20:.2f}",
-        )
-        for fit in record["fits"]
-    ]
-    common.show("Measured", (*heads, "rounds", "ms each", "MiB received each"), rows)
-    print("the same machine bit for bit, however many workers:", record["same_bits"])
-    own, hands = record["costs"]["coordinator"], record["costs"]["workers"]
-    print(
-        f"the coordinator's processor: {1e3 * own['rounds']:.2f} ms a round, "
-        f"{1e3 * own['calls']:.2f} ms a call, {1e9 * own['bytes_received']:.2f} ns a byte "
-        f"({own['unexplained']:.0%} unexplained)\n"
-        f"the workers': {1e6 * hands['rows']:.1f} us a row, {hands['workers']:.2f} s a worker "
-        f"({hands['unexplained']:.0%} unexplained)"
-    )
-    parts = list(record["predicted"][next(iter(WAYS))][TOLD[0]])
-    rows = [
-        (w, way, *(f"{found[w][part]:.2f}" for part in parts), max(parts, key=found[w].get))
-        for w in TOLD
-        for way, found in record["predicted"].items()
-    ]
-    title = f"Predicted: {FULL_ROWS:,} rows, seconds of"
-    common.show(title, ("workers", "large totals", *parts, "most"), rows)
-
-
-def plot(record: dict[str, Any]) -> Any:
-    """Plot the predicted seconds by who spends them, for both ways."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    for axes, (way, found) in zip(
-        figure.subplots(1, 2, sharey=True), record["predicted"].items(), strict=True
-    ):
-        for part in found[PREDICTED[0]]:
-            axes.loglog(PREDICTED, [found[w][part] for w in PREDICTED], label=part)
-        axes.set(title=f"large totals: {way}", xlabel="workers", ylabel="seconds")
-    axes.legend()
-    return figure
+        record = measure(work, given.workers, given.rows, given.landmarks, given.full)
+    show(record)
+    common.save(given.out, "scaling", as_json(record))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,13 @@
 """The scripts of `pipelines.scale` run at tiny sizes."""
 
+import json
+from collections import Counter
+
+import numpy as np
 import pytest
 
 from pipelines.bench import common
-from pipelines.scale import plan, processes, rounds, scaling
+from pipelines.scale import model, plan, processes, rounds, scaling
 
 
 @pytest.mark.slow
@@ -31,19 +35,75 @@ def test_reference_passes_grow_with_the_rows():
     assert one > common.reference(4096, 4, 8, most=4096)
 
 
+def make_requests(shards, **counts):
+    """Return the requests of a fit of 1,000 rows on 10 landmarks."""
+    return model.Requests(1000, 10, shards, Counter(counts))
+
+
+def test_costs_are_found_with_errors_and_what_data_cannot_tell_is_left_out():
+    rng = np.random.default_rng(0)
+    units = [{"a": a, "b": b, "same": 2 * b, "none": 1} for a in (1, 4, 9) for b in (1, 2, 5, 7)]
+    spent = [(0.5 * u["a"] + 3.0 * u["b"]) * rng.normal(1, 1e-3) for u in units]
+    found = model.Costs.of(units, spent)
+    assert len(found.names) == 2 and "a" in found.names and "none" not in found.names
+    at = found.names.index("a")
+    assert abs(found.seconds[at] - 0.5) < 4 * found.errors[at] < 0.01
+    assert found.total({"a": 2, "b": 1, "same": 2}) == pytest.approx(4, rel=1e-2)
+    assert 0 < found.variance({"a": 2, "b": 1, "same": 2}) < 1e-3
+
+
+def test_units_grow_with_workers_that_have_shards_alone():
+    requests = make_requests(
+        5, **{"rounds": 10, "starts": 2, "vector bytes": 100, "total bytes": 70, "large rounds": 1}
+    )
+    few, many = requests.units(4, False), requests.units(100, False)
+    assert few["rounds"]["call"] == 40 and many["rounds"]["call"] == 50
+    assert few["rounds"]["byte"] == 100 + 4 * 70 and many["rounds"]["byte"] == 100 + 5 * 70
+    assert many["starts"]["host begun"] == 200
+    shared = requests.units(4, True)["rounds"]
+    assert shared["byte"] == 170 and shared["call"] == 44
+    assert requests.with_shards(2).units(100, False)["rounds"]["call"] == 100
+
+
+def test_steps_of_shards_fall_in_stairs_and_calls_limit_the_workers():
+    costs = {
+        who: model.Costs([name], np.array([each]), np.zeros((1, 1)), 0.0)
+        for who, name, each in (
+            ("workers", "step of a shard", 1.0),
+            ("starts", "start", 0.0),
+            ("rounds", "call", 0.1),
+            ("algebra", "fit", 2.0),
+            ("tasks", "task", 0.0),
+            ("scheduler", "task", 0.0),
+        )
+    }
+    of, requests = model.Model(costs, 0.0), make_requests(8, rounds=10)
+    seconds = {w: of.seconds(requests, w)[0] for w in (1, 4, 5, 7, 8, 1000)}
+    assert seconds[1] == pytest.approx(80 + 1 + 2)
+    assert seconds[4] == pytest.approx(20 + 4 + 2)
+    assert seconds[5] > seconds[4] and seconds[7] > seconds[4]  # two shards on some worker, still
+    assert seconds[8] == seconds[1000] == pytest.approx(10 + 8 + 2)
+    assert of.most_useful(requests)["fastest"] == 8
+    assert of.seconds(requests, 8, relayed=4)[0] == pytest.approx(10 + 10 * 0.1 * (2 + 4) + 2)
+    assert of.seconds(requests.with_shards(2), 16)[0] == pytest.approx(10 + 16 + 2)
+
+
 @pytest.mark.slow
-def test_scaling_measures_and_predicts(tmp_path):
-    pytest.importorskip("matplotlib")
-    found = scaling.measured(tmp_path, [1, 3], 3000, 400)
-    assert found["same_bits"]
-    fits = {(fit["kind"], fit["way"], fit["workers"]): fit for fit in found["fits"]}
-    assert len(fits) == 8
-    each, shared = (fits["strong", way, 3] for way in scaling.WAYS)
-    assert shared["rounds_shared"] > 0 and each["rounds_shared"] == 0
-    assert shared["bytes_received"] < each["bytes_received"]
-    many = [guess[1000]["network"] for guess in found["predicted"].values()]
-    assert many[1] < many[0]
-    assert len(scaling.plot(found).axes) == 2
+def test_scaling_measures_and_predicts(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(scaling, "SHAPES", ((6000, 300),))
+    found = scaling.measure(tmp_path, [1, 3], [3000, 6000], [270, 300])
+    assert scaling.have_same_bits(found["fits"])
+    unseen = [fit for fit in found["fits"] if not fit["seen"]]
+    assert len(found["fits"]) == 2 * 8 + 4 + 3 and len(unseen) == 3
+    each, shared = (fit["requests"].units(3, fit["shared"]) for fit in unseen[1:])
+    assert shared["rounds"]["byte"] < each["rounds"]["byte"]
+    (requests, spent) = found["targets"][0]
+    inline = [f["requests"] for f in found["fits"] if f["requests"].rows == 6000]
+    same = [r for r in inline if r.landmarks == 300 and r.shards == requests.shards]
+    assert spent > 0 and all(r == requests for r in same)  # counts do not depend on the fleet
+    scaling.show(found)
+    assert "1000" in capsys.readouterr().out
+    assert json.loads(json.dumps(scaling.as_json(found)))["predicted"][0]["fastest"] >= 1
 
 
 @pytest.mark.slow
