@@ -32,10 +32,13 @@ class Requests:
     shards: int
     counts: Counter[str]
 
-    def units(self, workers: int, shared: bool) -> dict[str, dict[str, float]]:
+    def units(
+        self, workers: int, shared: bool, seconds: float = 0.0
+    ) -> dict[str, dict[str, float]]:
         """Return the units that are paid for on so many workers, by who spends the seconds.
 
-        ``shared``: hosts add large totals up among themselves.
+        ``shared``: hosts add large totals up among themselves. ``seconds``: wall time of a measured
+        fit, in which every process also sends heartbeats, samples memory, and so on.
         """
         m, of, shared = self.landmarks, self.counts, shared and workers > 2
         hosts = min(workers, self.shards)  # workers without a shard are not called in rounds
@@ -49,6 +52,7 @@ class Requests:
                 "step of a shard": of["rounds"] * self.shards,
                 "call": calls,
                 "host begun": begun,
+                "second": workers * seconds,
             },
             "starts": {"start": of["starts"], "host begun": begun},
             "rounds": {
@@ -58,12 +62,13 @@ class Requests:
             },
             "algebra": {
                 "fit": 1,
+                "second": seconds,
                 "row": self.rows,
                 "m^2 of a product": of["rounds: product"] * m**2,
                 "m^3 of a factor": (1 + of["rounds: sample"] + of["large rounds"]) * m**3,
             },
             "tasks": {"task": of["tasks"], "pass": 1},
-            "scheduler": {"task": of["tasks"], "host begun": begun, "fit": 1},
+            "scheduler": {"task": of["tasks"], "host begun": begun, "second": workers * seconds},
         }
 
     def bytes_received(self, workers: int, shared: bool) -> float:

@@ -1,7 +1,7 @@
 """A model of the time of a fit on many workers: fitted on 1 to 8 processes, checked, extrapolated.
 
-    python -m pipelines.scale.scaling [--workers 1 2 4 8] [--rows 50000 200000]
-                                      [--landmarks 400 1000] [--full 1.0] [--out FOLDER]
+    python -m pipelines.scale.scaling [--workers 1 2 4 8] [--rows 30000 120000]
+                                      [--landmarks 300 800] [--full 1.0] [--out FOLDER]
 
 Every row is made up, in SUSY's shape. What a fit asks for (rounds, rows, bytes) does not depend on
 the workers and is counted. What each costs is measured in processor seconds, of the workers and of
@@ -164,13 +164,18 @@ def measure(
                     found = run_fit(fleet, store, m, shared)
                     fits.append({"workers": w, "seen": (n, m, part) != middle, **found})
     seen = [fit for fit in fits if fit["seen"]]
-    units = [fit["requests"].units(fit["workers"], fit["shared"]) for fit in seen]
+    units = [units_of(fit) for fit in seen]
     costs = {
         who: Costs.of([each[who] for each in units], [fit["spent"][who] for fit in seen])
         for who in units[0]
     }
     targets = [count_inline(write_rows(work, int(full * n)), m) for n, m in SHAPES]
     return {"fits": fits, "model": Model(costs, waiting), "targets": targets}
+
+
+def units_of(fit: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the units of a measured fit, by who spends the seconds."""
+    return fit["requests"].units(fit["workers"], fit["shared"], fit["seconds"])
 
 
 def have_same_bits(fits: list[dict[str, Any]]) -> bool:
@@ -189,7 +194,7 @@ def check_unseen_fits(record: dict[str, Any]) -> list[tuple[dict[str, Any], floa
     for fit in record["fits"]:
         if fit["seen"]:
             continue
-        units = fit["requests"].units(fit["workers"], fit["shared"])
+        units = units_of(fit)
         off = {who: costs[who].total(units[who]) for who in costs}
         spent = sum(fit["spent"][who] for who in COORDINATOR)
         coordinator = sum(off[who] for who in COORDINATOR) / spent - 1
@@ -289,8 +294,8 @@ def main() -> None:
     """Fit, check, predict; print the tables and write the record."""
     parser = common.arguments(__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N")
-    parser.add_argument("--rows", type=int, nargs=2, default=[50_000, 200_000], metavar="N")
-    parser.add_argument("--landmarks", type=int, nargs=2, default=[400, 1000], metavar="M")
+    parser.add_argument("--rows", type=int, nargs=2, default=[30_000, 120_000], metavar="N")
+    parser.add_argument("--landmarks", type=int, nargs=2, default=[300, 800], metavar="M")
     parser.add_argument("--full", type=float, default=1.0, metavar="S", help="rows times S [1]")
     given = parser.parse_args()
     with common.work_folder(given.work) as work:

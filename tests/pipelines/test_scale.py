@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipelines.bench import common
-from pipelines.scale import model, plan, processes, rounds, scaling
+from pipelines.scale import model, plan, processes, rounds, scaling, shards
 
 
 @pytest.mark.slow
@@ -104,6 +104,11 @@ def test_scaling_measures_and_predicts(tmp_path, monkeypatch, capsys):
     scaling.show(found)
     assert "1000" in capsys.readouterr().out
     assert json.loads(json.dumps(scaling.as_json(found)))["predicted"][0]["fastest"] >= 1
+
+
+def test_fits_in_smaller_shards_are_timed(tmp_path):
+    (found,) = shards.measure(tmp_path, 3000, 1, (20,)).values()
+    assert list(found) == [256, 64] and all(seconds > 0 for seconds in found.values())
 
 
 @pytest.mark.slow
