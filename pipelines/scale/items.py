@@ -21,7 +21,7 @@ from distributed import Client
 
 from bigscreen.fleet.cluster import Cluster
 from pipelines.bench import common
-from pipelines.scale.scaling import workers_of_their_own
+from pipelines.scale.fleets import workers_of_their_own
 
 WIDTH, FAN_IN, LONG_SECONDS = 1001, 8, 0.2
 

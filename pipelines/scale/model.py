@@ -35,7 +35,7 @@ class Requests:
     def units(
         self, workers: int, shared: bool, seconds: float = 0.0
     ) -> dict[str, dict[str, float]]:
-        """Return the units that are paid for on so many workers, by who spends the seconds.
+        """Return the units that a number of workers pay for, by who spends the seconds.
 
         ``shared``: hosts add large totals up among themselves. ``seconds``: wall time of a measured
         fit, in which every process also sends heartbeats, samples memory, and so on.
@@ -194,7 +194,7 @@ class Model:
         return {"fastest": min(took, key=took.__getitem__), "doubling gains a tenth up to": halted}
 
     def changes(self, requests: Requests, workers: int) -> dict[str, float]:
-        """Predict the seconds of a fit on so many workers with one change each."""
+        """Predict the seconds of a fit on these workers with one change each."""
         return {
             "as it is": self.seconds(requests, workers)[0],
             "shards of half the rows": self.seconds(requests.with_shards(2), workers)[0],

@@ -55,7 +55,7 @@ NEVER = 1 << 30
 
 
 def write_rows(folder: Path, n: int, shard_rows: int | None = None) -> Dataset:
-    """Write rows of SUSY's shape, in shards of so many rows (None: as data of this size have)."""
+    """Write rows of SUSY's shape, in shards of this many rows (None: by the size of the data)."""
     shard_rows = shard_rows or row_grid(n, 4 * 18)[0]
     path = folder / f"rows-{n}-{shard_rows}.store"
     if not path.exists():
