@@ -144,8 +144,8 @@ def _screening(parts: list[dict[str, Any]]) -> dict[str, Any]:
 def facts(record: Mapping[str, Any]) -> dict[str, str]:
     """Convert the result of `fit_record` to names and texts for `report.table`."""
     return {
-        "problem": record["problem"],
         **({"proved": "nothing"} if record["no_certificate"] else _proved(record)),
+        "problem": record["problem"],
         **({"kernel matrix": record["kernel_known"]} if record["kernel_known"] else {}),
         **_metric(record["metric"]),
         **_rank(record["nystrom"]),
@@ -250,15 +250,27 @@ def _gap(record: Mapping[str, Any]) -> dict[str, str]:
 
     ``record``: the result of `fit_record`.
     """
+    over = f"over all {report.count(record['rows'])} rows"
     return {
+        "proved": f"{_distance(record['relative_gap'])}, {over}",
         "primal objective P": f"{record['primal']:.8g}",
         "dual objective D": f"{record['dual']:.8g}",
         "gap P - D": f"{record['gap']:.4g}",
         "relative gap": f"{record['relative_gap']:.2e} (asked for {record['tol']:g})",
         "rounding": f"{_moved(record)} (scores in {record['certified_in']}; six standard "
         "deviations where float32 is rounded)",
-        "proved over": f"all {report.count(record['rows'])} rows",
     }
+
+
+def _distance(relative_gap: float) -> str:
+    """Say how far P can be from the best possible objective P*, as a part of P*.
+
+    With a relative gap r, ``P - P*`` is at most ``r |P|``, and ``|P*|`` at least ``(1 - r) |P|``.
+    """
+    if relative_gap >= 1:
+        return "nothing near the best possible objective"
+    percent = 100 * max(relative_gap, 0.0) / (1 - relative_gap)
+    return f"within {float(f'{percent:.2g}'):g} % of the best possible objective"
 
 
 def _rank(known: Mapping[str, Any] | None) -> dict[str, str]:

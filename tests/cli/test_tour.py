@@ -33,7 +33,11 @@ def test_the_tour(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
         said.append(" ".join(done.stdout.split()))
     made, fitted, tuned, used, asked, estimated = said
-    assert made == "" and "proved over" in fitted and "relative gap" in fitted
+    assert (
+        made == ""
+        and "of the best possible objective, over all" in fitted
+        and "relative gap" in fitted
+    )
     assert all("error" in text and "auc" in text for text in (fitted, tuned))
     assert (tmp_path / "best.html").stat().st_size > 50_000
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 1001
