@@ -136,11 +136,17 @@ def evaluate(
 
 
 def evaluate_sample(
-    model: Model, dataset: Rows, max_rows: int = 5000, max_bytes: int = 1 << 26
+    model: Model,
+    dataset: Rows,
+    max_rows: int = 5000,
+    max_bytes: int = 1 << 26,
+    max_chunks: int = 8,
 ) -> dict[str, Any]:
-    """Evaluate a model on rows at equal distances in a store, or on all rows if they are few.
+    """Evaluate a model on a sample of the rows of a store, or on all rows if they are few.
 
-    Distances are counted in the order of labels or targets, so that rare labels are not left out.
+    The rows are at equal distances within chunks (units of storage) at equal distances. Within the
+    chunks distances are counted in the order of labels or targets, so that rare labels are not left
+    out.
 
     Parameters
     ----------
@@ -148,21 +154,25 @@ def evaluate_sample(
         As of `evaluate`.
     max_rows, max_bytes : int
         Take at most this many rows, and at most this many bytes of features.
+    max_chunks : int
+        Read at most this many chunks, however many the store has.
 
     Returns
     -------
     dict
         The result of `evaluate`.
     """
-    n = dataset.n_rows
     most = max(min(max_rows, int(max_bytes / max(dataset.row_bytes, 1))), 1)
-    if n <= most:
+    if dataset.n_rows <= most:
         return evaluate(model, dataset)
-    y = dataset.y(0, n)
-    ids = np.argsort(y, kind="stable")[np.linspace(0, n - 1, most).astype(np.int64)]
+    chunks = np.unique(np.linspace(0, dataset.n_chunks - 1, max_chunks).astype(np.int64))
+    ranges = [dataset.chunk(int(k)) for k in chunks]
+    ids = np.concatenate([np.arange(*each) for each in ranges])
+    y = np.concatenate([dataset.y(*each) for each in ranges])
+    places = np.linspace(0, len(ids) - 1, min(most, len(ids))).astype(np.int64)
+    chosen = np.argsort(y, kind="stable")[places]
     labels = None if dataset.regression else dataset.labels
-    sample = MemoryDataset(dataset.rows(ids), y[ids], labels)
-    return evaluate(model, sample)
+    return evaluate(model, MemoryDataset(dataset.rows(ids[chosen]), y[chosen], labels))
 
 
 def check_outcome(model: Model, dataset: Rows) -> None:
