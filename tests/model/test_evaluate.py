@@ -350,5 +350,5 @@ def test_a_sample_has_every_label_in_its_share() -> None:
     assert found["rows"] == 100 and found["by_label"]["b"]["rows"] == 1
     assert evaluate_sample(model, data, max_rows=4000) == evaluate(model, data)
     assert evaluate_sample(model, data, max_bytes=4 * D * 30)["rows"] == 30
-    chunked = MemoryDataset(X, codes, ["a", "b"], chunk_rows=100, shard_rows=100)
-    assert evaluate_sample(model, chunked, max_rows=3000)["rows"] == 8 * 100
+    chunked = MemoryDataset(X, codes, ["a", "b"], chunk_rows=128, shard_rows=128)
+    assert evaluate_sample(model, chunked, max_rows=3000)["rows"] == 7 * 128 + 32
