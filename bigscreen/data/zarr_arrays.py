@@ -416,13 +416,24 @@ def list_arrays_in_root(root: Path) -> None:
     """Write the metadata of all arrays below the group `root` into its zarr.json, too.
 
     Readers then list no files: they would warn about the manifest, which is no part of zarr.
+
+    Raises
+    ------
+    InputError
+        If the metadata of an array is damaged.
     """
     with warnings.catch_warnings():
         # zarr warns that its format does not have this part yet; readers without it skip it.
         warnings.filterwarnings("ignore", message="Consolidated metadata")
         # It also warns about files of an unfinished dataset that are not zarr's.
         warnings.filterwarnings("ignore", message="Object at .* is not recognized")
-        zarr.consolidate_metadata(root)
+        try:
+            zarr.consolidate_metadata(root)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(
+                f"the metadata of an array below {root} is damaged ({reason_of(error)}); remove "
+                "this folder and run again"
+            ) from error
 
 
 def create_groups(root: Path, layout: Layout) -> None:

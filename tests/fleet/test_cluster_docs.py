@@ -233,8 +233,10 @@ def test_the_commands_of_pods_and_the_example_on_them(start, tmp_path):
     assert 0 <= gap_in(fitted) <= 1e-3
 
 
+# dask-jobqueue deletes the script once sbatch, which keeps a copy, has ended.
 SBATCH = """#!/bin/sh
-setsid bash "$1" > "$1.log" 2>&1 &
+cp "$1" job-$$.sh
+setsid bash job-$$.sh > job-$$.log 2>&1 &
 echo "Submitted batch job $!"
 """
 SCANCEL = """#!/bin/sh

@@ -110,7 +110,8 @@ def test_the_import_command_certifies_over_a_store(tmp_path):
         f"{label},{','.join(map(repr, row))}" for label, row in zip(y, X.tolist(), strict=True)
     )
     (tmp_path / "t.csv").write_text(rows + "\n")
-    succeed("ingest", tmp_path / "t.csv", tmp_path / "s", "--label", "0", "--no-header")
+    how = ["--label", "0", "--no-header", "--scale", "none"]
+    succeed("ingest", tmp_path / "t.csv", tmp_path / "s", *how)
     how = ["--certify", tmp_path / "s", "--C", "3", "--json", tmp_path / "j"]
     succeed("import", tmp_path / "m.model", tmp_path / "m.bsm", *how)
     assert 0 < json.loads((tmp_path / "j").read_text())["relative_gap"] < 1e-3
