@@ -201,10 +201,10 @@ class TrainOptions:
             lambda value: callable(value) or isinstance(value, str),
             tuple(KERNELS),
         ),
-        "How alike two rows are: linear (no curves, fast, right for wide sparse data), rbf "
-        "(curves, the usual choice for up to a few hundred columns), polynomial, laplacian, "
-        "sigmoid, matern12, matern32, matern52 (rougher curves, the smaller the number) or chi2 "
-        "(for counts and histograms, values of at least 0).",
+        f"How alike two rows are: {', '.join(KERNELS)}. linear: no curves, fast, right for wide "
+        "sparse data; rbf: curves, the usual choice for up to a few hundred columns; matern12, "
+        "matern32, matern52: rougher curves, the smaller the number; chi2: for counts and "
+        "histograms, values of at least 0.",
         detail='An exact machine also takes "precomputed" (rows in memory, a square matrix of '
         "entries) and a function ``f(A, B)`` that returns the entries between two sets of rows.",
         metavar="NAME",
