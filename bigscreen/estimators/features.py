@@ -39,7 +39,7 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Machine):  # t
     """Nystrom features of rows, whose inner products approximate a kernel.
 
     The features of x are ``normalization_ @ k(components_, x)``, with landmarks ``components_``
-    among the rows. They are those of the machines on landmarks, such as `NystroemSVC`.
+    among the rows. Machines on landmarks, such as `NystroemSVC`, compute the same features.
 
     Parameters
     ----------

@@ -323,7 +323,7 @@ def _entries(graph: Graph, kernel: Any, X: str, Z: FloatArray) -> str:
 def _entries_of_differences(graph: Graph, kernel: Any, X: str, Z: FloatArray) -> str:
     """Add entries of a kernel that sums over differences of the columns of ``X`` and ``Z``.
 
-    The arguments are those of `_entries`.
+    ``X``: the name of the rows' features; ``Z``: the landmarks (m, d). Entries are (rows, m).
     """
     rows, others = graph.add("Unsqueeze", X, graph.constant([1], np.int64)), graph.constant(Z[None])
     apart = graph.add("Sub", rows, others)

@@ -298,10 +298,11 @@ class Cluster:
                     self._client.unregister_worker_plugin(name)
 
     def _collect(self, waiting: deque[_Item], together: int, what: str) -> list[Any]:
-        """Wait for the first item in ``waiting``; return its result, and those that are ready next.
+        """Wait for the first item in ``waiting``; return the results of all items that are ready.
 
-        The items, at most ``together``, are removed. The first is submitted anew if its workers
-        have died. ``what``: the function's name in error messages.
+        At most ``together`` items, from the first on, are removed and their results returned. The
+        first is submitted anew if its workers have died. ``what``: the function's name in error
+        messages.
         """
         while True:
             futures = [each.future for each in islice(waiting, together)]

@@ -89,13 +89,7 @@ class Workers:
     def least_memory(self) -> int | None:
         """Return the least memory for each thread, in bytes, of the workers with a limit."""
         usable = self.listed()
-        try:
-            known: Any = self.client.sync(
-                self._scheduler.identity, callback_timeout=self.tuning.frozen_seconds
-            )
-        except GONE:
-            return None  # the next call to the cluster will raise
-        workers = known["workers"].items()
+        workers = self._described().items()
         limits = {address: one["memory_limit"] for address, one in workers if address in usable}
         return min(
             (held_within(n) // usable[address] for address, n in limits.items() if n), default=None
@@ -181,21 +175,28 @@ class Workers:
         """Return the workers in ``listed`` (threads by address) that ``dask.annotate`` allows."""
         if not self._chosen:
             return listed
-        try:
-            known: Any = self.client.sync(
-                self._scheduler.identity, callback_timeout=self.tuning.frozen_seconds
-            )
-        except GONE:
-            return listed  # the next call to the cluster will raise
         names, resources = self._chosen.get("workers"), self._chosen.get("resources", {})
         names = [names] if isinstance(names, str) else names
-        allowed = {}
-        for address, one in known["workers"].items():
+        described, allowed = self._described(), {}
+        if not described:
+            return listed  # the next call to the cluster will raise
+        for address, one in described.items():
             named = names is None or not {address, one["name"], one["host"]}.isdisjoint(names)
             enough = all(one["resources"].get(name, 0) >= n for name, n in resources.items())
             if address in listed and named and enough:
                 allowed[address] = listed[address]
         return allowed
+
+    def _described(self) -> dict[str, dict[str, Any]]:
+        """Return what the scheduler knows of its workers, by address; empty without a scheduler."""
+        try:
+            known: Any = self.client.sync(
+                self._scheduler.identity, callback_timeout=self.tuning.frozen_seconds
+            )
+        except GONE:
+            return {}  # the next call to the cluster will raise
+        workers: dict[str, dict[str, Any]] = known["workers"]
+        return workers
 
     def _listed(self) -> dict[str, int]:
         """Ask the scheduler for its workers: threads by address."""

@@ -386,14 +386,13 @@ class Model:
     def _evidence(self, X: Features) -> Evidence:
         """Compute scores of features X (rows, n_features), by the model and its folds' machines."""
         scores, folds = self._scores(X), self.fold_machines
-        held, draws = scores, row_draws(X)
-        X = self.preparation.map(X)
+        held = scores
         if folds is not None and self.landmarks is None:
             coef = folds.coef.reshape(-1, self.n_features)
             held = np.asarray(X @ coef.T, np.float64) + folds.intercept.ravel()
         elif folds is not None:
             held = self._fold_scorer.scores(X)
-        return Evidence(scores, held.reshape(len(scores), -1, scores.shape[1]), draws)
+        return Evidence(scores, held.reshape(len(scores), -1, scores.shape[1]), row_draws(X))
 
     def _scores(self, X: Features) -> FloatArray:
         """Compute the scores, float64 (rows, k), of features X (rows, n_features).

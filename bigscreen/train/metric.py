@@ -26,12 +26,25 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
 
-MAX_MATRIX_COLUMNS = 1000
-"""Refuse a full metric of more columns: it costs the square of their number for every row."""
 
-FIRST_TOL = 1e-2
-"""Solve the machine that a metric is learned from to this relative gap, or to the fit's ``tol`` if
-that is larger."""
+@dataclass(frozen=True)
+class MetricTuning:
+    """Tuned values of learning a metric.
+
+    Parameters
+    ----------
+    max_matrix_columns : int
+        Refuse a full metric of more columns: it costs the square of their number for every row.
+    first_tol : float
+        Solve the machine that a metric is learned from to this relative gap, or to the fit's
+        ``tol`` if that is larger.
+    """
+
+    max_matrix_columns: int = 1000
+    first_tol: float = 1e-2
+
+
+METRIC = MetricTuning()
 
 
 def options_of_first(options: TrainOptions, rows: int) -> TrainOptions:
@@ -50,7 +63,7 @@ def options_of_first(options: TrainOptions, rows: int) -> TrainOptions:
         solver="auto",
         screening="auto",
         cache=None,
-        tol=max(options.tol, FIRST_TOL),
+        tol=max(options.tol, METRIC.first_tol),
         work=None if options.work is None else options.work / "metric",
         resume=False,
         tuning=Tuning(),
@@ -59,9 +72,10 @@ def options_of_first(options: TrainOptions, rows: int) -> TrainOptions:
 
 def check_columns(data: Rows, kind: str) -> None:
     """Raise InputError if rows have too many columns for a metric of this kind."""
-    if kind == "full" and data.n_features > MAX_MATRIX_COLUMNS:
+    most = METRIC.max_matrix_columns
+    if kind == "full" and data.n_features > most:
         raise InputError(
-            f"a full metric is for at most {MAX_MATRIX_COLUMNS:,} columns, and the rows have "
+            f"a full metric is for at most {most:,} columns, and the rows have "
             f"{data.n_features:,}; use a diagonal one"
         )
 
