@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import importlib
+from dataclasses import dataclass
 from typing import Any
 
 import array_api_compat
-import array_api_compat.numpy
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,16 +15,24 @@ from numpy.typing import NDArray
 class Place:
     """An array namespace of the Python array API standard, and the device that holds its arrays.
 
+    A place is two names, so that it can be sent to workers: each worker imports the namespace, and
+    finds its own device of this name.
+
     Parameters
     ----------
-    xp : module
-        The namespace, as `array_api_compat.array_namespace` returns it.
-    device : object or None
-        A device of the namespace; None: its default device.
+    namespace : str
+        The module to import, such as "array_api_compat.numpy" or "array_api_compat.torch".
+    device : str or None
+        A device of the namespace, such as "cuda" for PyTorch; None: its default device.
     """
 
-    xp: Any = field(default=array_api_compat.numpy)
-    device: Any = None
+    namespace: str = "array_api_compat.numpy"
+    device: str | None = None
+
+    @property
+    def xp(self) -> Any:
+        """The array namespace, a module."""
+        return importlib.import_module(self.namespace)
 
     def put(self, values: Any, dtype: type = np.float64) -> Any:
         """Return a host array as an array of this place, of type ``dtype`` (a NumPy type)."""

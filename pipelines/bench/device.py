@@ -59,23 +59,25 @@ def find_place() -> tuple[Place, str, float]:
     """Return where to compute, its name, and the bytes that features may take there."""
     try:
         import cupy
-        from array_api_compat import cupy as namespace
 
         if cupy.cuda.runtime.getDeviceCount():
             if os.environ.get("CUPY_TF32", "0") != "0":
                 raise SystemExit("CUPY_TF32 is set: scores would have 10 bits; unset it")
             name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-            return Place(namespace), f"{name}, CuPy", 0.7 * cupy.cuda.runtime.memGetInfo()[0]
+            return (
+                Place("array_api_compat.cupy"),
+                f"{name}, CuPy",
+                0.7 * cupy.cuda.runtime.memGetInfo()[0],
+            )
     except Exception as error:  # (without a driver, CuPy's errors are of several types)
         print(f"CuPy finds no GPU: {type(error).__name__}")
     try:
         import torch
-        from array_api_compat import torch as torch_namespace
 
         torch.set_float32_matmul_precision("highest")
         if torch.cuda.is_available():
             name, room = torch.cuda.get_device_name(0), 0.7 * torch.cuda.mem_get_info()[0]
-            return Place(torch_namespace, torch.device("cuda")), f"{name}, PyTorch", room
+            return Place("array_api_compat.torch", "cuda"), f"{name}, PyTorch", room
     except ImportError:
         pass
     return CPU, "no GPU: the CPU, NumPy", 2.0**30
