@@ -20,7 +20,7 @@ from bigscreen.cli.common import (
     report_option,
     time_option,
 )
-from bigscreen.cli.options import fit_options
+from bigscreen.cli.options import GroupedCommand, fit_options
 from bigscreen.cli.report import write_page
 from bigscreen.errors import InputError
 from bigscreen.options.option import INSIDE
@@ -54,7 +54,14 @@ def each_chunk(
         yield fleet.each
 
 
-@click.command(short_help="Write predictions for a STORE to a file.")
+@click.command(
+    cls=GroupedCommand,
+    groups={
+        "Answers": ("scores", "probability", "prior", "alpha", "threshold"),
+        "Running": ("time_budget",),
+    },
+    short_help="Write predictions for a STORE to a file.",
+)
 @click.argument("model")
 @click.argument("store", metavar="STORE|FILE")
 @click.argument("out")
@@ -168,7 +175,11 @@ def _shares(given: tuple[str, ...]) -> dict[str, float]:
     return shares
 
 
-@click.command(short_help="Compare predictions with what a STORE says.")
+@click.command(
+    cls=GroupedCommand,
+    groups={"Comparison": ("positive", "threshold")},
+    short_help="Compare predictions with what a STORE says.",
+)
 @click.argument("model")
 @click.argument("store", metavar="STORE|FILE")
 @click.option(

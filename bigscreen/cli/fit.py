@@ -39,7 +39,11 @@ KEPT = ("label-*/*", "features-*/manifest.json", "features-*.wip/chunks/*")
 """Patterns of the files that a resumed fit continues with: checkpoints, results and features."""
 
 
-@click.command(cls=GroupedCommand, short_help="Say what a fit would need, without doing it.")
+@click.command(
+    cls=GroupedCommand,
+    most_used=("kernel", "exact", "landmarks", "memory", "workers"),
+    short_help="Say what a fit would need, without doing it.",
+)
 @click.argument("store")
 @fit_options()
 @json_option
@@ -134,7 +138,14 @@ def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
     return {name: fact for name, fact in facts.items() if name not in without}
 
 
-@click.command(cls=GroupedCommand, short_help="Fit a MODEL on a STORE and prove how good it is.")
+@click.command(
+    cls=GroupedCommand,
+    most_used=(
+        *("kernel", "gamma", "C", "landmarks", "exact", "problem", "class_weight"),
+        *("probability", "tol", "memory"),
+    ),
+    short_help="Fit a MODEL on a STORE and prove how good it is.",
+)
 @click.argument("store")
 @click.argument("model")
 @click.option(

@@ -19,7 +19,7 @@ from bigscreen.cli.common import (
     time_option,
 )
 from bigscreen.cli.info import describe_store, store_facts
-from bigscreen.cli.options import WHERE_IT_RUNS, fit_options
+from bigscreen.cli.options import WHERE_IT_RUNS, GroupedCommand, fit_options
 from bigscreen.cli.signals import INTERRUPTED
 from bigscreen.files.printable import printable
 from bigscreen.options.option import POSITIVE
@@ -32,17 +32,42 @@ def column_names(
     return tuple(name.strip() for row in csv.reader(given, skipinitialspace=True) for name in row)
 
 
-@click.command(short_help="Read files into a STORE.")
+_GROUPS = {
+    "Columns": ("label", "weight", "drop", "columns", "categorical", "date", "hashed", "max_kinds"),
+    "Values": ("scale", "impute", "drop_missing", "missing", "positive", "regression"),
+    "Rows": ("holdout", "rows", "unlabelled", "like", "shuffle", "seed"),
+    "Files": (
+        *("header", "delimiter", "decimal", "zero_based", "labels_file", "h5_x", "h5_y"),
+        "layout",
+    ),
+    "Running": ("memory", "time_budget"),
+}
+"""Headings of the help, and the names of the options below each."""
+
+
+@click.command(
+    cls=GroupedCommand,
+    most_used=(
+        *("label", "holdout", "scale", "impute", "missing", "drop", "categorical"),
+        *("regression", "like", "overwrite"),
+    ),
+    groups=_GROUPS,
+    short_help="Read files into a STORE.",
+)
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @click.argument("store")
 @click.option(
     "--label",
     metavar="COLUMN",
-    help="Column of the label: its name, or its position (from 0; -1 is the last); none: the rows "
+    help="Column of the label, by name or position (0 is the first, -1 the last); none: the rows "
     "have no label.  [default: a column named label, class, target or y, else the last; svmlight "
     "files have it first]",
 )
-@click.option("--weight", metavar="COLUMN", help="Column of row weights, by name or position.")
+@click.option(
+    "--weight",
+    metavar="COLUMN",
+    help="Column of row weights, by name or position (0 is the first).",
+)
 @click.option(
     "--drop",
     metavar="A,B,...",

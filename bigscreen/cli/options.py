@@ -1,5 +1,7 @@
 """Click options of a fit, made from the table of options, for `fit`, `plan`, `path` and others."""
 
+import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,23 +107,91 @@ GROUP_OF = {
 """The group in the help of every option of a `GroupedCommand`, by its name in Python."""
 
 
+OTHER = "Other"
+"""The heading of options that no group names."""
+
+CELL_WIDTH = 26
+"""Shorten the list of an option's words in the overview if it would be wider than this."""
+
+
 class GroupedCommand(click.Command):
-    """A command whose help shows options in groups, each in the order of its declaration."""
+    """A command whose help begins with the options used most, and shows all of them in groups.
+
+    Parameters
+    ----------
+    most_used : sequence of str
+        Names of the options that stand on the first screen, a few words each.
+    groups : mapping
+        For each heading the names of its options, where they differ from `GROUP_OF`.
+    **settings
+        Parameters of `click.Command`.
+    """
+
+    def __init__(
+        self,
+        *,
+        most_used: Sequence[str] = (),
+        groups: Mapping[str, Sequence[str]] | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        self.most_used = most_used
+        self.group_of = GROUP_OF | {
+            name: heading for heading, names in (groups or {}).items() for name in names
+        }
+        self.headings = tuple(dict.fromkeys((*(groups or {}), *option.GROUPS, OTHER)))
+
+    def heading(self, name: str) -> str:
+        """Return the heading of the option with this name in Python."""
+        return self.group_of.get(name, OTHER)
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what the command does; before its details the options that are used most."""
+        if not self.most_used:
+            super().format_help_text(ctx, formatter)
+            return
+        first, _, details = inspect.cleandoc(self.help or "").partition("\n\n")
+        params = {str(param.name): param for param in self.get_params(ctx)}
+        cells = [_overview(params[name], ctx) for name in self.most_used]
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(first)
+        with formatter.section("Used most (all options follow, in groups)"):
+            formatter.write_dl(cells)
+        with formatter.indentation():
+            formatter.write_paragraph()
+            formatter.write_text(details)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for every group that has options."""
-        shown: dict[str, list[tuple[str, str]]] = {group: [] for group in option.GROUPS}
+        shown: dict[str, list[tuple[str, str]]] = {heading: [] for heading in self.headings}
         asking = self.get_help_option(ctx)
         for param in self.get_params(ctx):
             if not isinstance(param, click.Option):
                 continue
             record = param.get_help_record(ctx)
             if record is not None:
-                shown["Running" if param is asking else GROUP_OF[str(param.name)]].append(record)
-        for group, records in shown.items():
+                heading = "Running" if param is asking else self.heading(str(param.name))
+                shown[heading].append(record)
+        for heading, records in shown.items():
             if records:
-                with formatter.section(group):
+                with formatter.section(heading):
                     formatter.write_dl(records)
+
+
+def _overview(param: click.Parameter, ctx: click.Context) -> tuple[str, str]:
+    """Return an option and the first words of its help, up to a colon, semicolon or full stop.
+
+    A default is shown if it is one short word or number.
+    """
+    record = param.get_help_record(ctx)
+    assert record is not None, param.name
+    cell, said = record
+    if len(cell) > CELL_WIDTH:
+        cell = re.sub(r"\|.*", "|...]" if cell.endswith("]") else "|...", cell)
+    default = re.search(r"  \[default: (?!none)[\w.]{1,12}(?=[;\]])", said)
+    words = re.split(r"(?<!\.)[.:;](?= |$)|  \[", said, maxsplit=1)[0]
+    return cell, f"{words}{default[0]}]" if default else words
 
 
 def fit_options(

@@ -100,7 +100,14 @@ class Rules(click.ParamType):  # type: ignore[type-arg] # not generic in click 8
         return names
 
 
-@click.command(cls=GroupedCommand, short_help="Fit a whole grid of C or nu on a STORE.")
+@click.command(
+    cls=GroupedCommand,
+    most_used=(
+        *("C", "nu", "folds", "kernel", "gamma", "landmarks", "exact", "problem", "class_weight"),
+        "memory",
+    ),
+    short_help="Fit a whole grid of C or nu on a STORE.",
+)
 @click.argument("store")
 @click.argument("out")
 @click.option(

@@ -18,7 +18,12 @@ OF_EVERY_FIT = (
 
 
 @click.command(
-    cls=GroupedCommand, short_help="Say how much an error depends on the rows drawn, or on chance."
+    cls=GroupedCommand,
+    most_used=(
+        *("way", "fits", "kernel", "gamma", "C", "landmarks", "class_weight", "tol", "memory"),
+        "workers",
+    ),
+    short_help="Say how much an error depends on the rows drawn, or on chance.",
 )
 @click.argument("store")
 @click.argument("holdout")
@@ -27,9 +32,9 @@ OF_EVERY_FIT = (
     type=click.Choice(["bootstrap", "permutation"]),
     default="bootstrap",
     show_default=True,
-    help="bootstrap: fit rows drawn with replacement, and give the interval that the middle 95 % "
-    "of the errors fall into; permutation: fit labels in random order, and give how often chance "
-    "does as well.",
+    help="What is fitted. bootstrap: rows drawn with replacement; the middle 95 % of their errors "
+    "are shown as an interval. permutation: labels in random order; how often chance does as "
+    "well is shown.",
 )
 @click.option(
     "--fits",

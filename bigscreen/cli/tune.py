@@ -61,7 +61,12 @@ class Kinds(click.ParamType):  # type: ignore[type-arg] # not generic in click 8
 
 
 @click.command(
-    cls=GroupedCommand, short_help="Search gamma, C and landmarks on a STORE, and fit the best."
+    cls=GroupedCommand,
+    most_used=(
+        *("gamma", "C", "landmarks", "kernel", "class_weight", "metric", "folds"),
+        *("resume", "time_budget", "workers"),
+    ),
+    short_help="Search gamma, C and landmarks on a STORE, and fit the best.",
 )
 @click.argument("store")
 @click.argument("out")

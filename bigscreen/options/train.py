@@ -183,7 +183,7 @@ class TrainOptions:
             lambda value: isinstance(value, Mapping) or value == "balanced",
             ("none", "balanced"),
         ),
-        "balanced: rows of a rare label weigh more, so that all labels weigh the same.",
+        "Let rows of a rare label weigh more (balanced), so that all labels weigh the same.",
         (CLASSIFIERS,),
     )
     strategy: str = option(
