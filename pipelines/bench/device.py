@@ -3,13 +3,12 @@
     python -m pipelines.bench.device [--quick] [--out FOLDER]
 
 Needs no network, no data, and some minutes. Next to bigscreen's own requirements a GPU needs the
-wheel ``cupy-cuda12x`` or ``cupy-cuda13x`` (by the driver's CUDA), or PyTorch built for CUDA.
-Without a GPU the script runs on the CPU, with fewer rows, and says so.
+wheel ``cupy-cuda12x[ctk]`` or ``cupy-cuda13x[ctk]`` (by the driver's CUDA), or PyTorch built for
+CUDA. Without a GPU the script runs on the CPU, with fewer rows, and says why.
 
 First, what must hold: on small problems the machine is that of the tuned Newton on the CPU, within
 both gaps; and scores from float32 features are as far from float64 as float32 rounding explains.
-Products with TF32 (10 bits) would be 1,000 times as far off. They are off by default in CuPy
-(unless the environment sets ``CUPY_TF32=1``); for PyTorch they are switched off here.
+Products with TF32 (11 bits) would be 1,000 times as far off: such a device is refused.
 
 Second, the seconds of a solve from rows in host memory, with the landmarks' factor and the
 features, until the gap of the solver's own sums is at most the requested one. The closing pass,
@@ -18,7 +17,6 @@ which runs on the CPU, is not part of it.
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Any
 
@@ -26,8 +24,10 @@ import numpy as np
 
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.device.features import Features
+from bigscreen.device.find import HOST, Device, find_device
 from bigscreen.device.newton import DenseNewton
-from bigscreen.device.place import CPU, Place
+from bigscreen.device.place import Place
+from bigscreen.errors import InputError
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import fit
@@ -55,32 +55,9 @@ CPU_SHARE = {False: 100, True: 1000}
 """Without a GPU, rows are divided by this; with ``--quick`` by the second number."""
 
 
-def find_place() -> tuple[Place, str, float]:
-    """Return where to compute, its name, and the bytes that features may take there."""
-    try:
-        import cupy
-
-        if cupy.cuda.runtime.getDeviceCount():
-            if os.environ.get("CUPY_TF32", "0") != "0":
-                raise SystemExit("CUPY_TF32 is set: scores would have 10 bits; unset it")
-            name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
-            return (
-                Place("array_api_compat.cupy"),
-                f"{name}, CuPy",
-                0.7 * cupy.cuda.runtime.memGetInfo()[0],
-            )
-    except Exception as error:  # (without a driver, CuPy's errors are of several types)
-        print(f"CuPy finds no GPU: {type(error).__name__}")
-    try:
-        import torch
-
-        torch.set_float32_matmul_precision("highest")
-        if torch.cuda.is_available():
-            name, room = torch.cuda.get_device_name(0), 0.7 * torch.cuda.mem_get_info()[0]
-            return Place("array_api_compat.torch", "cuda"), f"{name}, PyTorch", room
-    except ImportError:
-        pass
-    return CPU, "no GPU: the CPU, NumPy", 2.0**30
+def find_room(device: Device) -> float:
+    """Return the bytes that features may take on a device, or in memory on the CPU."""
+    return 2.0**30 if device.free_bytes is None else 0.7 * device.free_bytes
 
 
 def make_rows(n: int, d: int) -> MemoryDataset:
@@ -151,8 +128,13 @@ def main() -> None:
     parser = common.arguments(__doc__ or "")
     parser.add_argument("--quick", action="store_true", help="fewer rows")
     given = parser.parse_args()
-    place, name, room = find_place()
-    print(f"device: {name}")
+    try:
+        device = find_device("cuda")
+    except InputError as error:
+        print(error)
+        device = find_device("cpu")
+    place, room = device.place, find_room(device)
+    print(f"device: {device.name}, {device.library}")
     parity = check_parity(place)
     common.show(
         "The machine of the tuned Newton?",
@@ -166,7 +148,7 @@ def main() -> None:
         raise SystemExit("the device is not right: no times are measured")
 
     share = 1
-    if place is CPU:
+    if device is HOST:
         share = CPU_SHARE[given.quick]
         print(f"no GPU: rows divided by {share}, and as few landmarks as rows allow")
     results = []
@@ -186,7 +168,7 @@ def main() -> None:
         ("shape", "rows", "landmarks", "features", "seconds", "iterations", "relative gap"),
         [[*row[:4], f"{row[4]:.2f}", row[5], f"{row[6]:.1e}"] for row in results],
     )
-    record = {"device": name, "rows_divided_by": share, "float32_error": error}
+    record = {"device": device.record, "rows_divided_by": share, "float32_error": error}
     common.save(given.out, "device", {**record, "parity": parity, "results": results})
 
 
