@@ -13,6 +13,7 @@ from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.dask_rows import dask_rows, lazy_for_dask
 from bigscreen.data.layout import Features, csr, pad_columns
+from bigscreen.data.other_arrays import on_host
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
 from bigscreen.data.source_rows import is_matrix, prepare_rows
@@ -111,6 +112,11 @@ class Model:
     fold_machines: FoldMachines | None = None
     threshold: float = 0.0
     factor: tuple[FloatArray, float] | None = field(default=None, repr=False)
+
+    @property
+    def _answers_in_kind(self) -> bool:
+        """Whether rows in an array of another library are answered with such an array: always."""
+        return True
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle, without the factor, which can be recomputed."""
@@ -295,7 +301,8 @@ class Model:
             source's names; an array has them in the source's order. Categories are texts. Rows are
             scaled and encoded as the training rows were. A dataset must have the same preparation;
             its rows are scored in the source's order. Rows of Dask give a lazy Dask array, which
-            is computed when it is needed, a block of rows at a time.
+            is computed when it is needed, a block of rows at a time; rows in an array of another
+            library, such as a tensor of PyTorch, give an array of this library on their device.
         prepared : bool, default=False
             Whether an array holds features (scaled, a column per category), as a store does,
             instead of source columns.
@@ -357,7 +364,7 @@ class Model:
             model = match_store(self, X, "the model")
             parts = [model._evidence(X.X(*X.chunk(k))) for k in range(X.n_chunks)]
             return Evidence.joined(parts).among(np.argsort(X.row_ids(0, X.n_rows)))
-        model, rows = self._matching(X, prepared)
+        model, rows = self._matching(on_host(X), prepared)
         return model._evidence(rows)
 
     def _matching(self, X: Any, prepared: bool) -> tuple[Self, Features]:
