@@ -73,14 +73,14 @@ _GROUPS = {
     metavar="A,B,...",
     multiple=True,
     callback=column_names,
-    help="Leave columns out (repeatable).",
+    help="Leave columns out, by name or position (repeatable).",
 )
 @click.option(
     "--columns",
     metavar="A,B,...",
     multiple=True,
     callback=column_names,
-    help="Take these columns as features, and no others (repeatable).",
+    help="Take these columns as features, and no others, by name or position (repeatable).",
 )
 @click.option(
     "--categorical",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +18,25 @@ from bigscreen.data.missing import Missing
 from bigscreen.data.targets import may_need_float64
 from bigscreen.data.texts import by_column
 from bigscreen.errors import InputError
+
+
+def describe_column(c: int, names: Sequence[str] | None = None) -> str:
+    """Name a column of a source in a sentence; by its position if columns have no names.
+
+    ``c``: its position among the columns of ``names``, or of the source, from 0.
+    """
+    return f"column {names[c]!r}" if names else f"column {c} (from 0)"
+
+
+def source_position(c: int, skipped: Iterable[int]) -> int:
+    """Return the position in its source, from 0, of the feature column at position ``c``.
+
+    ``skipped``: positions in the source of columns that are no features, ascending.
+    """
+    for place in skipped:
+        c += place <= c
+    return c
+
 
 FEATURE_FIELDS = ("categories", "dates", "hashed", "missing", "fill", "offset", "factor")
 """Fields of `Preparation` on which the meaning of a feature depends."""
@@ -32,6 +52,9 @@ class Preparation:
         Number of source columns; None if the columns are stored unchanged.
     names : list of str or None
         Names of the source columns.
+    skipped : list of int
+        Positions in the source of columns that are no features, such as a label's, up to the last
+        feature: options and messages name columns without names by their position in the source.
     categories : dict of int to list of str
         Categories of each categorical source column, keyed by column number. The code of a value
         is its index in the list.
@@ -76,6 +99,7 @@ class Preparation:
     missing: list[str] = field(default_factory=list)
     truths: list[int] = field(default_factory=list)
     metric: NDArray[np.float64] | None = None
+    skipped: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Convert arrays and labels; InputError if the fields do not fit each other."""
@@ -121,6 +145,15 @@ class Preparation:
         if self.n_raw is None:
             return None
         return self.n_raw + sum(len(values) - 1 for values in self.categories.values())
+
+    def column_name(self, c: int) -> str:
+        """Return the name of a source column; "column" and its position if it has none."""
+        return self.names[c] if self.names else f"column {source_position(c, self.skipped)}"
+
+    def describe_column(self, c: int) -> str:
+        """Name a source column in a sentence, by its name or by its position in the source."""
+        place = c if self.names else source_position(c, self.skipped)
+        return describe_column(place, self.names)
 
     @property
     def numeric_columns(self) -> NDArray[np.int64]:
@@ -218,8 +251,8 @@ class Preparation:
             wrong = np.flatnonzero(~((codes >= -1) & (codes < len(values)) & (codes % 1 == 0)))
             if len(wrong):
                 raise InputError(
-                    f"row {wrong[0]}, column {column + 1}: {codes[wrong[0]]} is not the number of "
-                    f"one of its {len(values)} categories"
+                    f"row {wrong[0]}, {self.describe_column(column)}: {codes[wrong[0]]} is "
+                    f"not the number of one of its {len(values)} categories"
                 )
             seen = np.flatnonzero(codes >= 0)
             out[seen, at + codes[seen].astype(np.int64)] = 1.0
@@ -337,7 +370,7 @@ class Preparation:
             record[name] = None if record[name] is None else record[name].tolist()
         for name in ("dates", "hashed"):
             record[name] = {str(c): value for c, value in record[name].items()} or None
-        for name in ("fill", "dates", "hashed", "missing", "truths", "metric"):
+        for name in ("fill", "dates", "hashed", "missing", "truths", "metric", "skipped"):
             if not record[name]:
                 del record[name]  # keeps the fingerprints of stores older than this field
         return record
@@ -360,8 +393,8 @@ class Preparation:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the whole record, which determines what stored features and codes mean."""
-        return _hash(self.to_dict())
+        """Hash of the record, but `skipped`: it determines what stored features and codes mean."""
+        return _hash(replace(self, skipped=[]).to_dict())
 
     @property
     def features_fingerprint(self) -> str:

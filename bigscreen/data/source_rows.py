@@ -14,7 +14,7 @@ from scipy.sparse import issparse
 
 from bigscreen.data.layout import Features
 from bigscreen.data.missing import MISSING_CATEGORY, Missing
-from bigscreen.data.preparation import Preparation
+from bigscreen.data.preparation import Preparation, describe_column
 from bigscreen.data.targets import as_features
 from bigscreen.data.texts import (
     array_to_days,
@@ -182,7 +182,7 @@ def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float
     rows = arrays[0].size if arrays else 0
     out = np.empty((rows, len(arrays)))
     for j, values in enumerate(arrays):
-        name = f"column {preparation.names[j]!r}" if preparation.names else f"column {j + 1}"
+        name = describe_column(j, preparation.names)
         if not values.ndim:
             raise InputError(
                 f"{name} is a single value; give one row as a list of one record, [{{...}}], or "

@@ -306,7 +306,7 @@ def _range_error(row: str, column: int, value: Any) -> InputError:
     if np.isfinite(value):
         why = f"is too large for {'64' if abs(value) >= MAX_FLOAT64_FEATURE else '32'}-bit floats"
     return InputError(
-        f"{row}: the value {value} of feature {column + 1} {why}; correct or remove that row"
+        f"{row}: the value {value} of feature {column} (from 0) {why}; correct or remove that row"
     )
 
 

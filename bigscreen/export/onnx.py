@@ -197,8 +197,7 @@ def _features(graph: Graph, model: Model) -> tuple[str, list[Any], list[str]]:
 
 def input_names(model: Model) -> list[str]:
     """Return the names of the inputs if each column is an input: the source's names."""
-    known = model.preparation.names
-    names = [f"column {j + 1}" for j in range(model.n_features_in_)] if known is None else known
+    names = [model.preparation.column_name(j) for j in range(model.n_features_in_)]
     return [f"in: {name}" if name in RESERVED else name for name in names]
 
 

@@ -84,7 +84,7 @@ def export(
     rows = sample_rows(data, known, most)
     notes = _writer(to)(model, out)
     if known.dates and to != "libsvm":
-        columns = (known.names[c] if known.names else f"column {c + 1}" for c in known.dates)
+        columns = map(known.column_name, known.dates)
         notes.append(f"dates are given there as days since 1970: {', '.join(columns)}")
     try:
         compared = _compare(model, rows, out, to, notes)

@@ -111,8 +111,8 @@ def ingest(  # noqa: PLR0913
     path : path
         The dataset to make. If it is a URL, the finished dataset is copied there, manifest last.
     label, weight : str or int, optional
-        Columns of tables, by name or position. label="none": there are no labels. With
-        `regression` the label column holds the target.
+        Columns of tables, by name or position (0 is the first, -1 the last). label="none": there
+        are no labels. With `regression` the label column holds the target.
     drop, columns : sequence of str or int
         Columns of tables to leave out, and columns to take as features (default: all others).
     date : sequence of str

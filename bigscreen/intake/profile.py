@@ -292,13 +292,12 @@ class TableProfile:
         known, columns = self._known, []
         place = {int(c): k for k, c in enumerate(self._numeric)}
         for c in range(known.n_raw or 0):
-            name = known.names[c] if known.names else f"column {c + 1}"
             said = (
                 self._describe_number(place[c], c)
                 if c in place
                 else self._describe_category(c, recode)
             )
-            columns.append({"name": name, **said})
+            columns.append({"name": known.column_name(c), **said})
         return {
             "rows": self._rows,
             "copies": self._copies.fraction,

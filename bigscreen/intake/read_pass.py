@@ -404,8 +404,7 @@ class Reading:
             return replace(block, y=y)
         if not missing.allowed:
             row, c = np.argwhere(holes)[0].tolist()
-            name = f" ({reader.names[c]!r})" if reader.names else ""
-            raise missing_value_error(f"{block.where(row)}, column {c + 1}{name}")
+            raise missing_value_error(f"{block.where(row)}, {reader.describe_column(c)}")
         return replace(block, X=np.where(holes, np.nan, X), y=y)
 
     def _find_complete_rows(self, block: Block, reader: Reader) -> NDArray[np.int64]:
@@ -429,7 +428,7 @@ class Reading:
         max_rows = self.tuning.max_listed_rows
         for row in np.flatnonzero(lacking)[: max_rows - len(found.dropped_rows)].tolist():
             names = (
-                repr(reader.names[c]) if reader.names else f"column {c + 1}"
+                repr(reader.names[c]) if reader.names else reader.describe_column(c)
                 for c in np.flatnonzero(lacks[row]).tolist()
             )
             found.dropped_rows.append(f"{block.where(row)}: {', '.join(names) or 'the label'}")
@@ -506,6 +505,7 @@ class Reading:
             left_out=reader.left_out,
             spread=None if sparse or wide else column_spreads(block.X).tolist(),
             index_names=reader.index_names,
+            skipped=reader.skipped,
             truths=sorted({*reader.truths, *truths}),
         )
         self.journal.write({"shape": shape.__dict__})

@@ -15,7 +15,12 @@ from bigscreen.data.folder import unfinished_path
 from bigscreen.data.layout import Label, Layout, row_grid
 from bigscreen.data.missing import Missing
 from bigscreen.data.order import Holdout
-from bigscreen.data.preparation import Preparation, parse_divisor
+from bigscreen.data.preparation import (
+    Preparation,
+    describe_column,
+    parse_divisor,
+    source_position,
+)
 from bigscreen.data.texts import by_column
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
@@ -254,17 +259,19 @@ class StoreBuilder:
             If the source has more columns than an existing store whose columns have names or
             categories.
         """
-        like, n_raw = self.wanted.like, self.found.width - (self.found.index_base or 0)
+        base = self.found.index_base or 0
+        like, n_raw = self.wanted.like, self.found.width - base
+        last = self.found.width - 1  # the largest index, as the source has it
         if like is None or like.n_raw is None:
             return n_raw
         if n_raw > like.n_raw and (like.names or like.categories):
             raise InputError(
-                f"the indices of the source go up to column {n_raw}, and the store it shall be "
+                f"the indices of the source go up to {last}, and the store it shall be "
                 f"like has {like.n_raw} columns with names; check whether the source belongs to it."
             )
         if n_raw > like.n_raw:  # only svmlight files get here
             self.notes.append(
-                f"the columns {like.n_raw + 1} to {n_raw} of the source are beyond those of the "
+                f"the columns {like.n_raw + base} to {last} of the source are beyond those of the "
                 "store or model it shall be like: they are kept as columns that are 0 in every row "
                 "there, as LIBSVM takes them."
             )
@@ -307,6 +314,7 @@ class StoreBuilder:
             preparation = Preparation(
                 n_raw=n_raw,
                 names=self.shape.names,
+                skipped=self.shape.skipped or list(range(self.found.index_base or 0)),
                 categories=final,
                 labels=labels,
                 positive=positive,
@@ -420,13 +428,12 @@ class StoreBuilder:
         The notes are sentences for the user. `known` holds "values" (the replacements) and
         "missing" (the numbers of missing values), with an entry for each numeric column.
         """
-        names, what = preparation.names, _FILLS[self.wanted.choices.impute or ""]
+        what = _FILLS[self.wanted.choices.impute or ""]
         missing, values = np.array(known["missing"]), known["values"]
         columns = np.flatnonzero(missing)
         for k in columns[:MAX_NAMED].tolist():
             c = int(preparation.numeric_columns[k])
-            name = repr(names[c]) if names else f"number {c + 1}"
-            count = f"{missing[k]} missing value(s) of the column {name} count"
+            count = f"{missing[k]} missing value(s) of {preparation.describe_column(c)} count"
             self.notes.append(f"{count} as {what}, {values[k]:g}.")
         if len(columns) > MAX_NAMED:
             rest = int(missing[columns[MAX_NAMED:]].sum())
@@ -485,12 +492,11 @@ class StoreBuilder:
 
     def _note_counts(self, transform: Transform) -> None:
         """Add notes for the user: unseen categories, rows without labels, float64 features, ..."""
-        found, like = self.found, self.wanted.like
+        found, describe = self.found, transform.preparation.describe_column
         for c, count in sorted(found.unseen.items()):
-            name = f"{like.names[c]!r}" if like and like.names else f"number {c}"
             self.notes.append(
-                f"{count} value(s) of the column {name} are not among its known categories; they "
-                "are stored as zeros."
+                f"{count} value(s) of {describe(c)} are not among its known categories; they are "
+                "stored as zeros."
             )
         self._note_rows()
         if found.unlabelled:
@@ -503,7 +509,7 @@ class StoreBuilder:
             )
         elif found.narrowed is not None and not self.shape.wide:
             self.notes.append(
-                f"column {found.narrowed + 1} is coarse in float32, which the first rows did not "
+                f"{describe(found.narrowed)} is coarse in float32, which the first rows did not "
                 "show: scale it (--scale standard), or put rows that show it first."
             )
 
@@ -530,8 +536,8 @@ class StoreBuilder:
             self.notes.append(f"{found.dropped} row(s) lack something and are left out: {some}.")
         for c, form in shape.dates.items():
             if like is None and not form:
-                name = repr(shape.names[int(c)]) if shape.names else f"number {int(c) + 1}"
-                self.notes.append(f"the column {name} holds dates, taken as days since 1970.")
+                name = describe_column(source_position(int(c), shape.skipped), shape.names)
+                self.notes.append(f"{name} holds dates, taken as days since 1970.")
         marks = Missing(self.wanted.choices.missing)
         numbers = [str(label) for label in found.labels if marks.is_mark(label)]
         if numbers and not (self.wanted.choices.regression or self.wanted.choices.unlabelled):

@@ -20,7 +20,6 @@ from bigscreen.errors import InputError
 from bigscreen.intake.choices import Choices
 from bigscreen.intake.readers.base import Reader
 from bigscreen.intake.readers.categories import MAX_TEXT_BYTES
-from bigscreen.intake.readers.delimited import DelimitedReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
 from bigscreen.intake.readers.text import not_a_truth_error
 
@@ -155,6 +154,8 @@ class BlockShape:
         later blocks whether float32 makes a column coarse.
     truths : list of int
         Columns of truth values.
+    skipped : list of int
+        Positions in the source of columns that are no features: see `Reader.skipped`.
     """
 
     sparse: bool
@@ -171,6 +172,7 @@ class BlockShape:
     spread: list[float] | None = None
     index_names: list[str] = field(default_factory=list)
     truths: list[int] = field(default_factory=list)
+    skipped: list[int] = field(default_factory=list)
 
 
 class BlockChecker:
@@ -307,21 +309,21 @@ class BlockChecker:
         wanted = sorted(like.categories) if like is not None else shape.categorical
         if wanted != sorted(reader.categories):
             column = min(set(wanted) ^ set(reader.categories))
-            name = reader.names[column] if reader.names else f"number {column}"
+            name = reader.describe_column(column)
             raise InputError(
-                f"{where(0)}: the column {name} is categorical in one source and not in another; "
+                f"{where(0)}: {name} is categorical in one source and not in another; "
                 "name it as `categorical`."
             )
         if like is None and (others := ({*shape.truths} ^ reader.truths) - reader.blank):
             raise InputError(
-                f"{where(0)}: the column {_quote_name(min(others), reader)} holds truth values in "
+                f"{where(0)}: {reader.describe_column(min(others))} holds truth values in "
                 "one source and numbers in another; write them alike, or name it as `categorical`."
             )
         if not isinstance(X, csr_array):
             for c in shape.truths if like is None else like.truths:
                 row = find_untrue(X[:, c])
                 if row is not None:
-                    place = f"{where(row)}, column {_quote_name(c, reader)}"
+                    place = f"{where(row)}, {reader.describe_column(c)}"
                     raise not_a_truth_error(f"{X[row, c]:.16g}", place)
         self.found.width = max(self.found.width, X.shape[1])
         if like is not None and like.n_raw is not None:
@@ -395,14 +397,11 @@ class BlockChecker:
         hashed = str(c) in self.shape.hashed
         if self.like is not None or hashed or len(self.found.categories[c]) <= most:
             return
-        column = _quote_name(c, reader)
-        if isinstance(reader, DelimitedReader) and not reader.names:
-            column = f"number {reader.columns.features[c]}"
         last = self.found.categories[c][-1]
         unit = "write numbers without their units, " if _NUMBER_WITH_UNIT.fullmatch(last) else ""
         raise InputError(
-            f"the column {column} {why} (such as {last[:40]!r}), and each would be a feature: "
-            f"{unit}leave it out (`drop`) if it names rows or holds free text, allow more "
+            f"{reader.describe_column(c)} {why} (such as {last[:40]!r}), and each would be a "
+            f"feature: {unit}leave it out (`drop`) if it names rows or holds free text, allow more "
             "(`max_kinds`), or hash them (`hashed='COLUMN:BITS'`)."
         )
 
@@ -462,11 +461,6 @@ class BlockChecker:
 
 REST = "rest"
 """Label (code 0) of all rows without the positive label, if the option `positive` names one."""
-
-
-def _quote_name(c: int, reader: Reader) -> str:
-    """Return the name of feature `c` in quotes; "number c" if columns have no names."""
-    return repr(reader.names[c]) if reader.names else f"number {c}"
 
 
 class LabelEncoder:

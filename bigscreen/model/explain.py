@@ -115,10 +115,10 @@ def column_names(model: Model, features: int) -> list[str]:
     known = model.preparation
     if known.n_raw is None:
         names = known.names or []
-        return [names[j] if j < len(names) else f"column {j + 1}" for j in range(features)]
+        return [names[j] if j < len(names) else f"column {j}" for j in range(features)]
     out = []
     for j in range(known.n_raw):
-        name = f"column {j + 1}" if known.names is None else known.names[j]
+        name = known.column_name(j)
         kinds = known.categories.get(j)
         out += [name] if kinds is None else [f"{name}={kind}" for kind in kinds]
     return out

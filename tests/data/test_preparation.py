@@ -24,7 +24,7 @@ def test_categories_become_one_hot_features():
     np.testing.assert_array_equal(found, expected)
     for wrong in (3, -2, 0.5, np.nan):
         X[1, 1] = wrong
-        with pytest.raises(InputError, match="row 1, column 2"):
+        with pytest.raises(InputError, match="row 1, column 'colour'"):
             preparation.expand(X)
     with pytest.raises(InputError, match="3 columns"):
         preparation.expand(X[:, :2])

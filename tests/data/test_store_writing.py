@@ -25,10 +25,10 @@ def test_values_beyond_float32_are_refused(tmp_path, sparse, value):
     X = csr_array(X) if sparse else X
     y, ids = np.zeros(128, int), np.arange(128) + 1000
     writer = begin(tmp_path / "a", X, None)
-    with pytest.raises(InputError, match=r"source row 1070: .*feature 2"):
+    with pytest.raises(InputError, match=r"source row 1070: .*feature 1"):
         fill(writer, X, y, None, ids)
     assert writer.is_written(0) and not writer.is_written(1)
-    with pytest.raises(InputError, match=r"row 70: .*feature 2"):
+    with pytest.raises(InputError, match=r"row 70: .*feature 1"):
         MemoryDataset(X, y, LABELS)
 
 

@@ -53,10 +53,10 @@ def test_what_is_no_such_number_is_said(tmp_path):
         (tmp_path / "a.csv").write_text("\n".join(["a;b;label", *rows]) + "\n")
         return tmp_path / "a.csv"
 
-    with pytest.raises(InputError, match=r"line 2, column 1 .*'1,5' has a comma.*decimal=','"):
+    with pytest.raises(InputError, match=r"line 2, column 'a'.*'1,5' has a comma.*decimal=','"):
         ingest(of("1,5;2;0", "2,5;3;1"), tmp_path / "s")
     with pytest.raises(
-        InputError, match=r"line 3, column 2 .*'3.5' has a point where no thousands"
+        InputError, match=r"line 3, column 'b'.*'3.5' has a point where no thousands"
     ):
         ingest(of("1,5;2;0", "2,5;3.5;1"), tmp_path / "s", decimal=",")
     with pytest.raises(InputError, match="'1,2,3' stands among numbers"):

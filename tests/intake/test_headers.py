@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from ingest_cases import in_source_order
 
+from bigscreen import LinearSVC
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
+from bigscreen.model.explain import explain_score
 
 pandas = pytest.importorskip("pandas")
 
@@ -90,3 +92,28 @@ def test_a_header_that_comes_again_is_named(tmp_path, body):
     (tmp_path / "a.csv").write_text("\n" + text + text)
     with pytest.raises(InputError, match=r"line 7: the header of line 2 comes again"):
         ingest(tmp_path / "a.csv", tmp_path / "s", header=None if "1" in body else True)
+
+
+def test_columns_without_a_name_are_counted_as_options_count_them(tmp_path):
+    rows = [f"{'ab'[i % 2]},{i},{i % 3 + i % 2}" for i in range(40)]
+    (tmp_path / "a.csv").write_text("\n".join(rows) + "\n")
+    made = ingest(tmp_path / "a.csv", tmp_path / "s", label=0, scale="none").store
+    shown = [column["name"] for column in made.profile["columns"]]
+    assert shown == ["column 1", "column 2"]
+    model = LinearSVC().fit(made).model_
+    assert {part["column"] for part in explain_score(model, made, 3)["parts"]} == {*shown}
+    least = ingest(tmp_path / "a.csv", tmp_path / "t", label=0, drop=[1], scale="none").store
+    assert [column["name"] for column in least.profile["columns"]] == ["column 2"]
+    (tmp_path / "a.csv").write_text("\n".join([*rows, "a,1,?"]) + "\n")
+    with pytest.raises(InputError, match=r"line 41, column 2 \(from 0\): the value is missing"):
+        ingest(tmp_path / "a.csv", tmp_path / "u", label=0)
+
+
+@pytest.mark.parametrize("base", [0, 1])
+def test_columns_of_svmlight_are_counted_as_the_file_counts_them(tmp_path, base):
+    lines = [f"{i % 2} {base}:{i % 2 + 1} {base + 2}:{i % 3 + 1}" for i in range(30)]
+    (tmp_path / "a.svm").write_text("\n".join(lines) + "\n")
+    made = ingest(tmp_path / "a.svm", tmp_path / "s").store
+    model = LinearSVC().fit(made).model_
+    said = {part["column"] for part in explain_score(model, made, 3)["parts"]}
+    assert said == {f"column {base}", f"column {base + 2}"}

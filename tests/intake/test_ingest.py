@@ -176,7 +176,7 @@ def test_later_store_takes_everything_over(tmp_path):
     assert made.store.preparation == first.preparation
     assert made.store.labels == ["a", "b"]
     assert made.notes == [
-        "1 value(s) of the column 'colour' are not among its known categories; they are stored as "
+        "1 value(s) of column 'colour' are not among its known categories; they are stored as "
         "zeros."
     ]
     bare = csv(tmp_path / "b.csv", "size,colour", "3,red")

@@ -26,7 +26,7 @@ nan = np.eye(4)
 nan[2, 1] = np.nan
 EYE = np.eye(4)
 BAD = {
-    "NaN": ((nan, [0, 1, 0, 1]), {}, "row 2: the value nan of feature 2"),
+    "NaN": ((nan, [0, 1, 0, 1]), {}, "row 2: the value nan of feature 1"),
     "too large": ((EYE * 1e300, [0, 1, 0, 1]), {}, "row 0: .*too large"),
     "one class": ((EYE, [3, 3, 3, 3]), {}, "every row has the label 3"),
     "no labels": (EYE, {}, "row 0: the row has no label"),

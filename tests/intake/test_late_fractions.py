@@ -73,7 +73,7 @@ def test_a_last_block_of_rows_that_are_alike_is_judged_by_the_first_one(tmp_path
 def test_blocks_that_can_be_read_once_are_rounded_and_noted(tmp_path):
     made = ingest(iter([(WHOLE, Y), (FRACTIONS, Y)]), tmp_path / "s")
     assert not made.store.layout.wide and made.store.manifest["extra"]["rounded"]
-    assert any("column 1 is coarse in float32" in note for note in made.notes)
+    assert any("column 0 (from 0) is coarse in float32" in note for note in made.notes)
 
 
 def test_a_run_that_ends_while_it_reads_again_goes_on(tmp_path, monkeypatch):

@@ -61,12 +61,12 @@ def test_index_0_in_a_1_based_file(write):
 TABLE = [
     ("1,2,3\n4,5\n", {}, "data, line 2: 2 fields where 3 are expected"),
     ("1,2,3\n4,5,6\n7,8,9,\n", {}, "line 3: 4 fields where 3 are expected"),
-    ("a,b,y\n1,,2\n", {}, r"line 2, column 2 \('b'\): the value is missing"),
-    ("1,?,2\n3,4,5\n", {}, "line 1, column 2: the value is missing"),
-    ("u,1,2\nNA,4,5\n", {}, "line 2, column 1: the value is missing"),
-    ("1,nan,2\n3,4,5\n", {}, "line 1, column 2: the value is missing"),
-    ("1,2,0\n2,x,1\n3,4,1\n", {}, "line 2, column 2: 'x' stands among numbers"),
-    ("1;2,5;0\n3;4,5;1\n", {"delimiter": ";"}, "line 1, column 2: '2,5' has a comma"),
+    ("a,b,y\n1,,2\n", {}, r"line 2, column 'b': the value is missing"),
+    ("1,?,2\n3,4,5\n", {}, "line 1, column 1 .from 0.: the value is missing"),
+    ("u,1,2\nNA,4,5\n", {}, "line 2, column 0 .from 0.: the value is missing"),
+    ("1,nan,2\n3,4,5\n", {}, "line 1, column 1 .from 0.: the value is missing"),
+    ("1,2,0\n2,x,1\n3,4,1\n", {}, "line 2, column 1 .from 0.: 'x' stands among numbers"),
+    ("1;2,5;0\n3;4,5;1\n", {"delimiter": ";"}, "line 1, column 1 .from 0.: '2,5' has a comma"),
     ("1;2,5;0\n3;4,5;1\n", {}, "its delimiter may be comma or semicolon; say which"),
     ("a,b,a\n1,2,3\n", {}, "two columns are named 'a'"),
     ("a,b\n1,2,3\n4,5,6\n", {"header": True}, "header has 2 names and the rows have 3 fields"),
@@ -80,13 +80,17 @@ TABLE = [
     ("1,2\n3,4\n", {"drop": [0]}, "none is left as a feature"),
     ("1,2,3\n3,4,5\n", {"weight": 2}, "cannot be the weight or a feature"),
     ("1\n2\n", {}, "none is left as a feature; check the delimiter"),
-    ("1,2,3\n3,-4,5\n", {"weight": 1}, "line 2, column 2: the weight is negative"),
-    ('1,"a b"c,3\n', {}, "line 1, column 2: text follows a closing quote"),
+    ("1,2,3\n3,-4,5\n", {"weight": 1}, "line 2, column 1 .from 0.: the weight is negative"),
+    ('1,"a b"c,3\n', {}, "line 1, column 1 .from 0.: text follows a closing quote"),
     ('1,2,3\n1,"2,3\n4,5,6\n', {}, "line 2: a quoted field is opened and never closed"),
     ("1,2\n", {"delimiter": "ab"}, "'ab' is no delimiter"),
-    (ROWS + "1,oops,1\n", {}, "line 120001, column 2: 'oops' is not a number"),
+    (ROWS + "1,oops,1\n", {}, "line 120001, column 1 .from 0.: 'oops' is not a number"),
     (ROWS + "1,2\n", {}, "line 120001: 2 fields where 3 are expected"),
-    ("1,u,0\n2,v,1\n", {"like": Preparation(n_raw=2)}, "line 1, column 2: 'u' is not a number"),
+    (
+        "1,u,0\n2,v,1\n",
+        {"like": Preparation(n_raw=2)},
+        "line 1, column 1 .from 0.: 'u' is not a number",
+    ),
 ]
 
 
@@ -97,8 +101,8 @@ def test_table(write, text, options, message):
 
 
 BAD_ARFF = [
-    (ARFF + "1,u,n\n?,v,p\n", {}, r"a.arff, line 7, column 1 \('a'\): the value is missing"),
-    (ARFF + "1,w,n\n", {}, "line 6, column 2 .'b'.: 'w' is not one of the column's declared"),
+    (ARFF + "1,u,n\n?,v,p\n", {}, r"a.arff, line 7, column 'a': the value is missing"),
+    (ARFF + "1,w,n\n", {}, "line 6, column 'b': 'w' is not one of the column's declared"),
     (ARFF + "1,u\n", {}, "line 6: 2 fields where 3 are expected"),
     (ARFF + "{0 1, 1 w}\n", {}, "line 6: 'w' is not one of the column's declared categories"),
     (ARFF + "{0 x}\n", {}, r"line 6, attribute 0 \('a'\): 'x' is not a number"),
@@ -141,7 +145,9 @@ def test_an_endless_line_does_not_fill_the_memory(write, make):
 @pytest.mark.slow
 def test_too_many_different_texts(write):
     path = write("".join(f"id{i},{i},1\n" for i in range(100_002)))
-    with pytest.raises(InputError, match="line 1, column 1: there are more than 100000 different"):
+    with pytest.raises(
+        InputError, match="line 1, column 0 .from 0.: there are more than 100000 different"
+    ):
         read(TableReader(path))
     with pytest.raises(InputError, match="more than 65536 different labels; say which"):
         ingest(path, path.with_name("s"), label=0, header=False)

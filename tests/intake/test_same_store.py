@@ -69,7 +69,7 @@ def test_truth_values_may_be_named_as_kinds(tmp_path):
 def test_a_word_below_truth_values_is_refused_with_its_line(tmp_path):
     rows = ["True,0", "false,1"] * 100_000
     (tmp_path / "a.csv").write_text("\n".join(["on,label", *rows, "maybe,1"]) + "\n")
-    with pytest.raises(InputError, match=r"line 200002, column 1 \('on'\): 'maybe'"):
+    with pytest.raises(InputError, match=r"line 200002, column 'on': 'maybe'"):
         ingest(tmp_path / "a.csv", tmp_path / "s")
 
 
@@ -203,7 +203,7 @@ def test_predict_takes_no_number_that_ingest_does_not(tmp_path, text):
     known = ingest(wrote(tmp_path, "a", [0.5, 1.5] * 5)[0], tmp_path / "s").store
     with pytest.raises(InputError, match="row 1, column 'c'"):
         prepare_rows(known.preparation, {"c": ["1", text]})
-    with pytest.raises(InputError, match=r"line 3, column 1 \('c'\)"):
+    with pytest.raises(InputError, match=r"line 3, column 'c'"):
         ingest(wrote(tmp_path, "b", ["1", text])[1], tmp_path / "t", like=known)
 
 

@@ -82,7 +82,7 @@ def test_wider_rows_do_not_go_into_tables_or_edits(tmp_path):
     (tmp_path / "a.csv").write_text("a,b,label\n1,2,0\n3,4,1\n")
     table = ingest(tmp_path / "a.csv", tmp_path / "t").store
     rows_of(tmp_path / "z.svm", 6)
-    with pytest.raises(InputError, match="go up to column 6, and the store it shall be like has 2"):
+    with pytest.raises(InputError, match="go up to 6, and the store it shall be like has 2"):
         ingest(tmp_path / "z.svm", tmp_path / "s", like=table)
     made = ingest(tmp_path / "z.svm", tmp_path / "s").store
     with pytest.raises(InputError, match="6 features and the model was fitted on 2"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from scipy.sparse import csr_array
 
 from bigscreen.data.layout import take_rows
 from bigscreen.data.limits import check_regular, file_size
+from bigscreen.data.preparation import describe_column, source_position
 from bigscreen.errors import InputError, NoRows, reason_of
 from bigscreen.files.remote import Place, RemotePath, as_path
 from bigscreen.fleet.protocol import Each
@@ -108,6 +109,9 @@ class Reader:
     identity : str or None
         Hash of data in memory, equal for equal content. None if equal content cannot be
         recognised: such an ingest cannot be resumed.
+    skipped : list of int
+        Positions, ascending, of the source's columns that are no features, if columns have no
+        names; those after the last feature are left out.
     left_out : list of str
         Columns that are left out because the existing store lacks them.
     index_names : list of str
@@ -135,6 +139,7 @@ class Reader:
 
     def __init__(self) -> None:
         """Begin without categories and without columns of other types than numbers."""
+        self.skipped: list[int] = []
         self.left_out: list[str] = []
         self.index_names: list[str] = []
         self.categories: dict[int, list[str]] = {}
@@ -143,6 +148,14 @@ class Reader:
         self.hashed: dict[int, int] = {}
         self.truths: set[int] = set()
         self.blank: set[int] = set()
+
+    def describe_column(self, c: int) -> str:
+        """Name feature `c` in a sentence, by its name or by its position in the source."""
+        return describe_column(c if self.names else source_position(c, self.skipped), self.names)
+
+    def skip_all_but(self, features: Sequence[int]) -> None:
+        """Set `skipped`, given the positions in the source of the features, ascending."""
+        self.skipped = sorted({*range(max(features, default=0))}.difference(features))
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on, in blocks of any size.

@@ -526,6 +526,7 @@ class MatrixReader(Reader):
         if len(set(within)) < len(within):
             raise InputError(f"{place}: column {within[0]} cannot be both label and weight.")
         self._features = np.delete(np.arange(width), within)
+        self.skip_all_but(self._features.tolist() if within else [])
         self.n_features = len(self._features)
         for what, part in (("labels", opened.y), ("weights", opened.weight)):
             if part is not None and part.shape[:1] != shape[:1]:

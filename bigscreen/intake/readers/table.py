@@ -278,7 +278,7 @@ def _parse_comment_header(
 def _make_distinct(path: str | Place, names: list[str]) -> list[str]:
     """Return the names, several empty ones replaced by "column K"; refuse equal names."""
     if names.count("") > 1:
-        names = [name or f"column {k + 1}" for k, name in enumerate(names)]
+        names = [name or f"column {k}" for k, name in enumerate(names)]
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
         raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one.")

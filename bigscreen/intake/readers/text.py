@@ -14,6 +14,7 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from bigscreen.data.missing import MISSING_TEXTS
+from bigscreen.data.preparation import describe_column
 from bigscreen.data.texts import parse_number
 from bigscreen.errors import InputError, reason_of
 from bigscreen.files.remote import Place
@@ -241,7 +242,7 @@ def _find_record_ends(path: Place, layout: TextLayout, text: bytes, line: int) -
             before = field.sub(rb"\1", text[text.rfind(b"\n", 0, start) + 1 : start] + match[1])
             raise InputError(
                 f"{path}, line {line + text.count(NEWLINE, 0, match.end())}, "
-                f"column {before.count(mark) + 1}: text follows a closing "
+                f"{describe_column(before.count(mark))}: text follows a closing "
                 "quote; a quote within a quoted field must be doubled or escaped."
             )
         return match[1] + b"x" * (len(match[0]) - len(match[1]))
@@ -351,12 +352,11 @@ def name_fields(path: Place, layout: TextLayout, lines: RowLines, f: int) -> Cal
 
     `lines` holds the line number of each row of the file at `path`, and `layout` the column names.
     """
-    name = f" ({layout.names[f]!r})" if layout.names else ""
-    return partial(_name_field, path, lines, f"column {f + 1}{name}")
+    return partial(_name_field, path, lines, describe_column(f, layout.names))
 
 
 def _name_field(path: Place, lines: RowLines, column: str, row: int) -> str:
-    """Return the place of a field: file, line and `column` (its number and name, as a text)."""
+    """Return the place of a field: file, line and `column` (its name or position, as a text)."""
     return f"{path}, line {lines[row]}, {column}"
 
 

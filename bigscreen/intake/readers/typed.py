@@ -55,6 +55,8 @@ class TypedReader(Reader):
         self.left_out, self.index_names = columns.left_out, columns.index_names
         self.n_features = len(columns.features)
         self.names = [names[f] for f in columns.features] if names else None
+        if not names:
+            self.skip_all_but(columns.features)
         self.dates = {j: kind.how for j, kind in kinds.items() if kind.name == "date"}
         self.hashed = {j: kind.how for j, kind in kinds.items() if kind.name == "hash"}
         self.truths = {j for j, kind in kinds.items() if kind == TRUTH}
