@@ -1,1 +1,1 @@
-"""The textbook Newton and its features in the Python array API: NumPy, CuPy or PyTorch arrays."""
+"""The textbook Newton and exact machines' kernel columns in the Python array API, on any device."""

@@ -204,15 +204,31 @@ def kernel_entries(xp: Any, kernel: Kernel, X: Any, Z: Any) -> Any:
         s = math.sqrt(5) * apart
         return (1 + s + s**2 / 3) * xp.exp(-s)
     if not isinstance(kernel, (Linear, Rbf, Polynomial, Sigmoid)):
-        raise InputError(f"solver dense does not know the kernel {kernel.name}; use newton")
+        raise InputError(
+            f"the kernel {kernel.name} has no array operations; use the processor (device cpu) and "
+            "solver auto"
+        )
     products = X @ Z.T
     if isinstance(kernel, Linear):
         return products
     if isinstance(kernel, Rbf):
-        sizes = xp.sum(X**2, axis=1)[:, None] + xp.sum(Z**2, axis=1)[None, :]
+        sizes_x, sizes_z = _sqnorms(xp, X), _sqnorms(xp, Z)
+        if X.dtype == xp.float64 and kernel.coarse(np.array([_largest(xp, sizes_x, sizes_z) / 2])):
+            return xp.exp(-kernel.gamma * _sum_columns(X, Z, lambda a, b: (a - b) ** 2))
+        sizes = sizes_x[:, None] + sizes_z[None, :]
         return xp.exp(-kernel.gamma * xp.clip(sizes - 2.0 * products, min=0.0))
     inner = kernel.gamma * products + kernel.coef0
     return inner**kernel.degree if isinstance(kernel, Polynomial) else xp.tanh(inner)
+
+
+def _largest(xp: Any, *arrays: Any) -> float:
+    """Return the largest number of some arrays (k,) of numbers that are not negative, 0 if none."""
+    return max(float(xp.max(array)) if array.shape[0] else 0.0 for array in arrays)
+
+
+def _sqnorms(xp: Any, X: Any) -> Any:
+    """Return the squared norms of rows X (n, d), summed in float64, as X's type: (n,)."""
+    return xp.astype(xp.sum(X**2, axis=1, dtype=xp.float64), X.dtype, copy=False)
 
 
 def _sum_columns(X: Any, Z: Any, term: Callable[[Any, Any], Any]) -> Any:

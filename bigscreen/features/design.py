@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
 from bigscreen.fleet.protocol import Fleet
+from bigscreen.kernels.backend import HOST, KernelBackend
 from bigscreen.kernels.base import FLOAT64_ERROR_FACTOR, Kernel
 from bigscreen.kernels.operand import Operand, scratch
 from bigscreen.kernels.square import Square
@@ -54,6 +55,8 @@ class Design:
     square : Square or None
         The kernel matrix of an exact kernel machine of few rows, shared by solver and closing pass;
         it is not pickled.
+    backend : KernelBackend
+        Where the block solver's kernel entries between rows are computed, and columns are cached.
     """
 
     data: Rows
@@ -63,6 +66,7 @@ class Design:
     ridge: float = 0.0
     entries: type = np.float32
     square: Square | None = field(default=None, repr=False, compare=False)
+    backend: KernelBackend = HOST
 
     def dual(self, problem: Problem) -> Dual:
         """Return the dual of all rows for a problem; callers must not write to it.

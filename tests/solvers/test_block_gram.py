@@ -42,7 +42,7 @@ def test_entries_of_a_block_that_grows_and_shrinks(constant, csr, threads):
     kernel, X = make_kernel("rbf", 0.3), rng.normal(size=(200, 3)).astype(np.float32)
     K = kernel.block(X, Operand(X), dtype=np.float64) + constant
     X = sparse.csr_array(X) if csr else X
-    gram = BlockGram(kernel, constant, threads, np.float32, strip=8)
+    gram = BlockGram(Design(None, kernel), constant, threads, np.float32, strip=8)
     entries, largest = 0, 0
     for size in (20, 40, 40, 25, 60, 60, 7, 0, 30):
         stay = np.sort(rng.permutation(len(gram.ids))[: min(size, rng.integers(0, 40))])

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.solvers.block.face import Faces
-from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.messages import fetch_rows
 from bigscreen.solvers.block.records import Proposal
 from bigscreen.solvers.block.rounds import NO_ROWS, BlockRounds
@@ -49,7 +48,7 @@ def solve_face(run: BlockRounds, ids: NDArray[np.int64]) -> Proposal:
     run.survey_again(ids)
     G = run.survey.watched * run.dual.step_signs[ids]
     X = fetch_rows(run.fleet, run.data, ids)
-    gram = BlockGram(run.gram.kernel, run.constant, run.gram.threads, np.float64)
+    gram = run.gram.empty(np.float64)
     gram.enter(NO_ROWS, ids, X, len(ids))
     run.gram.entries += gram.entries
     part, alpha = run.dual[ids], run.alpha[ids]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from bigscreen.kernels.base import Kernel
+from bigscreen.features.design import Design
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import njit
 
@@ -20,7 +20,8 @@ class BlockGram:
 
     Parameters
     ----------
-    kernel : Kernel
+    design : Design
+        A design of the exact kernel machine: its kernel, and where entries are computed.
     constant : bool
         Add 1 to each entry, for a constant appended to phi.
     threads : int
@@ -44,15 +45,19 @@ class BlockGram:
     """
 
     def __init__(
-        self, kernel: Kernel, constant: bool, threads: int, dtype: type, strip: int = 128
+        self, design: Design, constant: bool, threads: int, dtype: type, strip: int = 128
     ) -> None:
         """Start with an empty block, which has no memory yet."""
         self.strip = strip
-        self.kernel, self.constant, self.threads, self.dtype = kernel, constant, threads, dtype
+        self.design, self.constant, self.threads, self.dtype = design, constant, threads, dtype
         self.ids = np.empty(0, np.int64)
         self.X: Any = None
         self.room: NDArray[Any] = np.empty((0, 0), dtype)
         self.entries = 0
+
+    def empty(self, dtype: type) -> BlockGram:
+        """Return an empty block of the same design, with entries of type ``dtype``."""
+        return BlockGram(self.design, self.constant, self.threads, dtype, self.strip)
 
     @property
     def K(self) -> NDArray[Any]:
@@ -130,14 +135,15 @@ class BlockGram:
 
         ``held``: places of the other rows, whose entries between each other are known.
         """
-        n, side = len(self.ids), Operand(self.X, self.ids)
-        self.kernel.prepare(side)
+        n, side, kernel = len(self.ids), Operand(self.X, self.ids), self.design.kernel
+        assert kernel is not None
+        rows_of = self.design.backend.square(kernel, side, self.dtype)
 
         def strip(a: int, b: int) -> None:
             """Compute and write the entries of the new rows [a, b)."""
             at = new[a:b]
             entries: NDArray[Any] = np.empty((len(at), n), self.dtype)
-            self.kernel.block(side.part(at), side, out=entries, dtype=self.dtype)
+            rows_of(at, entries)
             if self.constant:
                 entries += 1
             write_entries(entries, at, held, self.room)

@@ -91,14 +91,14 @@ class BlockRounds:
 
         ``fine``: compute kernel entries in float64, not float32.
         """
-        options, data, kernel = self.options, self.data, self.design.kernel
-        assert kernel is not None
+        options, data = self.options, self.data
         smallest = max(data.n_rows // 8, self.tuning.min_block)
         self.size = min(options.size, smallest, data.n_rows)
         self.slots = Slots(options.cache // ((8 if fine else 4) * data.n_rows), data.n_rows)
         self.fleet.start(self._program(fine), data.n_shards)
         threads = min(getattr(self.fleet, "workers", 1), os.cpu_count() or 1)
-        self.gram = BlockGram(kernel, self.constant, threads, np.float64 if fine else np.float32)
+        dtype = np.float64 if fine else np.float32
+        self.gram = BlockGram(self.design, self.constant, threads, dtype)
         self.alpha = np.zeros(len(self.dual))
         self.mu = np.zeros(self.groups)
         self.offset = self.value = 0.0

@@ -15,13 +15,11 @@ from numpy.typing import NDArray
 
 from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.kernels.cache import KernelCache
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.multiples import find_multiple
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.solvers.block.coordinator import BlockRun
-from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.messages import FixedDual, alpha_of, pack_dual, unpack_dual
 from bigscreen.solvers.block.records import Mending, NextBlock
 from bigscreen.solvers.block.rounds import NO_ROWS
@@ -98,8 +96,7 @@ class PathProgram(BlockProgram):
         cache keeps their columns. The scores are padded with -1 to the rows of a full shard.
         """
         scores = message["factor"] * state.scores
-        columns: KernelCache = state.columns
-        columns.accumulate(message["rows"], message["slots"], message["change"], scores)
+        state.columns.accumulate(message["rows"], message["slots"], message["change"], scores)
         return pad(scores, self.design.data.shard_rows)
 
     def _add(self, state: BlockShard, message: dict[str, Any]) -> None:
@@ -219,10 +216,8 @@ class PathSolve(BlockRun):
         self.end_at = self.tuning.ending.start
         self.mending = Mending(drift=float(np.abs(self.alpha).sum()))
         self.still, self._whole = False, NO_ROWS
-        kernel = self.design.kernel
-        assert kernel is not None
         entries = self.gram.entries
-        self.gram = BlockGram(kernel, self.constant, self.gram.threads, self.gram.dtype)
+        self.gram = self.gram.empty(self.gram.dtype)
         self.gram.entries = entries
         self.next = NextBlock()
         self.size = self._first

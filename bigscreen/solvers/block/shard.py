@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.features.design import Design
-from bigscreen.kernels.cache import KernelCache
+from bigscreen.kernels.backend import Columns
 from bigscreen.kernels.entry_errors import EntryErrors
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.reproducible import Totals
@@ -93,7 +93,7 @@ class BlockProgram:
             places=np.arange(len(alive)),
         )
 
-    def _columns(self, side: Operand, capacity: int | None = None) -> KernelCache:
+    def _columns(self, side: Operand, capacity: int | None = None) -> Columns:
         """Make an empty cache of kernel columns with entries for the rows of ``side``.
 
         ``capacity``: how many columns; None: the program's.
@@ -101,7 +101,8 @@ class BlockProgram:
         design = self.design
         assert design.kernel is not None
         room = self.capacity if capacity is None else capacity
-        return KernelCache(design.kernel, side, room, np.float64 if self.fine else np.float32)
+        dtype = np.float64 if self.fine else np.float32
+        return design.backend.columns(design.kernel, side, room, dtype)
 
     def step(self, state: BlockShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Answer one message, by the method ``"_" + message["kind"]``; ``totals`` is not used."""
@@ -490,7 +491,7 @@ class BlockShard:
     decided: NDArray[np.int32]
     errors: EntryErrors
     X: Any
-    columns: KernelCache
+    columns: Columns
     held: NDArray[np.int64]
     places: NDArray[np.int64]
     frozen: list[Frozen] = field(default_factory=list)
