@@ -29,7 +29,7 @@ SOLVERS_SHARE = {
 # One third-party library, one door.
 COMMON = {"numpy", "scipy"}
 DOORS = {
-    "array_api_compat": {"device"},
+    "array_api_compat": {"data", "device"},
     "numba": {"numerics", "kernels"},
     "llvmlite": {"kernels"},
     "zarr": {"data", "intake"},

@@ -80,10 +80,17 @@ def each_chunk(
 )
 @click.option(
     "--set",
+    "--interval",
     "alpha",
     type=Number(INSIDE),
     metavar="ALPHA",
-    help="Write which labels a row may have, too: its own is among them but for ALPHA of the rows.",
+    help="Write which labels a row may have, too, or the interval of its target: the truth is in "
+    "it but for ALPHA of the rows.",
+)
+@click.option(
+    "--cross",
+    is_flag=True,
+    help="Lay each interval over the machines of all folds (CV+), not one: steadier with few rows.",
 )
 @threshold_option
 @time_option
@@ -98,6 +105,7 @@ def predict(
     probability: bool,
     prior: tuple[str, ...],
     alpha: float | None,
+    cross: bool,
     threshold: str | None,
     time_budget: float | None,
     overwrite: bool,
@@ -110,10 +118,10 @@ def predict(
     number in the source, from 0), label and score (how sure: for two labels, above 0 means the
     second one); of a regression row and prediction. The labels of a one-class machine are -1
     (outlier) and 1. --probability adds a column probability_LABEL for every label, --set one
-    in_LABEL (1 or 0); with three labels or more the most probable label can differ from the
-    predicted one. Rows come in the source's order. The rows need no labels. FILE, such as
-    a CSV with the columns of the training data, is prepared as they were; STORE must have been
-    (`bigscreen ingest --like MODEL`).
+    in_LABEL (1 or 0), of a regression low and high; with three labels or more the most probable
+    label can differ from the predicted one. Rows come in the source's order. The rows need no
+    labels. FILE, such as a CSV with the columns of the training data, is prepared as they were;
+    STORE must have been (`bigscreen ingest --like MODEL`).
 
     Labels are written as they are in the training data. A spreadsheet takes a label that begins
     with =, +, - or @ for a formula, and runs it: import OUT as text if the labels are not your own.
@@ -123,6 +131,7 @@ def predict(
       bigscreen predict model.bsm new.csv predictions.csv
       bigscreen predict model.bsm test.store predictions.csv
       bigscreen predict model.bsm test.store p.csv --probability --set .1
+      bigscreen predict regression.bsm test.store p.csv --interval .1
       bigscreen predict model.bsm test.store p.csv --workers 4
     """
     from bigscreen.evaluate.predict import Meaning, check_suffix, write_predictions
@@ -140,6 +149,11 @@ def predict(
     fitted = Model.load(model)
     if threshold is not None:
         fitted = fitted.thresholded(threshold)
+    if cross and (alpha is None or fitted.kind != "regressor"):
+        raise InputError("--cross is for the intervals of a regression; give --interval, too")
+    too_few = None
+    if alpha is not None and fitted.kind == "regressor":
+        too_few = fitted.held_out.explain_infinite(alpha, cross)
     with ExitStack() as stack:
         dataset, fitted = stack.enter_context(open_rows(store, fitted, model, deadline))
         each = stack.enter_context(each_chunk(where, dataset, deadline))
@@ -148,7 +162,7 @@ def predict(
             dataset,
             out,
             all_scores=scores,
-            meaning=Meaning(probability, shares or None, alpha),
+            meaning=Meaning(probability, shares or None, alpha, cross),
             each=each,
             deadline=deadline,
         )
@@ -159,6 +173,8 @@ def predict(
     predicted = {f"predicted {label}": report.count(rows) for label, rows in counts.items()}
     place = "on standard output" if out == "-" else f"in {out}"
     report.table(f"Predictions {place}", {"rows": report.count(dataset.n_rows), **predicted})
+    if too_few:
+        report.warn(too_few)
 
 
 def _shares(given: tuple[str, ...]) -> dict[str, float]:
@@ -231,6 +247,8 @@ def evaluate(
               0 a constant
     pinball   mean loss of the quantile that the model predicts (quantile
               regression)
+    intervals of a model fitted with --probability: the share of targets that
+              they hold at alpha .1, and their mean width
 
     \b
     Of a one-class machine:

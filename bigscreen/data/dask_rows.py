@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from numpy.typing import DTypeLike
 
+from bigscreen.data.other_arrays import answer_like, on_host
 from bigscreen.data.source_rows import name_text
 from bigscreen.data.zarr_stores import is_zarr_array
 from bigscreen.errors import InputError
@@ -104,7 +105,16 @@ class _Call:
 
 
 class Blockwise(Protocol):
-    """What can answer for the blocks of a Dask collection: a model or a fitted estimator."""
+    """What can answer for the blocks of a Dask collection: a model or a fitted estimator.
+
+    Attributes
+    ----------
+    _answers_in_kind : bool
+        Whether rows in an array of another library than NumPy are answered with such an array.
+    """
+
+    @property
+    def _answers_in_kind(self) -> bool: ...
 
     def _dask_rows(self, X: Any, **given: Any) -> Any:
         """Return X as a Dask array (n, d) with the machine's columns, by `dask_rows`.
@@ -120,6 +130,9 @@ def lazy_for_dask(
     result: Callable[[Any], tuple[DTypeLike, int | None]],
 ) -> Callable[[Method], Method]:
     """Decorate a method of rows X so that Dask rows give a lazy Dask array, a task for each block.
+
+    Rows in an array of another library are answered with an array of this library, if the machine
+    answers in kind (`answer_like`).
 
     Parameters
     ----------
@@ -140,7 +153,8 @@ def lazy_for_dask(
         def answer(self: Blockwise, X: Any, *args: Any, **given: Any) -> Any:
             """Call the method at once, or later for each block of Dask rows."""
             if not is_lazy(X):
-                return method(self, X, *args, **given)
+                found = method(self, on_host(X), *args, **given)
+                return answer_like(found, X) if self._answers_in_kind else found
             from bigscreen.fleet.graphs import map_rows
 
             rows = self._dask_rows(X, **given)

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse, vstack
 
 from bigscreen.data.layout import Features, Layout, chunk_digest, csr_slice, sqnorms
+from bigscreen.data.other_arrays import on_host
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
 from bigscreen.data.targets import as_features, as_stored, check_weights, summarise_outcomes
@@ -56,6 +57,7 @@ class MemoryDataset(Rows):
 
         ``labels``: the label of every code in ``y``; None if ``y`` holds regression targets.
         """
+        X, y, weights = on_host(X, y, weights)
         self._X = as_features(X, lambda row: f"row {row}", wide=True)
         n_rows, n_features = self._X.shape
         self.layout = Layout.of(

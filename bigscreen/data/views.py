@@ -6,7 +6,6 @@ keeps features of its own in memory.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +17,7 @@ from scipy.sparse import csr_array, issparse
 from bigscreen.data.layout import Features, Layout, csr, csr_slice, sqnorms
 from bigscreen.data.rows import Rows
 from bigscreen.data.targets import summarise_outcomes
+from bigscreen.files.sealed import hash_arrays
 from bigscreen.numerics.rows import FloatArray
 
 
@@ -68,11 +68,6 @@ class View(Rows):
         """Number of rows of ``base`` with each label, (n_labels,)."""
         return self.base.label_counts
 
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the underlying dataset."""
-        return self.base.fingerprint
-
 
 class Recast(View):
     """The rows of another dataset with other outcomes or weights.
@@ -122,6 +117,11 @@ class Recast(View):
         """Number of rows with each of the replaced labels, int64 (n_labels,)."""
         found = summarise_outcomes(self.y(0, self.n_rows), self.n_labels)
         return np.array(found["label_counts"], dtype=np.int64)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the base's fingerprint and of the replaced outcomes and weights."""
+        return hash_arrays(self.base.fingerprint, self._outcomes, self._weights)
 
 
 class Picked(Rows):
@@ -217,10 +217,8 @@ class Picked(Rows):
     @property
     def fingerprint(self) -> str:
         """Hash of the base's fingerprint and of the chosen rows, their codes and weights."""
-        digest = hashlib.sha256(self.base.fingerprint.encode())
-        for part in (self.ids, self._codes, self._weights):
-            digest.update(np.ascontiguousarray(part).data)
-        return digest.hexdigest()
+        known = [self.base.fingerprint, self.columns]
+        return hash_arrays(known, self.ids, self._codes, self._weights)
 
 
 class Held(Picked):
@@ -330,6 +328,11 @@ class Moved(View):
         chunks = (self.chunk(k) for k in range(self.n_chunks))
         return max(float(np.max(self.sqnorms(start, stop))) for start, stop in chunks)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the base's fingerprint and of the map."""
+        return hash_arrays([self.base.fingerprint, self.move.exponent], self.move.origin)
+
 
 class Mapped(View):
     """The rows of another dataset with a learned metric applied to their features at every read.
@@ -369,9 +372,7 @@ class Mapped(View):
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the base's fingerprint and of the metric."""
-        digest = hashlib.sha256(self.base.fingerprint.encode())
-        digest.update(np.ascontiguousarray(self.preparation.metric).data)
-        return digest.hexdigest()
+        return hash_arrays(self.base.fingerprint, self.preparation.metric)
 
 
 def without_weight(data: Rows, held: NDArray[np.bool_]) -> Rows:

@@ -6,9 +6,10 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
+
+from bigscreen.data.other_arrays import on_host
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,8 @@ class Place:
 
     def take_back(self, array: Any) -> NDArray[Any]:
         """Return an array of this place as a NumPy array on the host."""
-        if array_api_compat.is_cupy_array(array):
-            return np.asarray(array_api_compat.to_device(array, "cpu"))
-        if array_api_compat.is_torch_array(array):
-            return np.asarray(array_api_compat.to_device(array.detach(), "cpu"))
-        return np.asarray(array)
+        found: NDArray[Any] = on_host(array)
+        return found
 
     def dtype(self, dtype: type) -> Any:
         """Return the namespace's type for a NumPy type, such as ``np.float32``."""

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import check_random_state, column_or_1d, get_tags
@@ -28,6 +29,7 @@ from bigscreen.data.dask_rows import (
     lazy_for_dask,
 )
 from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.other_arrays import on_host
 from bigscreen.data.rows import Rows
 from bigscreen.data.targets import as_features
 from bigscreen.errors import InputError
@@ -80,7 +82,9 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         Parameters
         ----------
         X : array, sparse array, Dask array or data frame (n_samples, n_features), data set or path
-            An array of zarr is fitted as a Dask array of its chunks, and a group or store of zarr
+            Arrays of CuPy, PyTorch and other libraries of the array API are read as NumPy arrays,
+            here and as ``y`` and ``sample_weight``; fitted attributes are NumPy arrays. An array of
+            zarr is fitted as a Dask array of its chunks, and a group or store of zarr
             as the data set that it holds.
         y : array of shape (n_samples,)
             Labels for a classifier, two or more distinct values of any sortable type; targets for
@@ -107,6 +111,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         UserWarning
             If ``n_components`` is more than there are rows; all rows are used then.
         """
+        X, y, sample_weight = on_host(X, y, sample_weight)
         options = self._options()
         with ExitStack() as owned:
             data, numbers = self._rows(X, y, sample_weight, owned)
@@ -148,6 +153,14 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         from bigscreen.fleet.connecting import address_of
 
         return {**state, "scheduler": address_of(scheduler)[0]}
+
+    @property
+    def _answers_in_kind(self) -> bool:
+        """Whether rows in an array of another library are answered with such an array.
+
+        They are if scikit-learn's ``array_api_dispatch`` is set.
+        """
+        return bool(get_config()["array_api_dispatch"])
 
     def __sklearn_tags__(self) -> Any:
         """Return scikit-learn's tags: X may be sparse."""
@@ -481,6 +494,7 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
         """Compute the accuracy; X as in ``fit`` (every labelled row of a data set counts once)."""
         if is_store(X):
             return self._store_score(X, y, sample_weight, "accuracy")
+        X, y, sample_weight = on_host(X, y, sample_weight)
         found = np.asarray(self.predict(X))  # (computes the predictions of a Dask array once)
         return float(accuracy_score(_require_outcome(y), found, sample_weight=sample_weight))
 
@@ -527,6 +541,8 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
         check_is_fitted(self)
         if is_store(X):
             raise InputError("the rows of a store are edited by `bigscreen amend`")
+        X, y, sample_weight = on_host(X, y, sample_weight)
+        remove, relabel, add = on_host(remove, relabel, add)
         before, more = self.classes_, None
         with ExitStack() as owned:
             data, numbers = self._rows(X, y, sample_weight, owned)
@@ -596,6 +612,7 @@ class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn 
         """Compute R^2; X as in ``fit`` (every row of a data set with a target counts once)."""
         if is_store(X):
             return self._store_score(X, y, sample_weight, "r2")
+        X, y, sample_weight = on_host(X, y, sample_weight)
         found = np.asarray(self.predict(X))
         return float(r2_score(_require_outcome(y), found, sample_weight=sample_weight))
 

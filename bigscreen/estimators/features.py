@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from bigscreen.dask import RowFeatures
 from bigscreen.data.dask_rows import is_chunked, lazy_for_dask
 from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.other_arrays import on_host
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
 from bigscreen.data.views import Moved
@@ -128,6 +129,7 @@ class Nystroem(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Machine):  # t
         UserWarning
             If ``n_components`` is more than there are rows; all rows are used then.
         """
+        X = on_host(X)
         with ExitStack() as owned:
             data, _ = self._rows(X, None, None, owned)
             options = self._adapt_options(self._options(), data)

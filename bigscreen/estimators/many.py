@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
+from bigscreen.data.other_arrays import on_host
 from bigscreen.data.targets import check_weights
 from bigscreen.errors import InputError
 from bigscreen.estimators.base import Classifier, Machine
@@ -67,6 +68,7 @@ def fit_many(machine: Fitted, X: Any, y: Any, sample_weight: Any = None) -> list
         raise InputError(
             f"fit_many fits estimators of this library, and {type(machine).__name__} is none"
         )
+    X, y, sample_weight = on_host(X, y, sample_weight)
     many, given = np.asarray(y), None if sample_weight is None else np.asarray(sample_weight)
     k = _count(many, given)
     one = many if many.ndim == 1 else many[:, 0]

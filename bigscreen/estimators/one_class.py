@@ -69,12 +69,13 @@ class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-
 
     def score_samples(self, X: Any) -> NDArray[np.float64]:
         """Compute scores without the offset: ``decision_function`` plus ``offset_``."""
-        return self.decision_function(X) + self.offset_
+        scores: NDArray[np.float64] = self.decision_function(X) + float(self.offset_[0])
+        return scores
 
     @lazy_for_dask(lambda machine: (np.int64, None))
     def predict(self, X: Any) -> NDArray[np.int64]:
         """Predict 1 for inliers and -1 for outliers, an array of shape (n_samples,)."""
-        return np.where(self.decision_function(X) > 0, 1, -1)
+        return np.where(self._scores(X)[:, 0] > 0, 1, -1)
 
     def _own_options(self) -> dict[str, Any]:
         """Return the training options of this class's own parameters, as keyword arguments."""

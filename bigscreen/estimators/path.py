@@ -15,6 +15,7 @@ from sklearn.utils import check_array, check_X_y, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.other_arrays import on_host
 from bigscreen.data.rows import Rows
 from bigscreen.data.targets import check_weights
 from bigscreen.errors import InputError
@@ -178,7 +179,8 @@ def _path(X: Any, y: Any, values: Any, problem: str, how: _Parameters) -> Solved
         work=None if how.work is None else Path(how.work),
         **{name: getattr(how, name) for name in SAME_NAME},
     )
-    data, numbers = _data(X, y, how.sample_weight, problem, how.kernel == "precomputed")
+    X, y, weights, values = on_host(X, y, how.sample_weight, values)
+    data, numbers = _data(X, y, weights, problem, how.kernel == "precomputed")
     folds = renumber_folds(how.folds, data.n_rows if numbers is None else X.shape[0], numbers)
     options = PathOptions(fit, values, folds, rules_of(how.rules), how.dynamic, how.warm)
     path = solve_path(data, options, how.n_jobs, how.verbose)
@@ -394,6 +396,7 @@ class SVCPathCV(Classifier):
             seed=self._seed(),
             memory=self.memory,
         )
+        X, y, sample_weight = on_host(X, y, sample_weight)
         Cs, rules = self._grid(), rules_of(self.rules)
         with ExitStack() as owned:
             data, numbers = self._rows(X, y, sample_weight, owned)

@@ -86,6 +86,7 @@ class Probable:
         return couple_pairs(first, len(self.classes_))
 
     @available_if(_has_probability)  # type: ignore[untyped-decorator]  # scikit-learn has no types
+    @lazy_for_dask(lambda machine: (np.float64, len(machine.classes_)))
     def predict_log_proba(self, X: Any) -> FloatArray:
         """Predict logarithms of probabilities; see `predict_proba`."""
         logs: FloatArray = np.log(self.predict_proba(X))

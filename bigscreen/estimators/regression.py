@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
+from bigscreen.data.dask_rows import lazy_for_dask
 from bigscreen.data.memory import MemoryDataset, Mirrored
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.estimators.base import Regressor
 from bigscreen.estimators.kernel import KernelMachine
+from bigscreen.model.calibration import check_alpha
 from bigscreen.options.train import TrainOptions
 
 
@@ -31,7 +34,50 @@ class _KernelRegressor(Regressor, KernelMachine):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class SVR(_KernelRegressor):
+class _IntervalRegressor(_KernelRegressor):
+    """Base of the kernel regressions that can predict intervals, with ``probability``."""
+
+    probability: bool = False
+
+    def _own_options(self) -> dict[str, Any]:
+        """Return the training options of this class's own parameters, as keyword arguments."""
+        return {**super()._own_options(), "probability": self.probability}
+
+    @lazy_for_dask(lambda machine: (np.float64, 2))
+    def predict_interval(
+        self, X: Any, alpha: float = 0.1, *, cross: bool = False
+    ) -> NDArray[np.float64]:
+        """Predict the interval that each row's target lies in, float64 (n_samples, 2).
+
+        Requires ``probability=True``. Of rows drawn as the training rows were a fraction of at
+        least 1 - alpha has its target in the interval (conformal prediction), whatever the machine
+        is like, on average over draws of all rows. The ends are infinite if a fold has fewer than
+        ``1 / alpha - 1`` rows.
+
+        Parameters
+        ----------
+        X : as in ``predict``
+        alpha : float, default=0.1
+            Fraction of rows whose target may lie outside, strictly between 0 and 1.
+        cross : bool, default=False
+            Whether to lay each interval over the machines of all folds (CV+), not over that of one
+            fold which a hash of the row chooses: steadier with few rows, and guaranteed to hold a
+            fraction of about 1 - 2 alpha, though 1 - alpha as a rule.
+
+        Raises
+        ------
+        InputError
+            If the machine was fitted without ``probability``, or alpha is out of range.
+        """
+        check_alpha(alpha)
+        check_is_fitted(self)
+        if why := self.model_.held_out.explain_infinite(alpha, cross):
+            warnings.warn(why, UserWarning, stacklevel=2)
+        return self.model_.held_out.intervals(self._evidence(X), alpha, cross)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SVR(_IntervalRegressor):
     """epsilon-support vector regression, a drop-in for `sklearn.svm.SVR`.
 
     Minimises ``1/2 ||w||^2 + C sum_i weight_i max(0, |y_i - <w, phi(x_i)> - b| - epsilon)`` until
@@ -45,6 +91,9 @@ class SVR(_KernelRegressor):
         Errors up to this cost nothing.
     fit_intercept : {True, "penalized", False}, default=True
         As in `SVC`: the unpenalised offset of scikit-learn, a penalised constant, or none.
+    probability : bool, default=False
+        Whether to fit five more machines, each without a fifth of the rows: `predict_interval`
+        needs them.
     kernel, degree, gamma, coef0, n_components, sampling, metric_learning, tol, shrinking, \
     max_iter, time_budget, solver, screening, cache_size, memory, n_jobs, scheduler, work, \
     random_state, verbose, tuning
@@ -157,7 +206,7 @@ class NuSVR(_KernelRegressor):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class LADRegressor(_KernelRegressor):
+class LADRegressor(_IntervalRegressor):
     """Least absolute deviations: regression of the median, with a kernel.
 
     Minimises ``1/2 ||w||^2 + C sum_i weight_i |y_i - <w, phi(x_i)> - b|`` until the duality gap,
@@ -167,7 +216,7 @@ class LADRegressor(_KernelRegressor):
     ----------
     C : float, default=1.0
         Penalty of an error.
-    fit_intercept : {True, "penalized", False}, default=True
+    fit_intercept, probability
         As in `SVR`.
     kernel, degree, gamma, coef0, n_components, sampling, metric_learning, tol, shrinking, \
     max_iter, time_budget, solver, screening, cache_size, memory, n_jobs, scheduler, work, \
@@ -185,7 +234,7 @@ class LADRegressor(_KernelRegressor):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class QuantileRegressor(_KernelRegressor):
+class QuantileRegressor(_IntervalRegressor):
     """Regression of a quantile, with a kernel.
 
     Minimises ``1/2 ||w||^2 + C sum_i weight_i q(y_i - <w, phi(x_i)> - b)`` with the pinball loss
@@ -197,9 +246,12 @@ class QuantileRegressor(_KernelRegressor):
     ----------
     quantile : float, default=0.5
         Strictly between 0 and 1: this fraction of the rows' weight lies below the predictions.
+        The intervals of `predict_interval` have an upper end alone if it is above 0.5, and a lower
+        end alone if it is below: two machines, of quantiles a and 1 - a, make conformalised
+        quantile regression.
     C : float, default=1.0
         Penalty of an error.
-    fit_intercept : {True, "penalized", False}, default=True
+    fit_intercept, probability
         As in `SVR`.
     kernel, degree, gamma, coef0, n_components, sampling, metric_learning, tol, shrinking, \
     max_iter, time_budget, solver, screening, cache_size, memory, n_jobs, scheduler, work, \

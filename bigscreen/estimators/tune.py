@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.data.other_arrays import on_host
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.estimators.base import INTERCEPTS, Classifier, intercept_option, tuning_of
@@ -78,6 +79,7 @@ class _Search(Classifier):
         TimeOver
             If the time budget ends before any candidate has a score.
         """
+        X, y, sample_weight = on_host(X, y, sample_weight)
         fit = self._options()
         with ExitStack() as owned:
             data, numbers = self._rows(X, y, sample_weight, owned)

@@ -14,7 +14,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.data.targets import plain_label
 from bigscreen.errors import InputError
 from bigscreen.evaluate.curves import curve, histogram
-from bigscreen.evaluate.reliability import Reliability
+from bigscreen.evaluate.reliability import Coverage, Reliability
 from bigscreen.fleet.protocol import Each
 from bigscreen.model.calibration import Evidence
 from bigscreen.model.model import Model
@@ -111,7 +111,8 @@ def evaluate(
 
         For a regressor: rows (with a target), unlabelled, mae and rmse (mean absolute and root
         mean squared error), r2 (explained share of the targets' variance; None if all are equal),
-        pinball (mean loss of the fitted quantile; None for other problems). With `curves` and
+        pinball (mean loss of the fitted quantile; None for other problems). For a regressor with
+        residuals also intervals (`Coverage.record`). With `curves` and
         targets that differ: joint (low and high: the targets' range, cut into equal bins; rows:
         counts by bin of predictions, clipped to the range, and by bin of targets).
 
@@ -272,13 +273,17 @@ def _regressor(
     chunks = map(dataset.chunk, range(dataset.n_chunks))
     mean = sum(float(np.nansum(dataset.y(start, stop))) for start, stop in chunks) / rows
     absolute = squares = spread = pinball = 0.0
+    coverage = None if model.residuals is None else Coverage(model.residuals)
     low, high = float(targets["low"]), float(targets["high"])
     joined = curves and low < high
     edges = np.linspace(low, high, bins + 1)
     joint = np.zeros((bins, bins), dtype=np.int64)
-    for start, stop, scores in scored_blocks(model, dataset, each):
+    blocks = evidence_blocks(model, dataset, each, coverage is not None)
+    for start, stop, scores, evidence in blocks:
         y = dataset.y(start, stop)
         known = ~np.isnan(y)
+        if coverage is not None and evidence is not None:
+            coverage.add(evidence.among(known), y[known])
         error = y[known] - scores[known, 0]
         absolute += float(np.abs(error).sum())
         squares += float(error @ error)
@@ -296,6 +301,7 @@ def _regressor(
         # (The computed mean of equal targets may differ from them in the last digit.)
         "r2": 1 - squares / spread if targets["high"] > targets["low"] else None,
         "pinball": None if tau is None else pinball / rows,
+        **({} if coverage is None else {"intervals": coverage.record()}),
         **({"joint": {"low": low, "high": high, "rows": joint.tolist()}} if joined else {}),
     }
 

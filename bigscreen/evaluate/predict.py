@@ -27,7 +27,7 @@ TEXT_ROWS = 1 << 16
 
 
 class Meaning(NamedTuple):
-    """The columns to write in addition to labels and scores: probabilities and label sets."""
+    """The columns to write in addition: probabilities and label sets, or intervals of targets."""
 
     probabilities: bool = False
     """Whether to write a column ``probability_LABEL`` for every label."""
@@ -35,11 +35,13 @@ class Meaning(NamedTuple):
     """The labels' shares among these rows, to which probabilities are adjusted."""
     alpha: float | None = None
     """If given, write a column ``in_LABEL`` for every label: whether the row's label set at this
-    alpha contains it."""
+    alpha contains it; of a regressor the columns ``low`` and ``high``, the interval's ends."""
+    cross: bool = False
+    """Whether intervals are laid over the machines of all folds (CV+)."""
 
 
 NOTHING_MORE = Meaning()
-"""Write neither probabilities nor label sets."""
+"""Write neither probabilities nor label sets nor intervals."""
 
 
 def check_suffix(out: str | os.PathLike[str]) -> str:
@@ -86,7 +88,7 @@ def write_predictions(
     all_scores : bool
         Write every label's score instead; in text files as columns ``score_LABEL``.
     meaning : Meaning
-        Probabilities and label sets to write as well, if the model has them.
+        Probabilities, label sets or intervals to write as well, if the model has them.
     each : callable
         ``each(function, blocks)``: results in block order.
     deadline : float or None
@@ -106,9 +108,12 @@ def write_predictions(
     width = len(model.labels) if all_scores and len(model.labels) > 2 else 1
     score = ("score", "<f8") if width == 1 else ("score", "<f8", (width,))
     columns = [("label", np.asarray(model.labels).dtype), score]
-    if model.kind == "regressor":
+    if model.kind == "regressor" and not meaning.probabilities:
         columns = [("prediction", np.dtype("<f8"))]
-    if meaning.probabilities or meaning.alpha is not None:
+        if meaning.alpha is not None:
+            _ = model.held_out
+            columns += [("low", np.dtype("<f8")), ("high", np.dtype("<f8"))]
+    elif meaning.probabilities or meaning.alpha is not None:
         _ = model.calibrated
         columns += [("probability", "<f8", (len(model.labels),))] * meaning.probabilities
         columns += [("in", "?", (len(model.labels),))] * (meaning.alpha is not None)
@@ -180,7 +185,7 @@ def _fill(
 
     ``order``: the store's row numbers in the source, ascending. ``each`` maps a function over
     blocks of rows; ``deadline`` is a value of ``time.monotonic()``, past which TimeOver is raised.
-    ``meaning`` says whether probabilities and label sets are written, too.
+    ``meaning`` says whether probabilities, label sets or intervals are written, too.
     """
     labels = np.asarray(model.labels)
     counts = np.zeros(len(labels), dtype=np.int64)
@@ -197,6 +202,9 @@ def _fill(
         table["row"][place] = rows
         if model.kind == "regressor":
             table["prediction"][place] = model.decide(scores)
+            if meaning.alpha is not None and evidence is not None:
+                ends = model.held_out.intervals(evidence, meaning.alpha, meaning.cross)
+                table["low"][place], table["high"][place] = ends.T
             continue
         if meaning.probabilities and evidence is not None:
             table["probability"][place] = model.calibrated.probabilities(evidence, prior)

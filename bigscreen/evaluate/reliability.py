@@ -1,12 +1,15 @@
-"""Tests of predicted probabilities against true labels: log loss, Brier score, calibration."""
+"""Tests of probabilities, label sets and intervals against true labels and targets."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.model.calibration import Evidence
+from bigscreen.model.residuals import Residuals
 from bigscreen.numerics.rows import FloatArray
 
 LEAST_PROBABILITY = float(np.finfo(np.float64).eps)
@@ -100,4 +103,42 @@ class Reliability:
                 "size": self.size / total,
                 "by_label": {str(label): hit / n for label, hit, n in pairs if n},
             },
+        }
+
+
+class Coverage:
+    """How many targets lie in their conformal intervals, and how wide these are, block by block.
+
+    Parameters
+    ----------
+    residuals : Residuals
+        Their intervals are made at alpha .1; one-sided ones at the share of rows that lie beyond
+        the quantile of the machine.
+    """
+
+    def __init__(self, residuals: Residuals) -> None:
+        """Start with no rows; ``width`` sums the widths of all intervals."""
+        self.residuals, tau = residuals, residuals.tau
+        self.alpha = 0.1 if tau == 0.5 else min(tau, 1.0 - tau)
+        self.rows = self.covered = 0
+        self.width = 0.0
+
+    def add(self, evidence: Evidence, y: FloatArray) -> None:
+        """Add rows with their targets ``y``, (rows,), to the sums."""
+        low, high = self.residuals.intervals(evidence, self.alpha).T
+        self.rows += len(y)
+        self.covered += int(np.count_nonzero((low <= y) & (y <= high)))
+        self.width += float(np.sum(high - low))
+
+    def record(self) -> dict[str, Any]:
+        """Return the measures, JSON-able.
+
+        alpha; coverage: share of targets in their intervals; width: mean width, None if an interval
+        is infinite.
+        """
+        width = self.width / self.rows
+        return {
+            "alpha": self.alpha,
+            "coverage": self.covered / self.rows,
+            "width": width if math.isfinite(width) else None,
         }

@@ -7,8 +7,6 @@ maths.md 5.5).
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +34,7 @@ from bigscreen.features.landmarks import (
     pool_rows,
     resolve_auto,
 )
+from bigscreen.files.sealed import hash_arrays
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import FLOAT64_ERROR_FACTOR, Kernel
 from bigscreen.kernels.moved import move_rows
@@ -264,26 +263,38 @@ def _stretch(T: FloatArray, start: int) -> float:
     return float(np.sum((T.T @ v) ** 2))
 
 
-def feature_fingerprint(design: Design, dtype: type = np.float32) -> str:
-    """Hash what stored features depend on: data, kernel, landmarks, factor and number types.
+def feature_fingerprint(
+    design: Design, dtype: type = np.float32, preparation: Preparation | None = None
+) -> str:
+    """Hash what a store of features depends on; stores with equal hashes are equal.
 
-    ``dtype``: the type in which features are stored. Returns hexadecimal digits. Stores of features
-    with equal hashes are equal.
+    Parameters
+    ----------
+    design : Design
+        Its rows (with how they were prepared and moved, their outcomes and weights), kernel,
+        landmarks, factor, and type of kernel entries.
+    dtype : type
+        The type in which features are stored.
+    preparation : Preparation or None
+        What the store says of its preparation. None: that of the design's rows.
+
+    Returns
+    -------
+    str
+        Hexadecimal digits.
     """
-    digest = hashlib.sha256()
     assert design.kernel is not None and design.landmarks is not None
     X = design.landmarks.X
     parts = [X]
     if not isinstance(X, np.ndarray):
         parts = [X.data, X.indices.astype(np.int32), X.indptr.astype(np.int64)]
-    made = np.dtype(design.entries).name
-    parts_of = [design.data.fingerprint, design.kernel.to_dict(), made]
-    if dtype is not np.float32:
-        parts_of.append(np.dtype(dtype).name)
-    digest.update(json.dumps(parts_of).encode())
-    for part in [*parts, design.factor]:
-        digest.update(np.ascontiguousarray(part).tobytes())
-    return digest.hexdigest()
+    known = {
+        "rows": design.data.fingerprint,
+        "kernel": design.kernel.to_dict(),
+        "types": [np.dtype(kind).name for kind in (design.entries, dtype)],
+        "preparation": (preparation or design.data.preparation).fingerprint,
+    }
+    return hash_arrays(known, *parts, design.factor)
 
 
 @dataclass(frozen=True)
@@ -437,7 +448,8 @@ def store_features(
                 rows, y, data.layout.labels, weights, shard_rows=shard_rows, chunk_rows=chunk_rows
             )
         )
-    fingerprint = feature_fingerprint(design, dtype)
+    preparation = preparation or data.preparation
+    fingerprint = feature_fingerprint(design, dtype, preparation)
     path = folder / f"features-{fingerprint[:16]}"
     if path.exists():
         store = Dataset.open(path)
@@ -457,7 +469,7 @@ def store_features(
             chunk_rows=chunk_rows,
             wide=dtype is np.float64,
         ),
-        preparation or data.preparation,
+        preparation,
         extra={"features_of": fingerprint},
     )
     for done, _ in enumerate(fleet.each(_Block(design, writer, dtype), bounds)):

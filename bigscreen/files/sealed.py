@@ -40,6 +40,16 @@ def hash_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+def hash_arrays(value: Any, *arrays: np.ndarray | None) -> str:
+    """Return a hash of a JSON value and of arrays, with their types and shapes."""
+    forms = [None if array is None else [array.dtype.str, array.shape] for array in arrays]
+    state = hashlib.sha256(hash_json([value, forms]).encode())
+    for array in arrays:
+        if array is not None:
+            state.update(np.ascontiguousarray(array).data)
+    return state.hexdigest()
+
+
 def seal(record: Mapping[str, Any], default: Callable[[Any], Any] | None = None) -> bytes:
     """Return a record as JSON text with a checksum among its values.
 

@@ -30,7 +30,7 @@ RULES = "f1, precision:P, recall:R or cost:A:M (of a false alarm and of a miss)"
 
 
 class Evidence(NamedTuple):
-    """Scores of rows, and a number per row, from which probabilities and label sets follow.
+    """Scores of rows, and a number per row, from which probabilities, sets and intervals follow.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ class Calibration:
             places = [np.flatnonzero((fold == f) & (codes == c)) for c in range(k)]
             rows[f] = [len(own) for own in places]
             most = max(1, max_margins // folds)
-            margins.append([_thin(own_margins[own], weights[own], most) for own in places])
+            margins.append([thin(own_margins[own], weights[own], most) for own in places])
         return cls(strategy, folds, curves, totals / np.sum(totals), rows, margins)
 
     def probabilities(self, evidence: Evidence, prior: FloatArray | None = None) -> FloatArray:
@@ -453,11 +453,11 @@ def _decision_values(scores: FloatArray, labels: int, strategy: str) -> FloatArr
     return vote_values(scores, labels) if strategy == "one" and labels > 2 else scores
 
 
-def _thin(values: FloatArray, weights: FloatArray, most: int) -> FloatArray:
+def thin(values: FloatArray, weights: FloatArray, most: int, at: float = 0.5) -> FloatArray:
     """Sort values (rows,) and keep at most `most`, at evenly spaced quantiles of the weight.
 
-    Few values of equal weight are all kept. Thinning makes label sets slightly larger, because a
-    kept value is a little lower than the rows it represents.
+    Few values of equal weight are all kept. Each kept value stands for a part of the rows: it is
+    the value ``at`` this fraction of the part, whose largest value is ``at`` 1.
     """
     order = np.argsort(values, kind="stable")
     values, weights = np.asarray(values[order], np.float64), weights[order]
@@ -466,7 +466,7 @@ def _thin(values: FloatArray, weights: FloatArray, most: int) -> FloatArray:
         return values
     count = min(most, len(values))
     reached = np.cumsum(weights)
-    places = np.searchsorted(reached, (np.arange(count) + 0.5) / count * reached[-1])
+    places = np.searchsorted(reached, (np.arange(count) + at) / count * reached[-1])
     kept: FloatArray = values[np.minimum(places, len(values) - 1)]
     return kept
 

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.dask_rows import dask_rows, lazy_for_dask
 from bigscreen.data.layout import Features, csr, pad_columns
+from bigscreen.data.other_arrays import on_host
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
 from bigscreen.data.source_rows import is_matrix, prepare_rows
@@ -25,6 +26,7 @@ from bigscreen.model.file import open_file, pack_rows, unpack_rows, write_file
 from bigscreen.model.fold_machines import FoldMachines
 from bigscreen.model.gate import Gate, row_numbers
 from bigscreen.model.ledger import LEDGER_ARRAYS, Ledger, from_arrays, to_arrays
+from bigscreen.model.residuals import Residuals
 from bigscreen.model.scores import Scorer, count_votes, make_scorer, vote_values
 from bigscreen.model.shown import certificate_html
 from bigscreen.numerics.draws import row_draws
@@ -84,9 +86,12 @@ class Model:
         older models.
     calibration : Calibration or None
         Calibration of the scores, of a classifier that was fitted with probabilities.
+    residuals : Residuals or None
+        Residuals of rows held out, of a regressor that was fitted with ``probability``.
     fold_machines : FoldMachines or None
-        The machines whose scores are calibrated; probabilities and label sets come from them. None
-        next to a calibration: the file has schema 4 or older, and this machine is used instead.
+        The machines whose scores are calibrated; probabilities, label sets and intervals come from
+        them. None next to a calibration: the file has schema 4 or older, and this machine is used
+        instead.
     threshold : float
         The score above which a row has the second of two labels (`thresholded`).
     factor : (float64 (m, r), float) or None
@@ -108,9 +113,15 @@ class Model:
     kind: str = "classifier"
     ledger: list[Ledger] | None = None
     calibration: Calibration | None = None
+    residuals: Residuals | None = None
     fold_machines: FoldMachines | None = None
     threshold: float = 0.0
     factor: tuple[FloatArray, float] | None = field(default=None, repr=False)
+
+    @property
+    def _answers_in_kind(self) -> bool:
+        """Whether rows in an array of another library are answered with such an array: always."""
+        return True
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle, without the factor, which can be recomputed."""
@@ -149,7 +160,10 @@ class Model:
             raise ValueError(f"{len(self.coef)} score functions for {labels} labels")
         if self.calibration is not None and len(self.calibration.curves) != scorers:
             raise ValueError("the calibration is of another number of score functions")
-        machines = 0 if self.calibration is None else self.calibration.machines
+        if self.residuals is not None and (self.kind != "regressor" or self.fold_machines is None):
+            raise ValueError("residuals are of a regressor and the machines of its folds")
+        learnt = self.residuals or self.calibration
+        machines = 0 if learnt is None else learnt.machines
         if self.fold_machines is None and machines > 1:
             raise ValueError("the machines of the folds are missing")
         if self.fold_machines is not None:
@@ -295,7 +309,8 @@ class Model:
             source's names; an array has them in the source's order. Categories are texts. Rows are
             scaled and encoded as the training rows were. A dataset must have the same preparation;
             its rows are scored in the source's order. Rows of Dask give a lazy Dask array, which
-            is computed when it is needed, a block of rows at a time.
+            is computed when it is needed, a block of rows at a time; rows in an array of another
+            library, such as a tensor of PyTorch, give an array of this library on their device.
         prepared : bool, default=False
             Whether an array holds features (scaled, a column per category), as a store does,
             instead of source columns.
@@ -343,7 +358,7 @@ class Model:
         return replace(self, ledger=None, factor=None)
 
     def evidence(self, X: Any, *, prepared: bool = False) -> Evidence:
-        """Compute the scores from which probabilities and label sets follow.
+        """Compute the scores from which probabilities, label sets and intervals follow.
 
         X as for `scores`, but not of Dask: the scores of a row are no array.
 
@@ -352,12 +367,12 @@ class Model:
         InputError
             For the reasons of `scores`, and if the model was fitted without probabilities.
         """
-        _ = self.calibrated
+        _ = self.held_out if self.kind == "regressor" else self.calibrated
         if isinstance(X, Rows):
             model = match_store(self, X, "the model")
             parts = [model._evidence(X.X(*X.chunk(k))) for k in range(X.n_chunks)]
             return Evidence.joined(parts).among(np.argsort(X.row_ids(0, X.n_rows)))
-        model, rows = self._matching(X, prepared)
+        model, rows = self._matching(on_host(X), prepared)
         return model._evidence(rows)
 
     def _matching(self, X: Any, prepared: bool) -> tuple[Self, Features]:
@@ -526,6 +541,52 @@ class Model:
         check_alpha(alpha)
         return self.calibrated.label_sets(self.evidence(X, prepared=prepared), alpha)
 
+    @lazy_for_dask(lambda model: (np.float64, 2))
+    def predict_interval(
+        self, X: Any, alpha: float = 0.1, *, cross: bool = False, prepared: bool = False
+    ) -> FloatArray:
+        """Predict the interval that each row's target lies in (conformal prediction).
+
+        Of rows that are drawn as the training rows were, a fraction of at least 1 - alpha has its
+        target in the interval, whatever the machine is like: the mean over draws of training and
+        new rows (maths.md 5.7 has the guarantee, also with weights). An interval depends on the row
+        and the model alone: a hash of the row's values chooses the fold's machine that it is laid
+        around, so that it need not hold the published machine's prediction.
+
+        Parameters
+        ----------
+        X
+            As for `scores`.
+        alpha : float
+            Fraction of rows whose target may lie outside, strictly between 0 and 1.
+        cross : bool
+            Whether to lay each interval over the machines of all folds (CV+). Such intervals are
+            steadier and often narrower with few rows, and hold a fraction of about 1 - 2 alpha at
+            the least, 1 - alpha as a rule.
+
+        Returns
+        -------
+        (rows, 2) float64 ndarray
+            Lower and upper ends. Of a quantile machine the interval is one-sided: with a quantile
+            above 0.5 it has no lower end (-inf), below 0.5 no upper one (inf). Two such machines,
+            of the quantiles a and 1 - a, give an interval that leaves out a row in 2 alpha.
+
+        Raises
+        ------
+        InputError
+            If the model was fitted without ``probability``, is no regressor, or alpha is out of
+            range.
+
+        Warns
+        -----
+        UserWarning
+            If there are too few training rows for this alpha, so that intervals are infinite.
+        """
+        check_alpha(alpha)
+        if why := self.held_out.explain_infinite(alpha, cross):
+            warnings.warn(why, UserWarning, stacklevel=2)
+        return self.held_out.intervals(self.evidence(X, prepared=prepared), alpha, cross)
+
     def thresholded(self, rule: str) -> Self:
         """Return the model with the score threshold between its two labels that a rule chooses.
 
@@ -552,6 +613,14 @@ class Model:
             what = "a classifier that was fitted with `--probability` (probability=True)"
             raise InputError(f"probabilities, sets of labels and thresholds are of {what}")
         return self.calibration
+
+    @property
+    def held_out(self) -> Residuals:
+        """The residuals of rows held out; InputError if the model was fitted without them."""
+        if self.residuals is None:
+            what = "a regression that was fitted with `--probability` (probability=True)"
+            raise InputError(f"intervals of targets are of {what}")
+        return self.residuals
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, atomically.
@@ -586,6 +655,9 @@ class Model:
         own: dict[str, Any] = {} if not self.threshold else {"threshold": self.threshold}
         if self.calibration is not None:
             own["calibration"], more = self.calibration.to_arrays()
+            arrays |= more
+        if self.residuals is not None:
+            own["residuals"], more = self.residuals.to_arrays()
             arrays |= more
         if self.fold_machines is not None:
             own["fold_landmarks"], more = self.fold_machines.to_arrays()
@@ -689,6 +761,8 @@ def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[
     }
     if "calibration" in record:
         model["calibration"] = Calibration.from_arrays(record["calibration"], array)
+    if "residuals" in record:
+        model["residuals"] = Residuals.from_arrays(record["residuals"], array)
     if "fold_landmarks" in record:
         known = record["fold_landmarks"], width, "fold_support" in optional
         model["fold_machines"] = FoldMachines.from_arrays(*known, array)

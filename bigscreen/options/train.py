@@ -123,6 +123,11 @@ def scope_of_kernels(parameter: str) -> tuple[Scope]:
 
 
 ANY_OFFSET = Scope(lambda o: not PROBLEMS[o.problem].own_offset, "with --problem {problem}")
+PREDICTORS = Scope(
+    lambda o: o.problem not in ("one-class", "nu-svr"),
+    "with --problem {problem}",
+    "{name} is for classifiers and regressions, and not for {problem}; leave it out",
+)
 CLASSIFIERS = Scope(
     lambda o: PROBLEMS[o.problem].classifies,
     "with --problem {problem}",
@@ -342,8 +347,9 @@ class TrainOptions:
         "Machine",
         FLAG,
         "Learn what scores mean, too, from machines that are each fitted without a fifth of the "
-        "rows: probabilities, sets of labels, and where to draw the line between two labels.",
-        (CLASSIFIERS,),
+        "rows: probabilities, sets of labels, and where to draw the line between two labels; of a "
+        "regression, intervals that hold the target.",
+        (PREDICTORS,),
     )
     tol: float = option(
         1e-3,

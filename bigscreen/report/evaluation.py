@@ -39,6 +39,10 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
             f"{percent(sets['coverage'])} ({each})"
         )
         said["labels in a set"] = f"{sets['size']:.3f}"
+    if "intervals" in record:
+        held, width = record["intervals"], record["intervals"]["width"]
+        said[f"intervals at {held['alpha']:g} hold the target of"] = percent(held["coverage"])
+        said["mean width of an interval"] = "infinite" if width is None else f"{width:.6g}"
     errors = {name: record.get(name) for name in ("mae", "rmse", "pinball")}
     return said | {name: f"{value:.6g}" for name, value in errors.items() if value is not None}
 

@@ -1,5 +1,7 @@
 """Cross-fitted scores: each row is scored by a machine that was fitted without it.
 
+The scores of a classifier are calibrated; those of a regression leave residuals.
+
 The machine of a fold has the landmarks, features and kernel of the main machine, and solves the
 main problem with the fold's rows left out. The model keeps the machines of all folds. They score
 new rows too, so that the scores of new rows are comparable with those of held-out rows.
@@ -19,6 +21,7 @@ from bigscreen.errors import InputError
 from bigscreen.model.calibration import Calibration
 from bigscreen.model.fold_machines import FoldMachines
 from bigscreen.model.model import Model
+from bigscreen.model.residuals import Residuals
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
 from bigscreen.problems.recipes import with_mass_of
@@ -36,9 +39,18 @@ def make_folds(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
     Raises
     ------
     InputError
-        If a label has a single row: holding it out would leave none to fit.
+        If a label, or a regression, has a single row: holding it out would leave none to fit.
     """
     y, weights = data.y(0, data.n_rows), np.asarray(data.weights(0, data.n_rows), np.float64)
+    if data.regression:
+        count = int(np.count_nonzero(weights > 0))
+        if count < 2:
+            raise InputError(
+                f"intervals come from rows that are held out, and there is {count} with a weight; "
+                "give two rows or more, or leave out probability"
+            )
+        strata = np.zeros(len(y), np.int8)
+        return assign_folds(strata, weights, min(FOLDS, count), options.seed, None)
     counts = np.bincount(y[weights > 0], minlength=data.n_labels)
     least = int(np.argmin(counts))
     if counts[least] < 2:
@@ -49,12 +61,12 @@ def make_folds(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
     return assign_folds(y, weights, min(FOLDS, int(counts[least])), options.seed, list(data.labels))
 
 
-def calibrate(job: Job, max_scores: int = 1 << 26) -> tuple[Calibration, FoldMachines]:
+def calibrate(job: Job, max_scores: int = 1 << 26) -> tuple[Calibration | Residuals, FoldMachines]:
     """Solve the problems of every fold, and calibrate their scores on the held-out rows.
 
-    Returns the calibration (from scores to probabilities) and the machines of all folds. The main
-    problems of ``job`` have been solved before. At most ``max_scores`` scores are held in memory:
-    of more rows a random sample is scored.
+    Returns the calibration (from scores to probabilities), of a regression the residuals, and the
+    machines of all folds. The main problems of ``job`` have been solved before. At most
+    ``max_scores`` scores are held in memory: of more rows a random sample is scored.
     """
     data, options, fold = job.data, job.options, job.fold
     assert fold is not None
@@ -73,18 +85,26 @@ def calibrate(job: Job, max_scores: int = 1 << 26) -> tuple[Calibration, FoldMac
         places = np.flatnonzero(fold[numbers] == f)
         scores[places] = _score_rows(job, machine, numbers[places])
         machines.append(machine)
+    if data.regression:
+        tau = options.tau if options.problem == "quantile" else 0.5
+        given = scores[:, 0], y[numbers], fold[numbers], weights[numbers]
+        return Residuals.learn(*given, tau), FoldMachines.joined(machines)
     own_weights = np.asarray(class_weights(options.class_weight, data) or np.ones(data.n_labels))
-    given = scores, y[numbers], fold[numbers], weights[numbers], own_weights
-    return Calibration.learn(*given, options.strategy), FoldMachines.joined(machines)
+    known = scores, y[numbers], fold[numbers], weights[numbers], own_weights
+    return Calibration.learn(*known, options.strategy), FoldMachines.joined(machines)
 
 
-def add_folds(job: Job, model: Model, calibration: Calibration, folds: FoldMachines) -> Model:
-    """Return the model with the machines of the folds, and the calibration of their scores.
+def add_folds(
+    job: Job, model: Model, calibration: Calibration | Residuals, folds: FoldMachines
+) -> Model:
+    """Return the model with the machines of the folds, and what was learnt from their scores.
 
-    They give probabilities, label sets and thresholds. With two labels the calibration also gets
-    the scores of some rows by both kinds of machines (`_pair_scores`), as a threshold for the one
-    is translated to the other.
+    A calibration gives probabilities, label sets and thresholds; residuals give intervals. With two
+    labels the calibration also gets the scores of some rows by both kinds of machines
+    (`_pair_scores`), as a threshold for the one is translated to the other.
     """
+    if isinstance(calibration, Residuals):
+        return replace(model, residuals=calibration, fold_machines=folds)
     model = replace(model, calibration=calibration, fold_machines=folds)
     if len(model.labels) != 2:
         return model

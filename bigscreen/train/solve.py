@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 
 from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.other_arrays import on_host
 from bigscreen.data.targets import as_targets
 from bigscreen.errors import InputError, is_number
 from bigscreen.features.design import Design
@@ -94,6 +95,7 @@ def solve(
     for name, value in (("tol", tol), ("gamma", gamma), ("max_iter", max_iter)):
         if not (is_number(value) and value > 0):
             raise InputError(f"{name} must be a positive finite number, got {value!r}")
+    X, y, weights = on_host(X, y, weights)
     X = X if sparse.issparse(X) else np.asarray(X)
     n = X.shape[0] if X.ndim else 0
     data = MemoryDataset(X, *_outcome(problem, y, n), weights)

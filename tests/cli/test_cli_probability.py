@@ -65,5 +65,34 @@ def test_a_model_without_them_says_how_to_have_them(world, tmp_path):
     for given in (("--probability",), ("--set", "0.1"), ("--threshold", "f1")):
         result = bigscreen("predict", world.model, world.store, tmp_path / "p.csv", *given)
         assert result.exit_code == 2 and "fitted with `--probability`" in result.stderr
-    result = bigscreen("fit", world.targets, tmp_path / "m", "--problem", "svr", "--probability")
+    fit = ("fit", world.targets, tmp_path / "m", "--problem", "one-class", "--nu", "0.1")
+    result = bigscreen(*fit, "--probability")
     assert result.exit_code == 2 and "--probability has no meaning with" in result.stderr
+
+
+def test_intervals_of_a_regression(world, tmp_path):
+    model = tmp_path / "r.bsm"
+    succeed("fit", world.targets, model, "--problem", "svr", *FIT, "--probability")
+    widths = []
+    for name, more in (("p.csv", ()), ("c.csv", ("--cross",))):
+        out = tmp_path / name
+        succeed("predict", model, world.targets, out, "--interval", "0.2", *more)
+        with open(out, newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert list(rows[0]) == ["row", "prediction", "low", "high"]
+        ends = [(float(row["low"]), float(row["high"])) for row in rows]
+        assert all(low < high for low, high in ends)
+        widths.append({round(high - low, 9) for low, high in ends})
+    assert len(widths[0]) <= 5 < len(widths[1])
+    said = succeed("evaluate", model, world.targets, "--json", tmp_path / "e.json")
+    record = json.loads((tmp_path / "e.json").read_text())["intervals"]
+    assert "intervals at 0.1 hold the target of" in said and "mean width of an interval" in said
+    assert record["alpha"] == 0.1 and record["coverage"] > 0.8 and record["width"] > 0
+    said = bigscreen("predict", model, world.targets, tmp_path / "w.csv", "--interval", "1e-3")
+    assert said.exit_code == 0 and "need 999 rows held out and a fold holds" in said.stderr
+    for given, words in (
+        (("--cross",), "--cross is for the intervals of a regression"),
+        (("--probability",), "probabilities, sets of labels and thresholds are of a classifier"),
+    ):
+        result = bigscreen("predict", model, world.targets, tmp_path / "x.csv", *given)
+        assert result.exit_code == 2 and words in result.stderr

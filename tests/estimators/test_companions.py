@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sklearn
 from places import ROOT
 from sklearn.model_selection import GridSearchCV
 from sklearn.preprocessing import StandardScaler
@@ -49,6 +50,16 @@ def test_weights_reach_scaling_fit_and_score(known: dict[str, Any]) -> None:
     alone = NystroemSVC(n_components=50, C=C, random_state=0)
     alone.fit(scaler.transform(X), known["y"], weights)
     np.testing.assert_array_equal(alone.predict(scaler.transform(X)), search.predict(X))
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="no PyTorch")
+def test_tensors_are_answered_with_tensors(
+    known: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCIPY_ARRAY_API", "1")
+    exec(block("torch"), {**known, "sklearn": sklearn}, found := {})
+    assert type(found["labels"]) is type(found["rows"])
+    np.testing.assert_array_equal(found["labels"], found["machine"].predict(known["X"]))
 
 
 @pytest.mark.skipif(find_spec("sklearn.callback") is None, reason="scikit-learn before 1.9")

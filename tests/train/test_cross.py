@@ -157,8 +157,8 @@ def test_fits_without_folds_are_refused_in_one_sentence():
     assert make_folds(counts, TrainOptions(probability=True)).max() == 1
     with pytest.raises(InputError, match="leave out early, or probability"):
         TrainOptions(exact=True, early=True, probability=True)
-    with pytest.raises(InputError, match="probability is for classifiers"):
-        TrainOptions(problem="svr", probability=True)
+    with pytest.raises(InputError, match="probability is for classifiers and regressions"):
+        TrainOptions(problem="one-class", probability=True)
 
 
 def test_the_estimator():

@@ -12,6 +12,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.dask_rows import dask_rows, is_chunked
+from bigscreen.data.other_arrays import on_host
 from bigscreen.data.zarr_stores import is_zarr_array, is_zarr_store
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
@@ -222,6 +223,7 @@ def open_data(source: Any) -> Reader:
             return DaskReader(dask_rows(X, None, None), *parts[1:])
         if is_chunked(X):
             return DaskReader(*parts)
+        parts = on_host(parts)
         if issparse(X) or hasattr(X, "__array__"):
             return ArrayReader(*parts)
     if isinstance(source, Iterable) or callable(source):
