@@ -39,6 +39,10 @@ class Pattern:
     index_base: int | None = None
     exact: bool = False
 
+    def record(self) -> list[Any]:
+        """Return all that a new store takes over from this one, as JSON values."""
+        return [self.preparation.fingerprint, self.sparse, self.index_base, self.exact]
+
 
 def read_pattern(
     like: str | os.PathLike[str] | Dataset | Model | Preparation | None,

@@ -40,7 +40,7 @@ from bigscreen.intake.choices import (
     parse_row_range,
     read_pattern,
 )
-from bigscreen.intake.inputs import Input, list_inputs
+from bigscreen.intake.inputs import Input, label_files, list_inputs
 from bigscreen.intake.needs import count_threads
 from bigscreen.intake.read_pass import Reading, ReadRequest
 from bigscreen.intake.settle import Ingested, StoreBuilder, StoreRequest
@@ -251,7 +251,8 @@ def ingest(  # noqa: PLR0913
         "sources": [source.identity for source in inputs],
         **options,
         **record,
-        "like": None if known is None else known.fingerprint,
+        "labels_file": label_files(inputs, labels_file),
+        "like": None if pattern is None else pattern.record(),
     }
     request = ReadRequest(
         names=[source.name for source in inputs],

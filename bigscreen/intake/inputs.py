@@ -13,7 +13,8 @@ from bigscreen.data.dataset import MANIFEST
 from bigscreen.data.limits import file_size
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place, RemotePath, as_path
-from bigscreen.intake.readers.base import Reader, check_state
+from bigscreen.intake.readers.base import Reader, check_state, file_state
+from bigscreen.intake.readers.binary import find_idx_labels
 from bigscreen.intake.readers.formats import is_path, open_source
 from bigscreen.intake.tuning import TUNING, IngestTuning
 
@@ -45,6 +46,11 @@ class Input:
     size: int
     expected_bytes: int
     _source: Any
+
+    @property
+    def path(self) -> Place | None:
+        """Path of a file; None for data in memory."""
+        return self._source if is_path(self._source) else None
 
     def is_small(self, max_bytes: int) -> bool:
         """Whether the source is a file whose rows are expected to take at most `max_bytes`."""
@@ -100,6 +106,29 @@ def list_inputs(
     size = reader.progress()[1]
     kind = type(sources).__name__
     return [Input(kind, reader.identity, size, size or tuning.unknown_bytes, reader)]
+
+
+def label_files(inputs: list[Input], labels_file: str | Path | None) -> list[Any]:
+    """Return path, size and time of the files that hold the labels of other files' rows.
+
+    Parameters
+    ----------
+    inputs : list of Input
+        An IDX file of images has its labels in a file next to it, unless one is given.
+    labels_file : path or None
+        The file that is given; None: there is none.
+
+    Returns
+    -------
+    list of [str, int, int or str], JSON-able
+        Empty without such files, and for files that do not exist.
+    """
+    found = [None if labels_file is None else as_path(labels_file)]
+    if labels_file is None:
+        paths = [one.path for one in inputs if isinstance(one.path, Path)]
+        found = [find_idx_labels(path) for path in paths if "images" in path.name]
+    present = [path for path in found if path is not None and path.exists()]
+    return [[str(path.absolute()), *file_state(path)] for path in present]
 
 
 def list_files(source: str | Place) -> list[Place]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bigscreen.data.rows import Rows
 from bigscreen.data.views import Moved
 from bigscreen.features.design import ROWS_PER_TILE, Design, row_ranges
+from bigscreen.files.sealed import hash_arrays
 from bigscreen.fit.loop import Fitted
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.memory import allowed_memory
@@ -70,6 +71,11 @@ class FoldsJob(ManyJob):
         super().__init__(data, options, fleet, plan, outcomes, report, deadline)
         self.folds, self.binaries, self.values = folds, binaries, values
         self.max_score_fraction = max_score_fraction
+
+    def _ingredients(self) -> dict[str, Any]:
+        """Return the values, and hashes of the rows' weights in each fold."""
+        folds = [hash_arrays(None, fold.weights) for fold in self.folds]
+        return {"folds": folds, "values": list(self.values)}
 
     def _problems(self) -> list[Binary]:
         """Make the binary problems of every fold and value, in this order, each with its own name.

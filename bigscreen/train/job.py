@@ -175,6 +175,11 @@ class Job:
         self.problems = self._problems()
         if self.plan.refusal:
             raise InputError(self.plan.refusal)
+        if callable(options.kernel) and options.resume:
+            raise InputError(
+                "a fit whose kernel is a function cannot be resumed, as functions cannot be "
+                "compared; give its entries as a precomputed kernel"
+            )
         self._claim()
         given = callable(options.kernel) or options.kernel == "precomputed"
         if given and (data.path is not None or hasattr(self.fleet, "address")):
@@ -499,13 +504,18 @@ class Job:
         return found
 
     # -- the work folder ---------------------------------------------------------------------------
+    def _ingredients(self) -> dict[str, Any]:
+        """Return what the results depend on besides rows and options, JSON-able."""
+        return {}
+
     def _claim(self) -> None:
         """Lock the work folder for this run; refuse a folder of other data or options."""
 
         def fields() -> dict[str, Any]:
             """Return the options that a resumed run may not change."""
             known = self.options.folder_record
-            return {name: value for name, value in known.items() if name not in CHANGEABLE}
+            fixed = {name: value for name, value in known.items() if name not in CHANGEABLE}
+            return {**fixed, **self._ingredients()}
 
         of = self.fleet, self.data, self.options, fields
         self._of = self._held.enter_context(claim_folder(*of, "fit", "label-*"))

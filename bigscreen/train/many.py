@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bigscreen.data.rows import Rows
 from bigscreen.data.views import Recast
 from bigscreen.features.design import Design
+from bigscreen.files.sealed import hash_arrays
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
@@ -90,6 +91,10 @@ class ManyJob(FeaturesJob):
         """The number of the fit that each problem belongs to, by the problem's folder."""
         self.points: dict[str, Point] = {}
         """The solutions of problems that were solved together, by the problems' folders."""
+
+    def _ingredients(self) -> dict[str, Any]:
+        """Return hashes of the labels or targets, and weights, of each fit."""
+        return {"outcomes": [hash_arrays(None, *outcomes) for outcomes in self.outcomes]}
 
     def _problems(self) -> list[Binary]:
         """Return the problems of all fits: one set for each of ``outcomes``."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from bigscreen import Nystroem, ingest
+from bigscreen import InputError, Nystroem, TrainOptions, ingest
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.preparation import FEATURE_FIELDS, Preparation
 from bigscreen.data.views import Mapped, Move, Moved, Picked, Recast
@@ -15,6 +15,11 @@ from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
+from bigscreen.options.train import CHANGEABLE, OPTIONS
+from bigscreen.path.options import PathOptions
+from bigscreen.train.many import Outcomes
+from bigscreen.train.run import train, train_many
+from bigscreen.tune.options import SearchTuning, TuneOptions
 
 N = 60
 X = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
@@ -177,3 +182,111 @@ def test_sparse_and_dense_landmarks_are_other_features(sparse_rows):
     assert nystrom.feature_fingerprint(of) == nystrom.feature_fingerprint(of)
     others = [design(landmarks=-Z), design(landmarks=sparse.csr_array(X[:12, ::-1]))]
     assert nystrom.feature_fingerprint(of) not in map(nystrom.feature_fingerprint, others)
+
+
+def interrupt(event):
+    if event["phase"] == "write":
+        raise KeyboardInterrupt
+
+
+INGESTS = {
+    "labels_file": lambda folder: np.save(folder / "y.npy", 1 - Y),
+    "sources": lambda folder: np.save(folder / "X.npy", X[::-1]),
+    "scale": lambda folder: {"scale": "standard"},
+    "like": lambda folder: {"like": ingest((X, Y), folder / "like.store").store},
+}
+"""One ingredient each of an ingest, changed between the two runs."""
+
+
+@pytest.mark.parametrize("name", INGESTS)
+def test_an_interrupted_ingest_goes_on_with_equal_ingredients_alone(name, tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", Y)
+    how = {"path": tmp_path / "s", "labels_file": tmp_path / "y.npy"}
+    with pytest.raises(KeyboardInterrupt):
+        ingest(tmp_path / "X.npy", progress=interrupt, **how)
+    other = {**how, **(INGESTS[name](tmp_path) or {})}
+    with pytest.raises(InputError, match=f"begun with other {name}"):
+        ingest(tmp_path / "X.npy", **other)
+
+
+def test_images_whose_labels_changed_are_read_again(tmp_path):
+    images, labels = tmp_path / "a-images-idx3-ubyte", tmp_path / "a-labels-idx1-ubyte"
+    images.write_bytes(b"\0\0\x08\x02" + b"\0\0\0\x3c\0\0\0\x03" + bytes(range(180)))
+    labels.write_bytes(b"\0\0\x08\x01" + b"\0\0\0\x3c" + Y.astype(np.uint8).tobytes())
+    with pytest.raises(KeyboardInterrupt):
+        ingest(images, tmp_path / "s", progress=interrupt)
+    assert ingest(images, tmp_path / "s").store.n_rows == N  # (the same files)
+    with pytest.raises(KeyboardInterrupt):
+        ingest(images, tmp_path / "t", progress=interrupt)
+    labels.write_bytes(labels.read_bytes()[:8] + (1 - Y).astype(np.uint8).tobytes())
+    with pytest.raises(InputError, match="begun with other labels_file"):
+        ingest(images, tmp_path / "t")
+
+
+def test_every_option_of_a_fit_is_in_the_record_of_its_work_folder():
+    some = TrainOptions(intercept_scaling=2, probability=True), TrainOptions(metric_learning="full")
+    known = some[0].folder_record.keys() | some[1].folder_record.keys()
+    assert known | {"work", "resume"} == OPTIONS.keys()
+    assert set(CHANGEABLE) == {"memory", "cache", "time_budget", "max_iter"}
+
+
+def test_many_fits_of_other_outcomes_are_not_resumed(tmp_path):
+    options = TrainOptions(kernel="linear", work=tmp_path / "work")
+    with Inline(1) as fleet:
+        first = train_many(DATA, options, fleet, [Outcomes(Y, None)])
+        again = replace(options, resume=True)
+        same = train_many(DATA, again, fleet, [Outcomes(Y, None)])
+        np.testing.assert_array_equal(first[0].coef, same[0].coef)
+        for other in (Outcomes(1 - Y, None), Outcomes(Y, TWOS), Outcomes(None, None)):
+            with pytest.raises(InputError, match="belongs to another fit.*outcomes"):
+                train_many(DATA, again, fleet, [other])
+
+
+def test_a_fit_with_a_function_as_kernel_is_not_resumed(tmp_path):
+    options = TrainOptions(kernel=lambda A, B: A @ B.T, exact=True, work=tmp_path / "work")
+    with Inline(1) as fleet:
+        train(DATA, options, fleet)
+        with pytest.raises(InputError, match="functions cannot be compared"):
+            train(DATA, replace(options, resume=True), fleet)
+
+
+SEARCHES = {
+    "fit": {"fit": TrainOptions(tol=1e-2)},
+    "gammas": {"gammas": np.array([1.0, 2.0])},
+    "values": {"values": np.array([1.0, 3.0])},
+    "landmarks": {"landmarks": [5, 6]},
+    "folds": {"folds": 4},
+    "elimination": {"elimination": "none"},
+    "factor": {"factor": 2},
+    "tuning": {"tuning": SearchTuning(min_rows=401)},
+    "scoring": {"scoring": "auc"},
+    "metrics": {"metrics": ("none", "diagonal")},
+}
+"""Another value for each option of a search."""
+
+
+def test_every_option_of_a_search_is_in_its_record():
+    base = TuneOptions(TrainOptions(), np.array([1.0]), np.array([1.0, 2.0]), [5], 3)
+    assert SEARCHES.keys() == {field.name for field in fields(TuneOptions)}
+    records = [replace(base, **changed).record for changed in ({}, *SEARCHES.values())]
+    assert all(record not in records[:k] for k, record in enumerate(records))
+
+
+PATHS = {
+    "fit": {"fit": TrainOptions(tol=1e-2)},
+    "values": {"values": [1.0, 3.0]},
+    "folds": {"folds": 4},
+    "rules": {"rules": ("gap",)},
+    "dynamic": {"dynamic": False},
+    "warm": {"warm": False},
+    "alone": {"alone": False},
+}
+"""Another value for each option of a path."""
+
+
+def test_every_option_of_a_path_is_in_its_record():
+    base = PathOptions(TrainOptions(), [1.0, 2.0], 3)
+    assert PATHS.keys() == {field.name for field in fields(PathOptions)}
+    records = [replace(base, **changed).record for changed in ({}, *PATHS.values())]
+    assert all(record not in records[:k] for k, record in enumerate(records))
