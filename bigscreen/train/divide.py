@@ -98,7 +98,10 @@ class Division:
         Number of levels. Each has a quarter of the parts of the level before. Levels with fewer
         than two parts, or with parts of more than ``largest`` rows, are left out.
     largest : int or None
-        A part has at most this many rows, which one thread's solver has memory for.
+        A part has at most this many rows, which a solver has memory for.
+    count_at_once : callable or None
+        Returns how many parts of a number of rows there is memory for at the same time; at least
+        one is solved. None: as many as there are threads.
     refine : int or None
         Refine alpha on its support vectors if there are at most this many; 0: never, None: always.
     early : bool
@@ -119,6 +122,7 @@ class Division:
     parts: int | None = None
     levels: int = 1
     largest: int | None = None
+    count_at_once: Callable[[int], int] | None = None
     refine: int | None = None
     early: bool = False
     tol: float = 1e-2
@@ -249,8 +253,10 @@ class _Levels:
         ]
         # The largest parts first: the last ones are small, so that all workers end together.
         turn = [p for p in np.argsort(-sizes, kind="stable").tolist() if len(rows[p])]
-        threads = max(1, self.fleet.workers // max(1, len(turn)))
-        division = self.division
+        division, at_once = self.division, max(1, min(len(turn), self.fleet.workers))
+        if division.count_at_once is not None:
+            at_once = max(1, min(at_once, division.count_at_once(int(sizes.max()))))
+        threads = max(1, self.fleet.workers // at_once)
         how = division.tol, division.tuning.max_passes, division.rule
         task = PartFleet(self.design, self.problem, self.solver, local, *how)
         shares = _divide_total(self.dual, rows)
@@ -269,7 +275,10 @@ class _Levels:
         self.intercepts = np.zeros(len(sizes))
         primal = dual = 0.0
         entries, passes = self.partition.entries, 0
-        for done, (p, found) in enumerate(zip(turn, self.fleet.each(task, items), strict=True)):
+        # (Items are submitted ahead of the threads, unless there is no memory for more parts.)
+        ahead = None if at_once == self.fleet.workers else at_once
+        found_of = self.fleet.each(task, items, ahead)
+        for done, (p, found) in enumerate(zip(turn, found_of, strict=True)):
             self.alpha[rows[p]] = found.alpha
             self.intercepts[p] = found.intercept
             primal, dual = primal + found.primal, dual + found.dual

@@ -13,6 +13,7 @@ from bigscreen.features.design import Design, compute_scores
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.memory import allowed_memory
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.plan.tuning import PLAN
@@ -145,11 +146,19 @@ def solve_parts(job: Job, design: Design, problem: Problem, start: StartTuning =
         raise InputError(
             "`tuning.start='divide'` needs features that are stored; use `tuning.features='stored'`"
         )
-    of_row = PLAN.row_copies * job.data.row_bytes
+    of_row = PLAN.row_copies * design.data.row_bytes
     of_row += PLAN.exact_shard_row_bytes + PLAN.exact_host_row_bytes
+    of_columns = _part_bytes(job, design)
+    room = max(job.plan.cache_bytes or PLAN.pair_cache_bytes, job.plan.nearby_bytes)
+
+    def count_at_once(rows: int) -> int:
+        """Return how many parts of this many rows there is memory for at the same time."""
+        return int(room // (rows * of_row + min(of_columns, 4 * rows**2)))
+
     division = Division(
         parts=tuning.parts,
-        largest=max(start.min_part_rows, int(_part_bytes(job) // of_row)),
+        largest=max(start.min_part_rows, int(of_columns // of_row)),
+        count_at_once=count_at_once,
         levels=tuning.levels,
         early=options.early,
         tol=options.tol if options.early else max(start.tol, options.tol),
@@ -163,7 +172,7 @@ def solve_parts(job: Job, design: Design, problem: Problem, start: StartTuning =
 
 def _part_solver(job: Job, design: Design) -> Solver:
     """Return the solver for the parts of divide and conquer, one that holds alpha."""
-    cache = _part_bytes(job)
+    cache = _part_bytes(job, design)
     if design.exact:
         return Block(cache=cache, seed=job.options.seed)
     if job.options.coupled:
@@ -171,14 +180,16 @@ def _part_solver(job: Job, design: Design) -> Solver:
     return CoordinateDescent(seed=job.options.seed)
 
 
-def _part_bytes(job: Job) -> int:
+def _part_bytes(job: Job, design: Design) -> int:
     """Return the bytes that the rows of a part (cluster) may take while a worker solves it.
 
-    The part's kernel columns may take as many.
+    The part's kernel columns may take as many. The number does not depend on the workers, and so
+    neither do the parts.
     """
-    # (A plan without a cache is of features, whose parts are small next to the rows.)
-    most = job.plan.cache_bytes or PLAN.pair_cache_bytes
-    return most // (2 * max(1, job.fleet.workers))
+    most = job.options.cache or PLAN.pair_cache_bytes
+    if design.exact and job.options.cache is None:
+        most = int(PLAN.cache_share * allowed_memory(job.options.memory))
+    return most // 2
 
 
 def _start_from_landmarks(

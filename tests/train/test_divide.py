@@ -3,6 +3,7 @@
 import json
 import pickle
 import time
+from typing import ClassVar
 
 import contracts
 import numpy as np
@@ -27,6 +28,8 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.standard import make_kernel
+from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.problems.recipes import CSvc
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.coordinate import CoordinateDescent
@@ -42,6 +45,7 @@ from bigscreen.train.divide import (
     pick_rows,
     squared_norm,
 )
+from bigscreen.train.run import train
 
 
 @pytest.fixture(scope="module")
@@ -484,3 +488,36 @@ def test_parts_of_features_are_not_bound_by_a_cache_that_they_do_not_need():
     machine = bigscreen.NystroemSVC(n_components=20, random_state=0, tuning=tuning)
     (start,) = machine.fit(X, X[:, 0] + X[:, 1] ** 2 > 0.5).model_.provenance["start"]
     assert start["levels"][0]["parts"] == 2
+
+
+@pytest.mark.parametrize("tuning", [Tuning(), Tuning(start="divide")])
+def test_parts_do_not_depend_on_the_workers_where_memory_binds(tuning):
+    data = contracts.rows(3, 500)
+    early = tuning.start == "auto"
+    options = TrainOptions(
+        exact=True, gamma=0.3, cache=200_000, early=early, solver="block", tuning=tuning
+    )
+    found = []
+    for workers in (1, 4):
+        with Inline(workers) as several:
+            found.append(train(data, options, several))
+    assert found[0].coef.tobytes() == found[1].coef.tobytes()
+    (record,) = found[0].provenance["start"]
+    assert record["levels"][0]["parts"] > 2  # (not the number that 500 rows have otherwise)
+
+
+def test_as_many_parts_are_solved_at_once_as_memory_holds():
+    class Watched(Inline):
+        asked: ClassVar[list[int | None]] = []
+
+        def each(self, function, items, in_flight=None):
+            self.asked.append(in_flight)
+            return super().each(function, items, in_flight)
+
+    w, alphas = world(), []
+    for rows in (0, 10**6):  # how many there is memory for, of parts of any size
+        with Watched(4) as fleet:
+            how = {"count_at_once": lambda size, rows=rows: rows // size}
+            alphas.append(divided(w, fleet, **how).alpha)
+    assert 1 in Watched.asked and None in Watched.asked
+    np.testing.assert_array_equal(*alphas)
