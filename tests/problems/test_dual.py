@@ -1,6 +1,7 @@
 """The general dual record against the oracle: objectives, gap, multipliers, decisions."""
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,11 +118,31 @@ def test_an_alpha_with_exact_sums_adds_up_to_zero(seed, n):
     mended = dual.with_exact_sums(alpha)
     if not alpha.any():
         return
-    # (What `feasible` takes for kept is not 0 to the last digit, least of all after a large start.)
-    room = (n**2 * 2.0**-50 + 2e-9) * alpha.max() + 2.0**-50 * start.sum()
+    room = n**2 * 2.0**-50 * alpha.max()
     np.testing.assert_allclose(mended, alpha, rtol=0, atol=room)
     assert sum(map(Fraction, (t * mended).tolist())) == 0
     assert np.all((mended >= 0) & (mended <= hi))
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(2, 1000), groups=st.integers(1, 2))
+@settings(max_examples=60, deadline=None)
+def test_a_feasible_alpha_keeps_the_coupling_to_its_own_last_digits(seed, n, groups):
+    """Boxes from 1e-6 to 1e9, and a start whose sum is as large as they are."""
+    rng = np.random.default_rng(seed)
+    t, hi = np.where(np.arange(n) % 2, 1.0, -1.0), 10.0 ** rng.uniform(-6, 9, n)
+    group = (np.arange(n) // 2 % groups).astype(np.int8)
+    total: Any = 0.0 if groups == 1 else np.zeros(2)
+    dual = Dual(t, np.ones(n), np.zeros(n), hi, t, total, group if groups > 1 else None)
+    start = hi * rng.choice([0.0, 1.0, rng.random()], n, p=[0.4, 0.3, 0.3])
+    alpha = dual.feasible(start)
+    assert np.all((alpha >= 0) & (alpha <= hi))
+    for g in range(groups):
+        own = group == g
+        off = abs(sum(map(Fraction, (t * alpha)[own].tolist())))
+        assert off <= 2.0**-49 * alpha[own].sum()
+        # Only rows of the sign with the larger sum are lowered.
+        kept = t[own] == np.sign(-np.sum((t * start)[own]))
+        np.testing.assert_array_equal(alpha[own][kept], start[own][kept])
 
 
 @drawn
