@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -108,7 +109,7 @@ def list_inputs(
     return [Input(kind, reader.identity, size, size or tuning.unknown_bytes, reader)]
 
 
-def label_files(inputs: list[Input], labels_file: str | Path | None) -> list[Any]:
+def label_files(inputs: list[Input], labels_file: str | os.PathLike[str] | None) -> list[Any]:
     """Return path, size and time of the files that hold the labels of other files' rows.
 
     Parameters
