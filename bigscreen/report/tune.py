@@ -135,8 +135,10 @@ def best_rows(
     far = [point for point in record["candidates"] if point.get("rows") == most]
     far.sort(key=lambda point: -point["mean"])
     names = ["landmarks", "gamma", parameter, record["scoring"], "+-", "gap / P"]
-    chosen = [record["best"][name] for name in ("landmarks", "gamma", parameter)]
-    rows, best = [], None
+    best = searched_best(record)
+    chosen = [best[name] for name in ("landmarks", "gamma", parameter)]
+    rows: list[list[str]] = []
+    at = None
     for k, point in enumerate(far[:most_rows]):
         own = [point[name] for name in ("landmarks", "gamma", parameter)]
         cells = ["exact" if own[0] is None else count(own[0]), *(f"{v:.4g}" for v in own[1:])]
@@ -146,8 +148,16 @@ def best_rows(
             "none" if point["gap"] is None else f"{point['gap']:.1e}",
         ]
         rows.append(cells)
-        best = k if own == chosen else best
-    return names, rows, best
+        at = k if own == chosen else at
+    return names, rows, at
+
+
+def searched_best(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the best candidate in the grid, whose rows no learned metric maps.
+
+    ``record``: of the search.
+    """
+    return {**record["best"], **record.get("metric_learning", {}).get("first", {})}
 
 
 def facts(record: Mapping[str, Any]) -> dict[str, str]:
@@ -165,9 +175,13 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
         f"{seconds(record['seconds']['total'])}",
     }
     if "metric_learning" in record:
-        means = {kind: np.mean(each) for kind, each in record["metric_learning"]["scores"].items()}
-        said = ", ".join(f"{kind} {mean:.4f}" for kind, mean in means.items())
-        found["learned metric"] = f"{record['metric_learning']['best']} ({said})"
+        judged = record["metric_learning"]
+        said = ", ".join(
+            f"{kind} {np.mean(scores):.4f} with gamma {judged['chosen'][kind]['gamma']:.4g} and "
+            f"{parameter} {judged['chosen'][kind][parameter]:.4g}"
+            for kind, scores in judged["scores"].items()
+        )
+        found["learned metric"] = f"{judged['best']} ({said})"
     if record["late"]:
         found["ended"] = "by the time budget: the best so far"
     return found
@@ -189,7 +203,7 @@ def heat_map(ax: Axes, record: Mapping[str, Any], landmarks: int | None) -> None
             ax.text(at[1], at[0], str(point["rung"] + 1), ha="center", va="center", fontsize=7)
     image = ax.imshow(means, origin="lower", aspect="auto", cmap="viridis")
     ax.figure.colorbar(image, ax=ax, label=f"{record['scoring']}, mean over folds")
-    best = record["best"]
+    best = searched_best(record)
     if best["landmarks"] == landmarks:
         at = values.index(best[parameter]), gammas.index(best["gamma"])
         ax.plot(*at, "s", mfc="none", mec="red", ms=14, mew=2)

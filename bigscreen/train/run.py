@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,6 +49,7 @@ def train(
     report: Report | None = None,
     deadline: float | None = None,
     scratch: Callable[[], Path] | None = None,
+    first: Mapping[str, float] | None = None,
 ) -> Model:
     """Fit a model and certify it.
 
@@ -67,6 +68,9 @@ def train(
         from now on, for the solve alone.
     scratch : callable or None
         Makes a folder for features that memory cannot hold, if ``options.work`` is None.
+    first : mapping or None
+        Options, such as gamma and C, of the machine that a metric is learned from if they differ
+        from ``options``.
 
     Returns
     -------
@@ -84,7 +88,8 @@ def train(
     began = time.monotonic()
     rows = data
     if options.metric_learning != "none":
-        rows = _map_rows(data, options, fleet, report, deadline, scratch)
+        given = replace(options, **(first or {}))
+        rows = _map_rows(data, given, fleet, report, deadline, scratch)
         if deadline is None and options.time_budget is not None:
             deadline = began + options.time_budget
     learned = time.monotonic() - began
@@ -108,7 +113,7 @@ def train(
         if learnt is not None:
             model = add_folds(job, model, *learnt)
     data.check_unchanged()
-    return model if rows is data else _record_metric(model, data, options, learned)
+    return model if rows is data else _record_metric(model, data, options, learned, first)
 
 
 def _map_rows(
@@ -139,15 +144,24 @@ def _map_rows(
         return Mapped(data, learn_metric(model, data, options.metric_learning, fleet))
 
 
-def _record_metric(model: Model, data: Rows, options: TrainOptions, seconds: float) -> Model:
+def _record_metric(
+    model: Model,
+    data: Rows,
+    options: TrainOptions,
+    seconds: float,
+    first: Mapping[str, float] | None,
+) -> Model:
     """Record in a model's provenance that its rows were mapped; return the model.
 
-    ``data``: the rows before the map; ``seconds``: what learning the map took.
+    ``data``: the rows before the map; ``seconds``: what learning the map took; ``first``: as of
+    `train`.
     """
     known = model.provenance
     if known["fingerprint"] is not None:
         known["fingerprint"] = data.fingerprint  # the map is in the preparation
     known["metric"] = {"kind": options.metric_learning, "columns": data.n_features}
+    if first is not None:
+        known["metric"]["first"] = dict(first)
     times = known["seconds"]
     known["seconds"] = {"metric": seconds, **times, "total": seconds + times["total"]}
     return model

@@ -1,74 +1,172 @@
-"""Whether a learned metric helps: machines of each fold, whose held-out rows no map has seen."""
+"""Search gamma and C again after learned metrics: a map changes how far rows are apart.
+
+Each kind of map is learned in each fold, from a machine that has not seen the rows held out, and
+its machines are compared with the best one without a map by the same folds.
+"""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from bigscreen.data.rows import Rows
-from bigscreen.data.views import Recast
+from bigscreen.data.views import Mapped, Recast
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.options.train import TrainOptions
 from bigscreen.path.folds import Fold
-from bigscreen.path.scoring import Scoring, best_of, score_held_out
+from bigscreen.path.scoring import Scoring, best_of
+from bigscreen.train.metric import check_columns, learn_metric, options_of_first
+from bigscreen.train.problems import Binary
 from bigscreen.train.run import train
+from bigscreen.tune.options import Candidate, TuneOptions
+from bigscreen.tune.rung import OutOfTime, RungSolver
+from bigscreen.tune.schedule import Rung
 
 
-def judge_metrics(
-    data: Rows,
-    fit: TrainOptions,
-    metrics: Sequence[str],
-    folds: Sequence[Fold],
-    scoring: Scoring,
-    fleet: Fleet,
-    until: float | None,
-    rough_gap: float,
-) -> dict[str, Any]:
-    """Judge kinds of learned metrics by folds, for one candidate of a search.
+@dataclass(frozen=True)
+class MetricSearch:
+    """Searches of gamma and C, one for each kind of learned metric of `TuneOptions.metrics`.
 
     Parameters
     ----------
     data : Rows
-    fit : TrainOptions
-        The options of the candidate's fit.
-    metrics : sequence of {"none", "diagonal", "full"}
+    options : TuneOptions
     folds : sequence of Fold
-        The rows that each holds out have no weight in the map or in the machine.
+        The rows that a fold holds out have no weight in its maps or its machines.
+    binaries : list of Binary
+        The binary problems of all rows, at any value.
     scoring : str or callable
         As of `score_held_out`.
     fleet : Fleet
-    until : float or None
-        Value of ``time.monotonic()`` from which on no further kind is judged; the first always is.
-    rough_gap : float
-        Solve to this relative gap, or to the fit's if that is larger.
-
-    Returns
-    -------
-    dict
-        scores: for each kind that was judged, its score in each fold; best: the kind with the
-        highest mean score, the first of equals.
     """
-    found: dict[str, list[float]] = {}
-    y, weights = data.y(0, data.n_rows), data.weights(0, data.n_rows)
-    rough = replace(fit, tol=max(fit.tol, rough_gap), work=None, resume=False, time_budget=None)
-    for kind in metrics:
-        if found and until is not None and time.monotonic() > until:
-            break
-        options = replace(rough, metric_learning=kind)
-        found[kind] = []
-        for fold in folds:
-            fitted = Recast(data, None, fold.weights)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of gaps; the last fit warns for itself
-                model = train(fitted, options, fleet)
-            scores = model.scores(data.rows(fold.held), prepared=True)
-            given = y[fold.held], scores, weights[fold.held]
-            found[kind].append(score_held_out(scoring, *given))
-    kinds = list(found)
-    best = kinds[best_of([float(np.mean(found[kind])) for kind in kinds])]
-    return {"scores": found, "best": best}
+
+    data: Rows
+    options: TuneOptions
+    folds: Sequence[Fold]
+    binaries: list[Binary]
+    scoring: Scoring
+    fleet: Fleet
+
+    def judge(self, best: Candidate, scores: list[float], until: float | None) -> dict[str, Any]:
+        """Judge the kinds, each by its best gamma and C (or nu).
+
+        Parameters
+        ----------
+        best : Candidate
+            The best candidate of the search without a map: the machines that maps are learned from
+            have its parameters, and the searches begin at its gamma.
+        scores : list of float
+            Its score in each fold.
+        until : float or None
+            Value of ``time.monotonic()`` from which on no further kind is judged; the first always
+            is.
+
+        Returns
+        -------
+        dict
+            scores: for each judged kind, the scores in the folds of its best candidate; chosen: its
+            gamma, and C or nu, by name; best: the kind with the highest mean score, the first of
+            equals; first: gamma, and C or nu, of the machines that maps are learned from.
+        """
+        found: dict[str, tuple[Candidate, list[float]]] = {}
+        mapped: list[dict[str, Rows]] = []
+        for kind in self.options.metrics:
+            if found and until is not None and time.monotonic() > until:
+                break
+            if kind == "none":
+                found[kind] = best, scores
+                continue
+            if not mapped:
+                mapped = [self._mapped(best, fold) for fold in self.folds]
+            judged = self._climb([own[kind] for own in mapped], best, until if found else None)
+            if judged:
+                found[kind] = _best(judged)
+        kinds = list(found)
+        means = [float(np.mean(found[kind][1])) for kind in kinds]
+        return {
+            "scores": {kind: found[kind][1] for kind in kinds},
+            "chosen": {kind: self.named(found[kind][0]) for kind in kinds},
+            "best": kinds[best_of(means)],
+            "first": self.named(best),
+        }
+
+    def named(self, one: Candidate) -> dict[str, float]:
+        """Return the gamma, and the C or nu, of a candidate by name."""
+        return {"gamma": one.gamma, self.options.parameter: one.value}
+
+    def _mapped(self, best: Candidate, fold: Fold) -> dict[str, Rows]:
+        """Learn the requested kinds of maps without a fold's held-out rows; return all rows mapped.
+
+        ``best``: the parameters of the machine that the maps are learned from.
+        """
+        rows, kinds = self.data, [kind for kind in self.options.metrics if kind != "none"]
+        for kind in kinds:
+            check_columns(rows, kind)
+        fitted = Recast(rows, None, fold.weights)
+        fit = replace(self.options.fit_of(*best), work=None, time_budget=None)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of gaps; the last fit warns for itself
+            model = train(fitted, options_of_first(fit, rows.n_rows), self.fleet)
+        return {k: Mapped(rows, learn_metric(model, fitted, k, self.fleet)) for k in kinds}
+
+    def _climb(
+        self, mapped: list[Rows], best: Candidate, until: float | None
+    ) -> dict[Candidate, list[float]]:
+        """Solve all values of C (or nu) for more and more gammas, until none beside is better.
+
+        Parameters
+        ----------
+        mapped : list of Rows
+            For each fold all rows, mapped.
+        best : Candidate
+            The search begins with its gamma, and has its number of landmarks.
+        until : float or None
+            Value of ``time.monotonic()`` at which it ends.
+
+        Returns
+        -------
+        dict
+            For each judged candidate its score in each fold; empty if the time ended before.
+        """
+        fit = replace(self.options.fit, work=None, resume=False, time_budget=None)
+        options = replace(self.options, fit=fit)
+        gammas, values = (
+            np.asarray(grid, float).tolist() for grid in (options.gammas, options.values)
+        )
+        found: dict[Candidate, list[float]] = {}
+        with ExitStack() as stack:
+            solvers = []
+            for rows, fold in zip(mapped, self.folds, strict=True):
+                given = [fold], self.binaries, until, self.scoring
+                solver = RungSolver(rows, options, self.fleet, lambda event: None, *given)
+                stack.enter_context(solver.hold())
+                solvers.append(solver)
+            at, solved = gammas.index(best.gamma), set()
+            while near := [g for g in gammas[max(0, at - 1) : at + 2] if g not in solved]:
+                paths = {(best.landmarks, gamma): values for gamma in near}
+                rung = Rung(None, len(near) * len(values))
+                try:
+                    parts = [list(s.solve(len(solved), rung, paths, fit.tol)) for s in solvers]
+                except OutOfTime:
+                    break
+                for some in parts:
+                    for one, outcome in (item for batch in some for item in batch.items()):
+                        found.setdefault(one, []).extend(outcome.scores)
+                solved.update(near)
+                at = gammas.index(_best(found)[0].gamma)
+        return found
+
+
+def _best(found: dict[Candidate, list[float]]) -> tuple[Candidate, list[float]]:
+    """Return the candidate with the highest mean score, and its scores; the smallest of equals.
+
+    ``found``: for each candidate its score in each fold.
+    """
+    ordered = sorted(found)
+    one = ordered[best_of([float(np.mean(found[one])) for one in ordered])]
+    return one, found[one]

@@ -22,7 +22,7 @@ from bigscreen.path.options import PathOptions
 from bigscreen.path.scoring import best_of
 from bigscreen.train.problems import check_rows, problems
 from bigscreen.train.run import train
-from bigscreen.tune.learned import judge_metrics
+from bigscreen.tune.learned import MetricSearch
 from bigscreen.tune.metric import find_scoring
 from bigscreen.tune.options import ELIMINATIONS, Candidate, Outcome, Pair, TuneOptions
 from bigscreen.tune.rung import OutOfTime, RungSolver
@@ -72,12 +72,15 @@ def tune(
     with blas_threads(1), search.solver.hold():
         record = search.run()
         best = record["best"]
+        first = None
         if options.metrics != ("none",):
-            record["metric_learning"] = search.judge_metrics(best)
-            best["metric_learning"] = record["metric_learning"]["best"]
+            record["metric_learning"] = found = search.judge_metrics()
+            first, kind = found["first"], found["best"]
+            best |= {"metric_learning": kind, **found["chosen"][kind]}
+            best["score"] = float(np.mean(found["scores"][kind]))
         say = report or (lambda event: None)
         say({"event": "phase", "phase": "last fit", **best})
-        model = train(data, search.last_fit(best), fleet, report)
+        model = train(data, search.last_fit(best), fleet, report, first=first)
     record["seconds"] = {"search": search.spent, "total": time.monotonic() - began}
     model.provenance["search"] = record
     return model
@@ -146,16 +149,13 @@ class Search:
         left = None if self.end is None else max(1e-3, self.end - time.monotonic())
         return replace(fit, work=work, resume=resume, time_budget=left)
 
-    def judge_metrics(self, best: dict[str, Any]) -> dict[str, Any]:
-        """Judge the requested kinds of learned metrics by the search's folds; see `learned`.
-
-        ``best``: the chosen landmarks, gamma, and C or nu, by name.
-        """
-        options = self.options
+    def judge_metrics(self) -> dict[str, Any]:
+        """Judge the requested kinds of learned metrics by the search's folds; see `MetricSearch`."""
+        best = self._best()
         self.report({"event": "phase", "phase": "metrics"})
-        fit = options.fit_of(best["landmarks"], best["gamma"], best[options.parameter])
-        given = options.metrics, self.folds, self._scoring, self.solver.fleet, self._until
-        found = judge_metrics(self.data, fit, *given, options.tuning.rough_gap)
+        given = self.folds, self.binaries, self._scoring, self.solver.fleet
+        judged = MetricSearch(self.data, self.options, *given)
+        found = judged.judge(best, self.outcomes[best].scores, self._until)
         self.spent = time.monotonic() - self.began
         return found
 

@@ -1,10 +1,13 @@
 """A search judges learned metrics by its folds, and fits the one that they chose."""
 
+import itertools
+
 import numpy as np
 import pytest
 from cli_world import bigscreen, succeed
 
 from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.views import Recast
 from bigscreen.errors import InputError
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
@@ -38,12 +41,44 @@ def test_the_metric_that_folds_chose_is_fitted():
     assert judged["best"] != "none" and means["none"] < means[judged["best"]]
     best = record["best"]
     assert model.provenance["metric"]["kind"] == judged["best"] == best["metric_learning"]
-    fit = TrainOptions(
-        **FIT, landmarks=80, gamma=best["gamma"], C=best["C"], metric_learning=judged["best"]
+    kind = judged["best"]
+    assert judged["chosen"][kind] == {name: best[name] for name in ("gamma", "C")}
+    assert best["score"] == means[kind] and judged["first"] == judged["chosen"]["none"]
+    assert model.provenance["metric"]["first"] == judged["first"]
+    fit = TrainOptions(**FIT, landmarks=80, gamma=best["gamma"], C=best["C"], metric_learning=kind)
+    with Inline(1) as fleet:
+        alone = train(data, fit, fleet, first=judged["first"])
+    np.testing.assert_array_equal(alone.coef, model.coef)
+
+
+def test_each_kind_has_the_best_gamma_and_C_of_its_folds():
+    """The search after a map agrees with fits of all candidates to each fold's rows."""
+    data = rows(lambda X: np.sin(2 * X[:, 0] + X[:, 1]), n=120)
+    grid = {"gamma": [0.02, 0.1, 0.5], "C": [0.1, 10.0]}
+    order = np.arange(120)
+    folds = [(order[order % 2 != k], order[order % 2 == k]) for k in (0, 1)]
+    options = TuneOptions(
+        TrainOptions(**FIT, tol=1e-5), *grid.values(), [40], folds, metrics=("none", "diagonal")
     )
     with Inline(1) as fleet:
-        alone = train(data, fit, fleet)
-    np.testing.assert_array_equal(alone.coef, model.coef)
+        judged = tune(data, options, fleet).provenance["search"]["metric_learning"]
+        means = {}
+        for gamma, C in itertools.product(*grid.values()):
+            fit = TrainOptions(
+                **FIT, tol=1e-5, landmarks=40, gamma=gamma, C=C, metric_learning="diagonal"
+            )
+            scores = []
+            for fitted, held in folds:
+                weights = np.isin(order, fitted).astype(float)
+                model = train(Recast(data, None, weights), fit, fleet, first=judged["first"])
+                y = data.y(0, 120)[held]
+                rest = model.scores(data.rows(held), prepared=True)[:, 0] - y
+                scores.append(1 - np.sum(rest**2) / np.sum((y - y.mean()) ** 2))
+            means[gamma, C] = np.mean(scores)
+    best = judged["chosen"]["diagonal"]
+    assert (best["gamma"], best["C"]) == max(means, key=means.get)
+    assert np.mean(judged["scores"]["diagonal"]) == pytest.approx(max(means.values()), abs=1e-3)
+    assert best != judged["first"]
 
 
 def test_no_map_has_seen_the_rows_that_judge_it():
@@ -69,7 +104,7 @@ def test_the_command_judges_kinds(tmp_path):
     grid = ("--gamma", "0.1,0.3", "--C", "1,10", "--landmarks", "60", "--folds", "3")
     kinds = ("--metric-learning", "none,full")
     told = succeed("tune", tmp_path / "s", tmp_path / "m.bsm", *grid, *kinds)
-    assert "learned metric" in told and "full (none" in told
+    assert "learned metric" in told and "full (none" in " ".join(told.split())
     model = Model.load(tmp_path / "m.bsm")
     assert model.provenance["metric"]["kind"] == "full"
     succeed("tune", tmp_path / "s", tmp_path / "m.bsm", *grid, *kinds, "--resume")
