@@ -98,7 +98,7 @@ WHERE_IT_RUNS = {
 GROUP_OF = {
     **{name: own.group for name, own in options.OPTIONS.items()},
     **dict.fromkeys(("folds", "metric", "way", "fits"), "Data"),
-    "kinds": "Kernel",
+    **dict.fromkeys(("kinds", "kernels"), "Kernel"),
     "no_intercept": "Machine",
     **dict.fromkeys(("rules", "cold", "static", "elimination"), "Expert"),
     **dict.fromkeys(WHERE_IT_RUNS, "Running"),

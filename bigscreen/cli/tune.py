@@ -1,6 +1,7 @@
 """`bigscreen tune`: search for landmarks, gamma and C, and fit the best model to all rows."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ from bigscreen.cli.path import Grid
 from bigscreen.cli.report import write_page
 from bigscreen.errors import InputError
 from bigscreen.options.metrics import METRICS
-from bigscreen.options.train import OPTIONS
+from bigscreen.options.train import KERNELS, OPTIONS
 
 OF_EVERY_FIT = (
-    *("kernel", "degree", "coef0", "exact", "sampling", "truncation", "seed", "class_weight"),
+    *("degree", "coef0", "exact", "sampling", "truncation", "seed", "class_weight"),
     *("epsilon", "tol", "time_budget", "memory", "intercept", "work"),
 )
 """Options of `bigscreen fit` that `bigscreen tune` has as well."""
@@ -46,18 +47,29 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
             self.fail(f"{value!r} is not whole numbers with commas between them", param, ctx)
 
 
-class Kinds(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
-    """A list of kinds of learned metrics with commas between them."""
+class Names(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
+    """A list of names with commas between them.
 
-    name = "kinds"
+    Parameters
+    ----------
+    known : sequence of str
+        The names that are allowed.
+    """
+
+    name = "names"
+
+    def __init__(self, known: Sequence[str]) -> None:
+        """Take the names that are allowed."""
+        self.known = click.Choice(known)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
-        """Parse the words of the option metric_learning with commas between them."""
+        """Parse names with commas between them; each counts once."""
         if isinstance(value, tuple):
             return value
-        words: Any = OPTIONS["metric_learning"].values
-        one = click.Choice(words.words)
-        return tuple(one.convert(part, param, ctx) for part in value.split(","))
+        return tuple(dict.fromkeys(self.known.convert(n, param, ctx) for n in value.split(",")))
+
+
+METRIC_KINDS: Any = OPTIONS["metric_learning"].values
 
 
 @click.command(
@@ -70,6 +82,16 @@ class Kinds(click.ParamType):  # type: ignore[type-arg] # not generic in click 8
 )
 @click.argument("store")
 @click.argument("out")
+@click.option(
+    "--kernel",
+    "kernels",
+    type=Names(tuple(KERNELS)),
+    default="rbf",
+    show_default=True,
+    metavar="NAME,NAME,...",
+    help="Kernels to try (see fit), each with values of gamma of its own by default, such as "
+    "rbf,laplacian,matern12.",
+)
 @click.option(
     "--gamma",
     type=Grid(log=True),
@@ -124,12 +146,13 @@ class Kinds(click.ParamType):  # type: ignore[type-arg] # not generic in click 8
 @click.option(
     "--metric-learning",
     "kinds",
-    type=Kinds(),
+    type=Names(METRIC_KINDS.words),
     default="none",
     show_default=True,
     metavar="KIND,KIND,...",
-    help="Kinds of learned maps of the columns to judge for the best candidate, such as "
-    "none,diagonal,full (see fit); no map sees the rows that judge it.",
+    help="Kinds of learned maps of the columns to judge, such as none,diagonal,full (see fit): "
+    "each is learned by the best candidate, and gamma and C are searched again after it. No map "
+    "sees the rows that judge it.",
 )
 @click.option(
     "--resume",
@@ -186,7 +209,7 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
     grid = values[SEARCHED[problem]] or Grid(log=True).convert("1e-2:1e3:10", None, context)
     counts = None if values["exact"] else values["landmarks"] or (min(1000, dataset.n_rows),)
     shared = {name: values[name] for name in OF_EVERY_FIT}
-    most = {"landmarks": max(counts or (1,))}
+    most = {"landmarks": max(counts or (1,)), "kernel": values["kernels"][0]}
     fit = train_options(
         context, dataset, {**shared, "problem": problem, **most}, Path(work), values["resume"]
     )
@@ -194,7 +217,10 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
     scoring, _ = find_scoring(values["metric"] or usual, dataset, problem)
     if before:
         model = Model.load(out)
-        asked = {SEARCHED[problem]: grid, "gamma": values["gamma"], "landmarks": counts}
+        gammas = values["gamma"]
+        if gammas is not None and len(values["kernels"]) > 1:
+            gammas = {kernel: list(gammas) for kernel in values["kernels"]}
+        asked = {SEARCHED[problem]: grid, "gamma": gammas, "landmarks": counts}
         how = {**values, "scoring": scoring, "metrics": values["kinds"]}
         check_own(
             out,
@@ -209,7 +235,10 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
             report_tune.TuneReport() as show,
             Journal(show, "tune", out, values["log"]) as tell,
         ):
-            gammas = values["gamma"] or default_gammas(dataset, fleet, str(fit.kernel))
+            gammas = {
+                kernel: values["gamma"] or default_gammas(dataset, fleet, kernel)
+                for kernel in values["kernels"]
+            }
             judged = values["folds"], values["elimination"], values["metric"] or usual
             options = TuneOptions(fit, gammas, grid, counts, *judged, values["kinds"])
             model = search(dataset, options, fleet, tell, deadline)

@@ -222,10 +222,8 @@ def _ledger(record: Mapping[str, Any]) -> Section | None:
 def _search(record: Mapping[str, Any]) -> Section:
     """Make the section of the search for parameters (``record``: of `bigscreen.tune.search`)."""
     drawn = {
-        f"Mean score, {'exact' if m is None else f'{m} landmarks'}": picture(
-            partial(tune.heat_map, record=record, landmarks=m), 7, 5
-        )
-        for m in record["grid"]["landmarks"] or [None]
+        f"Mean score, {title}": picture(draw, 7, 5)
+        for title, draw in tune.heat_maps(record).items()
     }
     columns, rows, _ = tune.best_rows(record)
     grid = Grid("The candidates that got farthest, the best first", columns, rows)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,15 +135,20 @@ def best_rows(
     most = max(point.get("rows", -1) for point in record["candidates"])
     far = [point for point in record["candidates"] if point.get("rows") == most]
     far.sort(key=lambda point: -point["mean"])
-    names = ["landmarks", "gamma", parameter, record["scoring"], "+-", "gap / P"]
+    kernels = ["kernel"] if isinstance(record["grid"]["gamma"], Mapping) else []
+    searched = [*kernels, "landmarks", "gamma", parameter]
+    names = [*searched, record["scoring"], "+-", "gap / P"]
     best = searched_best(record)
-    chosen = [best[name] for name in ("landmarks", "gamma", parameter)]
+    chosen = [best[name] for name in searched]
     rows: list[list[str]] = []
     at = None
     for k, point in enumerate(far[:most_rows]):
-        own = [point[name] for name in ("landmarks", "gamma", parameter)]
-        cells = ["exact" if own[0] is None else count(own[0]), *(f"{v:.4g}" for v in own[1:])]
+        own = [point[name] for name in searched]
+        *kernel, landmarks, gamma, value = own
+        cells = [*kernel, "exact" if landmarks is None else count(landmarks)]
         cells += [
+            f"{gamma:.4g}",
+            f"{value:.4g}",
             f"{point['mean']:.4f}",
             f"{point['std']:.4f}",
             "none" if point["gap"] is None else f"{point['gap']:.1e}",
@@ -163,12 +169,14 @@ def searched_best(record: Mapping[str, Any]) -> dict[str, Any]:
 def facts(record: Mapping[str, Any]) -> dict[str, str]:
     """Summarise a search as names and texts for `report.table`."""
     best, parameter = record["best"], record["parameter"]
+    several = isinstance(record["grid"]["gamma"], Mapping)
     tried = sum("mean" in point for point in record["candidates"])
     found = {
         "candidates": f"{count(tried)} of {count(len(record['candidates']))} judged by "
         f"{record['folds']} folds, {count(sum(s['dropped'] for s in record['stages']))} dropped",
         "elimination": f"{record['elimination']}: {record['rule']}",
-        "best": f"{'' if best['landmarks'] is None else str(best['landmarks']) + ' landmarks, '}"
+        "best": f"{best['kernel'] + ', ' if several else ''}"
+        f"{'' if best['landmarks'] is None else str(best['landmarks']) + ' landmarks, '}"
         f"gamma {best['gamma']:.4g}, {parameter} {best[parameter]:.4g}, {record['scoring']} "
         f"{best['score']:.4f}",
         "time": f"search {seconds(record['seconds']['search'])}, with the last fit "
@@ -187,14 +195,41 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def heat_map(ax: Axes, record: Mapping[str, Any], landmarks: int | None) -> None:
-    """Draw the mean scores over gamma and C (or nu) for one number of landmarks; frame the best.
+def heat_maps(record: Mapping[str, Any]) -> dict[str, Callable[[Axes], None]]:
+    """Return what draws each heat map of a search, by title: a map for each kernel and landmarks.
 
-    ``record``: of the search; ``landmarks``: None for the exact kernel.
+    ``record``: of the search.
+    """
+    grids = record["grid"]["gamma"]
+    kernels = grids if isinstance(grids, Mapping) else [record["best"].get("kernel")]
+    counts = record["grid"]["landmarks"] or [None]
+    named = {
+        " ".join(
+            ([str(kernel)] if len(kernels) > 1 else [])
+            + ["exact" if count is None else f"{count} landmarks"]
+        ): (kernel, count)
+        for kernel in kernels
+        for count in counts
+    }
+    return {
+        title: partial(_heat_map, record=record, title=title, kernel=kernel, landmarks=count)
+        for title, (kernel, count) in named.items()
+    }
+
+
+def _heat_map(
+    ax: Axes, record: Mapping[str, Any], title: str, kernel: Any, landmarks: int | None
+) -> None:
+    """Draw the mean scores over gamma and C (or nu) of some candidates; frame the best.
+
+    ``record``: of the search; ``kernel``, ``landmarks`` (None: the exact kernel): the candidates'.
     """
     parameter = record["parameter"]
     gammas, values = record["grid"]["gamma"], record["grid"][parameter]
-    points = [p for p in record["candidates"] if p["landmarks"] == landmarks]
+    if isinstance(gammas, Mapping):
+        gammas = gammas[kernel]
+    own = kernel, landmarks
+    points = [p for p in record["candidates"] if (p.get("kernel"), p["landmarks"]) == own]
     means = np.full((len(gammas), len(values)), np.nan)
     for point in points:
         at = gammas.index(point["gamma"]), values.index(point[parameter])
@@ -204,7 +239,7 @@ def heat_map(ax: Axes, record: Mapping[str, Any], landmarks: int | None) -> None
     image = ax.imshow(means, origin="lower", aspect="auto", cmap="viridis")
     ax.figure.colorbar(image, ax=ax, label=f"{record['scoring']}, mean over folds")
     best = searched_best(record)
-    if best["landmarks"] == landmarks:
+    if (best.get("kernel"), best["landmarks"]) == own:
         at = values.index(best[parameter]), gammas.index(best["gamma"])
         ax.plot(*at, "s", mfc="none", mec="red", ms=14, mew=2)
     ax.set_xticks(range(len(values)), [f"{v:.3g}" for v in values], rotation=45)
@@ -212,11 +247,11 @@ def heat_map(ax: Axes, record: Mapping[str, Any], landmarks: int | None) -> None
     ax.set_xlabel(parameter)
     ax.set_ylabel("gamma")
     rungs = ", numbers: the last rung" if len(record["stages"]) > 1 else ""
-    ax.set_title(f"{'exact' if landmarks is None else f'{landmarks} landmarks'}{rungs}")
+    ax.set_title(f"{title}{rungs}")
 
 
 def save_heat_map(record: Mapping[str, Any], folder: str | Path) -> list[Path]:
-    """Draw heat maps into a folder, one for each number of landmarks; return the files.
+    """Draw the heat maps of a search into a folder; return the files.
 
     Raises
     ------
@@ -228,10 +263,11 @@ def save_heat_map(record: Mapping[str, Any], folder: str | Path) -> list[Path]:
 
     written = []
     Path(folder).mkdir(parents=True, exist_ok=True)
-    for landmarks in record["grid"]["landmarks"] or [None]:
+    for title, draw in heat_maps(record).items():
         figure = Figure(figsize=(7, 5), layout="constrained")
-        heat_map(figure.add_subplot(), record, landmarks)
-        written.append(Path(folder) / f"search-{landmarks or 'exact'}.png")
+        draw(figure.add_subplot())
+        name = title.removesuffix(" landmarks").replace(" ", "-")
+        written.append(Path(folder) / f"search-{name}.png")
         with replacing(written[-1]) as file:
             figure.savefig(file, format="png", dpi=150)
     return written

@@ -49,7 +49,7 @@ def train(
     report: Report | None = None,
     deadline: float | None = None,
     scratch: Callable[[], Path] | None = None,
-    first: Mapping[str, float] | None = None,
+    first: Mapping[str, Any] | None = None,
 ) -> Model:
     """Fit a model and certify it.
 
@@ -149,7 +149,7 @@ def _record_metric(
     data: Rows,
     options: TrainOptions,
     seconds: float,
-    first: Mapping[str, float] | None,
+    first: Mapping[str, Any] | None,
 ) -> Model:
     """Record in a model's provenance that its rows were mapped; return the model.
 

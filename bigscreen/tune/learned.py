@@ -117,14 +117,14 @@ class MetricSearch:
     def _climb(
         self, mapped: list[Rows], best: Candidate, until: float | None
     ) -> dict[Candidate, list[float]]:
-        """Solve all values of C (or nu) for more and more gammas, until none beside is better.
+        """Solve all values of C (or nu) for more and more gammas, until no neighbour is better.
 
         Parameters
         ----------
         mapped : list of Rows
             For each fold all rows, mapped.
         best : Candidate
-            The search begins with its gamma, and has its number of landmarks.
+            The search begins with its gamma, and has its kernel and its number of landmarks.
         until : float or None
             Value of ``time.monotonic()`` at which it ends.
 
@@ -135,9 +135,8 @@ class MetricSearch:
         """
         fit = replace(self.options.fit, work=None, resume=False, time_budget=None)
         options = replace(self.options, fit=fit)
-        gammas, values = (
-            np.asarray(grid, float).tolist() for grid in (options.gammas, options.values)
-        )
+        gammas = options.gammas_of(best.kernel)
+        values = np.asarray(options.values, float).tolist()
         found: dict[Candidate, list[float]] = {}
         with ExitStack() as stack:
             solvers = []
@@ -146,9 +145,10 @@ class MetricSearch:
                 solver = RungSolver(rows, options, self.fleet, lambda event: None, *given)
                 stack.enter_context(solver.hold())
                 solvers.append(solver)
-            at, solved = gammas.index(best.gamma), set()
+            at = gammas.index(best.gamma)
+            solved: set[float] = set()
             while near := [g for g in gammas[max(0, at - 1) : at + 2] if g not in solved]:
-                paths = {(best.landmarks, gamma): values for gamma in near}
+                paths = {(best.kernel, best.landmarks, gamma): values for gamma in near}
                 rung = Rung(None, len(near) * len(values))
                 try:
                     parts = [list(s.solve(len(solved), rung, paths, fit.tol)) for s in solvers]

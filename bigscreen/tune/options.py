@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ ELIMINATIONS = {
 SEARCHED = {"c-svc": "C", "nu-svc": "nu", "svr": "C"}
 """The problems that can be searched, each with the parameter whose values are searched."""
 
-UNSEEN = (*CHANGEABLE, "C", "nu", "gamma", "landmarks", "metric_learning")
+UNSEEN = (*CHANGEABLE, "C", "nu", "kernel", "gamma", "landmarks", "metric_learning")
 """Options of a fit that do not change a search: grids replace them, or they change no result."""
 
 
@@ -84,10 +85,10 @@ class SearchTuning:
     start_band: float = 0.05
 
 
-Pair = tuple[int | None, float]
-"""The number of landmarks (None: the exact kernel) and gamma of a group of candidates."""
+GroupKey = tuple[Any, int | None, float]
+"""Kernel, number of landmarks (None: the exact kernel) and gamma of a group of candidates."""
 
-Unit = tuple[Pair, int]
+Unit = tuple[GroupKey, int]
 """A group of candidates, and the number of a fold."""
 
 Solved = tuple[list[dict[str, Any]], Arrays]
@@ -95,11 +96,12 @@ Solved = tuple[list[dict[str, Any]], Arrays]
 
 
 class Candidate(NamedTuple):
-    """One point of the grid: numbers of landmarks, gamma, and a value of C (or of nu).
+    """One point of the grid: kernel, number of landmarks, gamma, and a value of C (or of nu).
 
     ``landmarks`` is None for the exact kernel.
     """
 
+    kernel: Any
     landmarks: int | None
     gamma: float
     value: float
@@ -135,8 +137,11 @@ class TuneOptions:
         weights, tolerance, memory, seed. ``work`` is the folder that keeps finished work, and
         ``resume`` continues with it. Three quarters of a time budget are for the search, the rest
         for the final fit.
-    gammas, values : array
-        Grids, ascending; the values are values of C (or of nu, for nu-svc).
+    gammas : array or mapping from kernel to array
+        Grid of gamma, ascending. A mapping names the kernels to search, each with its grid, in
+        place of the kernel of ``fit``.
+    values : array
+        Values of C (or of nu, for nu-svc), ascending.
     landmarks : sequence of int or None
         Grid of numbers of landmarks, ascending; None: the exact kernel.
     folds : int or sequence of (rows to fit, rows to hold out)
@@ -156,7 +161,7 @@ class TuneOptions:
     """
 
     fit: TrainOptions
-    gammas: ArrayLike
+    gammas: ArrayLike | Mapping[str, ArrayLike]
     values: ArrayLike
     landmarks: Sequence[int] | None = None
     folds: int | Sequence[Any] = 5
@@ -171,27 +176,35 @@ class TuneOptions:
         fit = self.fit
         if fit.problem not in SEARCHED:
             raise InputError(f"a search is for {', '.join(SEARCHED)}, not for {fit.problem}")
-        if callable(fit.kernel) or "gamma" not in KERNELS.get(fit.kernel, ()):
-            name = "one that is a function" if callable(fit.kernel) else fit.kernel
-            raise InputError(
-                f"a search is over gamma, which the kernel ({name}) has not; solve a path with "
-                "folds instead"
-            )
         if self.elimination not in ELIMINATIONS:
             raise InputError(
                 f"elimination must be {', '.join(ELIMINATIONS)}, got {self.elimination!r}"
             )
         if not (isinstance(self.factor, (int, np.integer)) and self.factor >= 2):
             raise InputError(f"factor must be a whole number, at least 2, got {self.factor!r}")
-        for name, grid in (("gamma", self.gammas), (self.parameter, self.values)):
-            checked_grid(grid, name)
+        checked_grid(self.values, self.parameter)
+        self._check_kernels()
         self._check_landmarks()
         if not self.metrics or fit.metric_learning != "none":
             raise InputError("a search takes the kinds of learned metrics to judge as its metrics")
-        for kind in self.metrics:
-            replace(fit, metric_learning=kind)  # refuses what is no kind, or not for this machine
+        for kernel, kind in itertools.product(self.grids, self.metrics):
+            # Refuses what is no kind, or not for this machine.
+            replace(fit, kernel=kernel, metric_learning=kind)
         if self.folds is None:
             raise InputError("a search needs folds to judge by: a number, or the rows of each")
+
+    def _check_kernels(self) -> None:
+        """Refuse kernels without a gamma, and grids of gamma that do not ascend."""
+        if not self.grids:
+            raise InputError("a search needs a kernel or more, each with its values of gamma")
+        for kernel, grid in self.grids.items():
+            if callable(kernel) or "gamma" not in KERNELS.get(kernel, ()):
+                name = "one that is a function" if callable(kernel) else kernel
+                raise InputError(
+                    f"a search is over gamma, which the kernel ({name}) has not; solve a path with "
+                    "folds instead"
+                )
+            checked_grid(grid, "gamma")
 
     def _check_landmarks(self) -> None:
         """Refuse numbers of landmarks that are not ascending whole numbers of at least 1."""
@@ -216,15 +229,37 @@ class TuneOptions:
         return SEARCHED[self.fit.problem]
 
     @property
+    def grids(self) -> dict[Any, Any]:
+        """The grid of gamma of each kernel that is searched."""
+        given = self.gammas
+        return dict(given) if isinstance(given, Mapping) else {self.fit.kernel: given}
+
+    def gammas_of(self, kernel: Any) -> list[float]:
+        """Return the values of gamma that are searched with a kernel."""
+        return list(np.asarray(self.grids[kernel], float).tolist())
+
+    @property
+    def gammas_record(self) -> Any:
+        """The grid of gamma as JSON values: a list, or a list by kernel if there are several."""
+        grids = {str(kernel): self.gammas_of(kernel) for kernel in self.grids}
+        return grids if len(grids) > 1 else next(iter(grids.values()))
+
+    @property
     def candidates(self) -> list[Candidate]:
-        """All candidates of the grid: fewer landmarks, smaller gammas, smaller values first."""
-        gammas, values = (np.asarray(grid, float).tolist() for grid in (self.gammas, self.values))
+        """All candidates: by kernel; fewer landmarks, smaller gammas, smaller values first."""
+        values = np.asarray(self.values, float).tolist()
         counts: list[int | None] = [None] if self.landmarks is None else list(self.landmarks)
-        return [Candidate(m, g, v) for m in counts for g in gammas for v in values]
+        return [
+            Candidate(kernel, m, g, v)
+            for kernel in self.grids
+            for m in counts
+            for g in self.gammas_of(kernel)
+            for v in values
+        ]
 
     def neighbours(self, one: Candidate) -> list[Candidate]:
         """Return the next candidates in the grid: with the next gamma, or with the next value."""
-        gammas, values = (np.asarray(grid, float).tolist() for grid in (self.gammas, self.values))
+        gammas, values = self.gammas_of(one.kernel), np.asarray(self.values, float).tolist()
         at, of = gammas.index(one.gamma), values.index(one.value)
         gammas_of = [
             one._replace(gamma=gammas[k]) for k in (at - 1, at + 1) if 0 <= k < len(gammas)
@@ -232,9 +267,11 @@ class TuneOptions:
         values_of = [values[k] for k in (of - 1, of + 1) if 0 <= k < len(values)]
         return [*gammas_of, *(one._replace(value=value) for value in values_of)]
 
-    def fit_of(self, landmarks: int | None, gamma: float, value: float) -> TrainOptions:
-        """Return the options of the fit with these landmarks (None: exact), gamma, and C or nu."""
-        own: dict[str, Any] = {"gamma": gamma, self.parameter: value}
+    def fit_of(
+        self, kernel: Any, landmarks: int | None, gamma: float, value: float
+    ) -> TrainOptions:
+        """Return the options of the fit of a candidate; no landmarks (None): an exact machine."""
+        own: dict[str, Any] = {"kernel": kernel, "gamma": gamma, self.parameter: value}
         if landmarks is not None:
             own["landmarks"] = int(landmarks)
         return replace(self.fit, exact=landmarks is None, **own)
@@ -246,8 +283,8 @@ class TuneOptions:
         if not isinstance(folds, (int, np.integer)):
             folds = [[np.asarray(rows).tolist() for rows in split] for split in folds]
         fit = {name: v for name, v in self.fit.folder_record.items() if name not in UNSEEN}
-        grids = {"gammas": self.gammas, "values": self.values}
-        own = {name: np.asarray(grid, float).tolist() for name, grid in grids.items()}
+        own = {"kernels": [str(kernel) for kernel in self.grids], "gammas": self.gammas_record}
+        own["values"] = np.asarray(self.values, float).tolist()
         counts = None if self.landmarks is None else [int(m) for m in self.landmarks]
         how = {"elimination": self.elimination, "factor": int(self.factor)}
         how |= {"tuning": asdict(self.tuning), "scoring": str(self.scoring)}
@@ -278,13 +315,13 @@ def unlike_search(
     grid : mapping
         The requested grid by parameter; None: the default grid, whatever it is.
     how : mapping
-        The requested folds, elimination, scoring and metrics.
+        The requested kernels, folds, elimination, scoring and metrics.
     """
     found = provenance.get("search")
     if found is None:
         return "it is of no search"
     now = {
-        name: None if values is None else np.asarray(values).tolist()
+        name: values if values is None or isinstance(values, Mapping) else list(values)
         for name, values in grid.items()
         if values is not None or name == "landmarks"
     }
@@ -292,6 +329,9 @@ def unlike_search(
     before = {name: found["grid"].get(name) for name in now}
     own = {**before, **{name: found[name] for name in names}}
     now |= {name: how[name] for name in names}
+    grids = found["grid"]["gamma"]
+    own["kernels"] = list(grids if isinstance(grids, Mapping) else [found["best"].get("kernel")])
+    now["kernels"] = list(how["kernels"])
     own["metrics"] = list(found.get("metric_learning", {"scores": ["none"]})["scores"])
     now["metrics"] = list(how["metrics"])
     return describe_difference(provenance, data, fit, UNSEEN, (own, now))

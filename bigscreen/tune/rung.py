@@ -28,7 +28,7 @@ from bigscreen.problems.point import is_solved, largest_gaps
 from bigscreen.train.job import claim_folder
 from bigscreen.train.problems import Binary, libsvm_scale
 from bigscreen.tune.group import Group, Part, PreparedRows, is_too_rough, solve_path
-from bigscreen.tune.options import Candidate, Outcome, Pair, Solved, TuneOptions, Unit
+from bigscreen.tune.options import Candidate, GroupKey, Outcome, Solved, TuneOptions, Unit
 from bigscreen.tune.schedule import Rung
 from bigscreen.tune.streamed import solve_streamed
 
@@ -40,15 +40,15 @@ class OutOfTime(Exception):
 class RungTask(NamedTuple):
     """The work of one rung (round of a search): its rows (None: all), folds and candidates.
 
-    ``r``: its number, from 0; ``values``: for each group (number of landmarks, gamma) the values of
-    C or nu; ``tol``: the relative gap to reach; ``quick``: use float32 kernel entries as far as
-    they prove the gap.
+    ``r``: its number, from 0; ``values``: for each group (kernel, number of landmarks, gamma) the
+    values of C or nu; ``tol``: the relative gap to reach; ``quick``: use float32 kernel entries as
+    far as they prove the gap.
     """
 
     r: int
     rows: NDArray[np.int64] | None
     folds: list[Part]
-    values: dict[Pair, list[float]]
+    values: dict[GroupKey, list[float]]
     tol: float
     quick: bool
 
@@ -116,7 +116,7 @@ class RungSolver:
         """Identifies the search to which the files of the work folder belong."""
         self.machines: dict[Unit, Arrays] = {}
         """For each group and fold, the machines of the last rung: starts for the next rung."""
-        self.groups: dict[Pair, Group] = {}
+        self.groups: dict[GroupKey, Group] = {}
         self.done = 0.0
 
     @contextmanager
@@ -130,7 +130,7 @@ class RungSolver:
             yield
 
     def solve(
-        self, r: int, rung: Rung, values: dict[Pair, list[float]], tol: float
+        self, r: int, rung: Rung, values: dict[GroupKey, list[float]], tol: float
     ) -> Iterator[dict[Candidate, Outcome]]:
         """Solve a rung, and yield the outcomes of its candidates, one batch of groups at a time.
 
@@ -140,20 +140,20 @@ class RungSolver:
             The rung's number, from 0.
         rung : Rung
         values : dict
-            For each group (number of landmarks, gamma) its values of C or nu, ascending.
+            For each group (kernel, number of landmarks, gamma) its values of C or nu, ascending.
         tol : float
             The relative gap to reach.
         """
-        self.groups = {pair: group for pair, group in self.groups.items() if pair in values}
+        self.groups = {key: group for key, group in self.groups.items() if key in values}
         self.done = 0.0
         folds = [self._fold_part(fold, rung) for fold in self.folds]
         task = RungTask(r, rung.rows, folds, values, tol, tol >= PATH.min_float32_tol)
-        streamed = [pair for pair in values if self._streams(pair, rung)]
-        for batch in self._batches(task, [pair for pair in values if pair not in streamed]):
-            units = [(pair, f) for pair in batch for f in range(len(self.folds))]
+        streamed = [key for key in values if self._streams(key, rung)]
+        for batch in self._batches(task, [key for key in values if key not in streamed]):
+            units = [(key, f) for key in batch for f in range(len(self.folds))]
             yield self._outcomes(task, batch, self._solve_in_memory(task, units))
-        for pair in streamed:
-            yield self._outcomes(task, [pair], self._solve_streamed(task, pair))
+        for key in streamed:
+            yield self._outcomes(task, [key], self._solve_streamed(task, key))
 
     def _solve_in_memory(self, task: RungTask, units: list[Unit]) -> dict[Unit, Solved]:
         """Solve the units (group, fold) of groups whose stages fit in memory at the same time.
@@ -172,22 +172,22 @@ class RungSolver:
 
         A unit is a group and the number of a fold. Paths that are too inaccurate are left out.
         """
-        pairs = list(dict.fromkeys(pair for pair, _ in units))
-        for pair in pairs:
-            if pair not in self.groups:
-                fit = self.options.fit_of(*pair, float(np.asarray(self.options.values)[-1]))
-                self.groups[pair] = Group(self.data, fit, self.fleet, self.options.tuning)
+        keys = list(dict.fromkeys(key for key, _ in units))
+        for key in keys:
+            if key not in self.groups:
+                fit = self.options.fit_of(*key, float(np.asarray(self.options.values)[-1]))
+                self.groups[key] = Group(self.data, fit, self.fleet, self.options.tuning)
         with Inline(1) as single:
-            fleet = self.threads if len(pairs) == 1 else single
+            fleet = self.threads if len(keys) == 1 else single
 
-            def prepare(pair: Pair) -> PreparedRows:
+            def prepare(key: GroupKey) -> PreparedRows:
                 """Prepare the rung's rows for a group, unless the time is over."""
                 self._watch()
-                given = self.room / len(pairs), self.threads.workers, task.quick
-                return self.groups[pair].prepare(task.rows, fleet, *given)
+                given = self.room / len(keys), self.threads.workers, task.quick
+                return self.groups[key].prepare(task.rows, fleet, *given)
 
-            prepared = dict(zip(pairs, self.threads.each(prepare, pairs), strict=True))
-            self._drop_factors(pairs)
+            prepared = dict(zip(keys, self.threads.each(prepare, keys), strict=True))
+            self._drop_factors(keys)
             walk = partial(self._walk, task, prepared)
             parallel = all(one.parallel for one in prepared.values())
             made = self.threads.each(walk, units) if parallel else map(walk, units)
@@ -205,7 +205,7 @@ class RungSolver:
         self.report({"event": "part", "done": self.done, "rung": task.r, "relative_gap": gap})
 
     def _outcomes(
-        self, task: RungTask, batch: list[Pair], solved: dict[Unit, Solved]
+        self, task: RungTask, batch: list[GroupKey], solved: dict[Unit, Solved]
     ) -> dict[Candidate, Outcome]:
         """Collect the outcomes of the candidates in the groups ``batch``.
 
@@ -215,38 +215,38 @@ class RungSolver:
         """
         self.machines |= {unit: arrays for unit, (_, arrays) in solved.items()}
         outcomes = {}
-        for pair in batch:
-            for k, value in enumerate(task.values[pair]):
-                records = [solved[pair, f][0][k] for f in range(len(self.folds))]
+        for key in batch:
+            for k, value in enumerate(task.values[key]):
+                records = [solved[key, f][0][k] for f in range(len(self.folds))]
                 scores = [record["score"] for record in records]
                 found = Outcome(scores, task.r, task.n_rows, largest_gaps(records)["relative_gap"])
-                outcomes[Candidate(*pair, value)] = found
+                outcomes[Candidate(*key, value)] = found
         return outcomes
 
-    def _streams(self, pair: Pair, rung: Rung) -> bool:
+    def _streams(self, key: GroupKey, rung: Rung) -> bool:
         """Whether a group's features of all rows do not fit in memory, or belong to workers.
 
-        ``pair``: the group's number of landmarks, and gamma.
+        ``key``: the group's kernel, number of landmarks, and gamma.
         """
-        landmarks, n = pair[0], self.data.n_rows
+        landmarks, n = key[1], self.data.n_rows
         if rung.rows is not None or landmarks is None:
             return False
         return self.cluster or 4.0 * n * landmarks > self.room
 
-    def _solve_streamed(self, task: RungTask, pair: Pair) -> dict[Unit, Solved]:
+    def _solve_streamed(self, task: RungTask, key: GroupKey) -> dict[Unit, Solved]:
         """Solve all folds of a group in shared passes over the data, or read an interrupted run's.
 
-        ``pair``: the group's number of landmarks, and gamma.
+        ``key``: the group's kernel, number of landmarks, and gamma.
         """
-        r, values = task.r, task.values[pair]
-        units = [(pair, f) for f in range(len(self.folds))]
+        r, values = task.r, task.values[key]
+        units = [(key, f) for f in range(len(self.folds))]
         kept = [self._kept(r, unit, values) for unit in units]
         found = [one for one in kept if one is not None]
         if len(found) < len(units):
             self._watch()
             work = self.options.fit.work
             fit = replace(
-                self.options.fit_of(*pair, values[-1]),
+                self.options.fit_of(*key, values[-1]),
                 tol=task.tol,
                 work=None if work is None else work / "features",
                 resume=False,
@@ -267,15 +267,15 @@ class RungSolver:
         return dict(zip(units, found, strict=True))
 
     def _walk(
-        self, task: RungTask, prepared: dict[Pair, PreparedRows], unit: Unit
+        self, task: RungTask, prepared: dict[GroupKey, PreparedRows], unit: Unit
     ) -> Solved | None:
         """Solve and score the path of one unit (group, fold), or read it from an interrupted run.
 
         ``prepared``: the prepared rows of each group. None if float32 kernel entries were too
         inaccurate (`is_too_rough`).
         """
-        (pair, f), tol = unit, task.tol
-        own, part, values = prepared[pair], task.folds[f], task.values[pair]
+        (key, f), tol = unit, task.tol
+        own, part, values = prepared[key], task.folds[f], task.values[key]
         kept = self._kept(task.r, unit, values)
         if kept is not None:
             return kept
@@ -350,28 +350,28 @@ class RungSolver:
         return found[0]["points"], found[1]
 
     # -- memory and time ---------------------------------------------------------------------------
-    def _bytes(self, task: RungTask, pair: Pair) -> float:
+    def _bytes(self, task: RungTask, key: GroupKey) -> float:
         """Estimate the bytes that the candidates of a group need while a rung is solved.
 
-        ``pair``: the group's number of landmarks, and gamma.
+        ``key``: the group's kernel, number of landmarks, and gamma.
         """
-        landmarks, rows = pair[0], task.n_rows
-        if landmarks is None or self.options.fit_of(*pair, 1e-3).coupled:
+        landmarks, rows = key[1], task.n_rows
+        if landmarks is None or self.options.fit_of(*key, 1e-3).coupled:
             matrix = 4.0 if task.quick and self.options.fit.problem != "nu-svc" else 8.0
             return matrix * rows * rows + 4.0 * rows * (landmarks or 0)
         return 4.0 * rows * landmarks + 24.0 * landmarks**2
 
-    def _batches(self, task: RungTask, pairs: list[Pair]) -> Iterator[list[Pair]]:
+    def _batches(self, task: RungTask, keys: list[GroupKey]) -> Iterator[list[GroupKey]]:
         """Yield batches of groups that fit in memory at the same time, at least one group each.
 
-        ``pairs``: for each group its number of landmarks, and gamma.
+        ``keys``: for each group its kernel, number of landmarks, and gamma.
         """
-        batch: list[Pair] = []
-        for pair in pairs:
-            if batch and sum(self._bytes(task, one) for one in [*batch, pair]) > 0.5 * self.room:
+        batch: list[GroupKey] = []
+        for key in keys:
+            if batch and sum(self._bytes(task, one) for one in [*batch, key]) > 0.5 * self.room:
                 yield batch
                 batch = []
-            batch.append(pair)
+            batch.append(key)
         if batch:
             yield batch
 
@@ -393,20 +393,20 @@ class RungSolver:
         if self.until is not None and time.monotonic() > self.until:
             raise OutOfTime
 
-    def _drop_factors(self, pairs: list[Pair]) -> None:
+    def _drop_factors(self, keys: list[GroupKey]) -> None:
         """Drop the landmark factors of groups if the factors of all would take too much memory.
 
-        ``pairs``: the groups whose factors are dropped, by number of landmarks and gamma.
+        ``keys``: the groups whose factors are dropped, by kernel, number of landmarks and gamma.
         """
-        for pair in pairs:
-            factor = vars(self.groups[pair]).get("factor")
+        for key in keys:
+            factor = vars(self.groups[key]).get("factor")
             if factor is not None:
                 taken = len(self.groups) * factor.matrix.nbytes
                 if taken > self.options.tuning.max_factor_fraction * self.room:
-                    del self.groups[pair].factor
+                    del self.groups[key].factor
 
 
 def _name(unit: Unit) -> str:
     """Return the name of the file that keeps the results of a unit (group, fold)."""
-    (landmarks, gamma), f = unit
-    return f"{landmarks or 'exact'}-{gamma!r}-fold-{f}"
+    (kernel, landmarks, gamma), f = unit
+    return f"{kernel}-{landmarks or 'exact'}-{gamma!r}-fold-{f}"

@@ -24,7 +24,7 @@ from bigscreen.train.problems import check_rows, problems
 from bigscreen.train.run import train
 from bigscreen.tune.learned import MetricSearch
 from bigscreen.tune.metric import find_scoring
-from bigscreen.tune.options import ELIMINATIONS, Candidate, Outcome, Pair, TuneOptions
+from bigscreen.tune.options import ELIMINATIONS, Candidate, GroupKey, Outcome, TuneOptions
 from bigscreen.tune.rung import OutOfTime, RungSolver
 from bigscreen.tune.schedule import Rung, rungs
 
@@ -139,10 +139,11 @@ class Search:
     def last_fit(self, best: dict[str, Any]) -> Any:
         """Return the options (`TrainOptions`) of the final fit on all rows.
 
-        ``best``: the chosen landmarks, gamma, and C or nu, by name.
+        ``best``: the chosen kernel, landmarks, gamma, and C or nu, by name.
         """
         options = self.options
-        fit = options.fit_of(best["landmarks"], best["gamma"], best[options.parameter])
+        searched = best["kernel"], best["landmarks"], best["gamma"], best[options.parameter]
+        fit = options.fit_of(*searched)
         fit = replace(fit, metric_learning=best.get("metric_learning", "none"))
         work = None if fit.work is None else fit.work / "fit"
         resume = bool(work and fit.resume and (work / PROBLEM).exists())
@@ -150,7 +151,7 @@ class Search:
         return replace(fit, work=work, resume=resume, time_budget=left)
 
     def judge_metrics(self) -> dict[str, Any]:
-        """Judge the requested kinds of learned metrics by the search's folds; see `MetricSearch`."""
+        """Judge the requested kinds of learned metrics by the folds; see `MetricSearch`."""
         best = self._best()
         self.report({"event": "phase", "phase": "metrics"})
         given = self.folds, self.binaries, self._scoring, self.solver.fleet
@@ -193,7 +194,12 @@ class Search:
 
         def named(c: Candidate) -> dict[str, Any]:
             """Return a candidate's parameters by name."""
-            return {"landmarks": c.landmarks, "gamma": c.gamma, parameter: c.value}
+            return {
+                "kernel": c.kernel,
+                "landmarks": c.landmarks,
+                "gamma": c.gamma,
+                parameter: c.value,
+            }
 
         points = []
         for c in self.options.candidates:
@@ -209,7 +215,7 @@ class Search:
             "scoring": self.scoring,
             "grid": {
                 "landmarks": None if best.landmarks is None else list(self.options.landmarks or ()),
-                "gamma": np.asarray(self.options.gammas, float).tolist(),
+                "gamma": self.options.gammas_record,
                 parameter: np.asarray(self.options.values, float).tolist(),
             },
             "stages": self.stages,
@@ -284,9 +290,9 @@ class Search:
         ones.
         """
         began = time.monotonic()
-        values: dict[Pair, list[float]] = {}
+        values: dict[GroupKey, list[float]] = {}
         for c in alive:
-            values.setdefault((c.landmarks, c.gamma), []).append(c.value)
+            values.setdefault((c.kernel, c.landmarks, c.gamma), []).append(c.value)
         rows = self.data.n_rows if rung.rows is None else len(rung.rows)
         stage = {"rows": rows, "candidates": len(alive), "tol": tol, "dropped": 0}
         self.report({"event": "rung", "rung": r, **stage, "parts": len(values) * len(self.folds)})
