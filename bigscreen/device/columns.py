@@ -23,10 +23,23 @@ from bigscreen.kernels.backend import RowsOfSquare
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.solvers.block.tuning import BlockTuning
 
 TILE_COLUMNS = 1024
 """Compute entries of at most this many kernel columns at a time, and of as many rows of each as
 make `TILE_ENTRIES` entries."""
+
+
+def column_work_bytes(d: int) -> int:
+    """Return the bytes that columns of rows (d,) take next to the rows and the cached columns.
+
+    In float64: a tile of entries and what they are computed from, a tile of rows, the rows of a
+    round, and the rows of a block.
+    """
+    tuning = BlockTuning()
+    rows = tuning.rows_per_round + tuning.max_whole_block
+    return 8 * (6 * TILE_ENTRIES + d * rows)
+
 
 _ONE_AT_A_TIME = threading.Lock()
 """Held while a shard uses the device, so that threads do not take memory for several tiles."""
@@ -69,9 +82,10 @@ class DeviceBackend:
 
 
 class DeviceColumns:
-    """Cached kernel columns on a device: ``store[k, i] = k(x_j, x_i)`` if row j has slot k.
+    """Cached kernel columns on a device: ``store[k, i] = k(x_j, x_i)`` if slot k holds row j.
 
-    See `KernelCache`, which does the same in the host's memory.
+    `KernelCache` does the same in the host's memory. Here a new column takes the slot that was
+    filled longest ago, so that the columns of a call adjoin and are copied at once.
 
     Parameters
     ----------
@@ -89,22 +103,27 @@ class DeviceColumns:
     store : array (slots, rows of side) of ``dtype``, on the device
     owner : int64 (slots,)
         The row j that each slot holds, -1 if it is empty.
+    slot_of : dict
+        The slot of each row j that has one.
+    oldest : int
+        The slot to fill next.
     entries : int
         Kernel entries computed so far.
     """
-
-    store: Any
-    owner: NDArray[np.int64]
-    kept: Any
 
     def __init__(
         self, backend: DeviceBackend, kernel: Kernel, side: Operand, capacity: int, dtype: type
     ) -> None:
         """Move the rows to the device if they are to stay there, and allocate the slots."""
-        self.backend, self.kernel, self.dtype = backend, kernel, dtype
+        self.kernel, self.dtype = kernel, dtype
         self.place, self.xp = backend.place, backend.place.xp
         self.origin = _origin(kernel, side)
-        self.entries = 0
+        self.entries = self.oldest = 0
+        self.slot_of: dict[int, int] = {}
+        self.owner = np.empty(0, np.int64)
+        self.store: Any = None
+        self.kept: Any = None
+        self.keep_rows = backend.keep_rows and capacity > 0  # (without a cache: rows are used once)
         self._place_rows(side)
         self._allocate(capacity)
 
@@ -113,43 +132,27 @@ class DeviceColumns:
     ) -> None:
         """Add ``sum_j coef_j k(x_j, .)`` over these rows to the scores (rows of side,).
 
-        Columns that the cache lacks are computed, and stored in the given slots; see
-        `KernelCache.accumulate`.
+        Columns that the cache lacks are computed, and stored.
 
         Parameters
         ----------
         rows : Operand of k rows, with ids
         slots : int64 (k,)
-            The rows' slots in the cache, or all -1.
+            -1: do not store the columns. (Other slots are not used, see `KernelCache`.)
         coef : float64 (k,)
         scores : float64 (rows of side,)
             Updated.
         """
         assert rows.ids is not None
-        known = np.zeros(len(coef), np.bool_)
-        cached = np.flatnonzero(self._has_slot(slots))
-        known[cached] = self.owner[slots[cached]] == rows.ids[cached]
-        new = np.flatnonzero(~known)
-        try:
-            with _ONE_AT_A_TIME:
-                Z = self.place.put(_shifted(rows.X[new], self.origin), self.dtype)
-                total = [
-                    self.place.take_back(
-                        self._add_cached(a, b, slots[known], coef[known])
-                        + self._add_new(a, b, Z, slots[new], coef[new])
-                    )
-                    for a, b in row_ranges(len(scores), TILE_ENTRIES // TILE_COLUMNS)
-                ]
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
+        while True:
+            try:
+                with _ONE_AT_A_TIME:
+                    scores += self._sum(rows, coef, not np.any(slots < 0))
+                return
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
             self._make_room()
-            self.accumulate(rows, slots, coef, scores)
-            return
-        scores += np.concatenate([np.empty(0), *total])
-        there = new[self._has_slot(slots[new])]
-        self.owner[slots[there]] = rows.ids[there]
-        self.entries += len(new) * len(scores)
 
     def compact(self, side: Operand, keep: NDArray[np.int64]) -> None:
         """Replace the side by some of its rows, and shorten the cached columns to their entries.
@@ -158,22 +161,52 @@ class DeviceColumns:
         If the device has no memory for the shorter columns next to the present ones, all are
         dropped.
         """
-        before, owner = self.store, self.owner
+        before, count = self.store, len(self.owner)
         with _ONE_AT_A_TIME:
             self._place_rows(side)
             places = self.place.put(keep, np.int64)
             try:
-                self.store = self.place.zeros((len(owner), len(side)), self.dtype)
-                for a, b in row_ranges(len(owner), TILE_COLUMNS):
+                self.store = self.place.zeros((count, len(side)), self.dtype)
+                for a, b in row_ranges(count, TILE_COLUMNS):
                     self.store[a:b, :] = self.xp.take(before[a:b, :], places, axis=1)
                 return
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
             del self.store, before
-            self._allocate(len(owner))
+            self._allocate(count)
 
-    def _add_cached(self, a: int, b: int, slots: NDArray[np.int64], coef: FloatArray) -> Any:
+    def _sum(self, rows: Operand, coef: FloatArray, should_store: bool) -> FloatArray:
+        """Return ``sum_j coef_j k(x_j, .)`` over these rows (rows of side,), and store new columns.
+
+        Tile by tile: a tile's entries that are cached are added before their slots are filled anew.
+        """
+        ids: Any = rows.ids
+        slot = np.array([self.slot_of.get(row, -1) for row in ids.tolist()], np.int64)
+        known, new = np.flatnonzero(slot >= 0), np.flatnonzero(slot < 0)
+        filled = self._take_slots(len(new) if should_store else 0)
+        Z = self.place.put(_shifted(rows.X[new], self.origin), self.dtype)
+        sums, wide = [np.empty(0)], max(1, min(TILE_COLUMNS, len(coef)), self.X.shape[1])
+        for a, b in row_ranges(len(self.X), max(1, TILE_ENTRIES // wide)):
+            total = self._sum_cached(a, b, slot[known], coef[known])
+            total = total + self._sum_new(a, b, Z, coef[new], filled)
+            sums.append(self.place.take_back(total))
+        self.owner[filled] = ids[new[: len(filled)]]
+        self.slot_of.update(zip(self.owner[filled].tolist(), filled.tolist(), strict=True))
+        self.entries += len(new) * len(self.X)
+        return np.concatenate(sums)
+
+    def _take_slots(self, count: int) -> NDArray[np.int64]:
+        """Empty the slots that were filled longest ago, at most ``count``; return them in order."""
+        every = len(self.owner)
+        slots = (self.oldest + np.arange(min(count, every))) % max(1, every)
+        for row in self.owner[slots].tolist():
+            self.slot_of.pop(row, None)
+        self.owner[slots] = -1
+        self.oldest = (self.oldest + len(slots)) % max(1, every)
+        return slots
+
+    def _sum_cached(self, a: int, b: int, slots: NDArray[np.int64], coef: FloatArray) -> Any:
         """Return ``sum_j coef_j store[slots_j, a:b]``, float64 (b - a,) on the device."""
         total, place = self.place.zeros((b - a,)), self.place
         for c, e in row_ranges(len(slots), TILE_COLUMNS):
@@ -182,36 +215,25 @@ class DeviceColumns:
             total = total + place.put(coef[c:e]) @ place.cast(block, np.float64)
         return total
 
-    def _add_new(self, a: int, b: int, Z: Any, slots: NDArray[np.int64], coef: FloatArray) -> Any:
-        """Compute the entries of rows Z with the side's rows [a, b), cache them, add them up.
+    def _sum_new(self, a: int, b: int, Z: Any, coef: FloatArray, slots: NDArray[np.int64]) -> Any:
+        """Compute the entries of rows Z (k, d) with the side's rows [a, b), and sum them.
 
-        ``Z`` (k, d): on the device; ``slots``, ``coef`` (k,): their slots and coefficients.
-        Returns ``sum_j coef_j k(z_j, x_i)``, float64 (b - a,) on the device.
+        The first of them are copied into ``slots``. Returns ``sum_j coef_j k(z_j, x_i)``, float64
+        (b - a,) on the device.
         """
         total, place = self.place.zeros((b - a,)), self.place
-        if not len(slots):
-            return total
-        X = self._rows_at(a, b)
-        for c, e in row_ranges(len(slots), TILE_COLUMNS):
+        X = self._rows_at(a, b) if len(coef) else None
+        for c, e in row_ranges(len(coef), TILE_COLUMNS):
             block = kernel_entries(self.xp, self.kernel, Z[c:e, :], X)
             total = total + place.put(coef[c:e]) @ place.cast(block, np.float64)
-            self._write(block, slots[c:e], a, b)
+            into = slots[c:e]
+            # (The standard assigns to slices only; slots adjoin, but for the return to the first.)
+            turn = int(np.argmin(into)) if len(into) else 0
+            for run, first in ((into[:turn], 0), (into[turn:], turn)):
+                if len(run):
+                    part = block[first : first + len(run), :]
+                    self.store[int(run[0]) : int(run[-1]) + 1, a:b] = part
         return total
-
-    def _write(self, block: Any, slots: NDArray[np.int64], a: int, b: int) -> None:
-        """Copy the entries ``block`` (k, b - a) with the side's rows [a, b) into their slots (k,).
-
-        The standard assigns to slices only: a copy for each run of slots that adjoin, as most do.
-        """
-        at = np.flatnonzero(self._has_slot(slots))
-        ends = np.flatnonzero((np.diff(at) != 1) | (np.diff(slots[at]) != 1)) + 1
-        for run in np.split(at, ends) if len(at) else ():
-            first, count = int(slots[run[0]]), len(run)
-            self.store[first : first + count, a:b] = block[int(run[0]) : int(run[0]) + count, :]
-
-    def _has_slot(self, slots: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these slots the device has memory for (-1: a row without a slot)."""
-        return (slots >= 0) & (slots < len(self.owner))
 
     def _make_room(self) -> None:
         """Drop all cached columns, or else the rows, from the device, which has no memory left."""
@@ -221,7 +243,7 @@ class DeviceColumns:
                 "(device cpu)"
             )
         if not len(self.owner):
-            self.kept = None
+            self.kept, self.keep_rows = None, False
         self._allocate(0)
 
     def _rows_at(self, a: int, b: int) -> Any:
@@ -234,7 +256,7 @@ class DeviceColumns:
         """Take over the rows of a side, and move them to the device if they are to stay there."""
         self.X = _dense(side.X)
         self.kept = None
-        if self.backend.keep_rows:
+        if self.keep_rows:
             try:
                 self.kept = self.place.put(_shifted(self.X, self.origin), self.dtype)
             except Exception as error:
@@ -251,7 +273,7 @@ class DeviceColumns:
                 if not is_out_of_memory(error) or not capacity:
                     raise
                 capacity //= 2
-        self.owner = np.full(capacity, -1)
+        self.owner, self.slot_of, self.oldest = np.full(capacity, -1), {}, 0
 
 
 def _origin(kernel: Kernel, side: Operand) -> NDArray[Any]:
