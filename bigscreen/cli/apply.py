@@ -57,7 +57,7 @@ def each_chunk(
 @click.command(
     cls=GroupedCommand,
     groups={
-        "Answers": ("scores", "probability", "prior", "alpha", "threshold"),
+        "Answers": ("scores", "probability", "prior", "alpha", "threshold", "cross"),
         "Running": ("time_budget",),
     },
     short_help="Write predictions for a STORE to a file.",

@@ -342,6 +342,11 @@ log_option = click.option(
     metavar="FILE",
     help="Add each event as a line of JSON, with its time, to FILE; `tail -f FILE` follows it.",
 )
+verbose_option = click.option(
+    "--verbose",
+    is_flag=True,
+    help="Show the whole certificate: objectives, rounding, rows, screening and passes.",
+)
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists already."
 )

@@ -29,6 +29,7 @@ from bigscreen.intake.ingest import ingest
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
+from bigscreen.problems.point import format_gap
 from bigscreen.report import certificate, report
 from bigscreen.train.run import train
 
@@ -213,7 +214,7 @@ class _Demo:
             table.add_row(
                 label,
                 f"{record['error'][name]:.2%}",
-                f"{record[name]['relative_gap']:.1e}",
+                format_gap(record[name]["relative_gap"]),
                 report.seconds(self.seconds[f"fit {name}"]),
             )
         table.add_row("best possible, from the formula", f"{record['error']['bayes']:.2%}")

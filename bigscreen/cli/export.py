@@ -137,6 +137,7 @@ def import_(
       bigscreen import heart_scale.model model.bsm --certify train.store --C 1
     """
     from bigscreen.export.libsvm import read_libsvm
+    from bigscreen.problems.point import format_gap
     from bigscreen.report import report
 
     check_output(model, overwrite)
@@ -170,7 +171,7 @@ def import_(
     }
     if gap is not None:
         facts["relative gap"] = (
-            f"{gap:.2e}, proved over {report.count(read.provenance['rows'])} rows"
+            f"{format_gap(gap, '.2e')}, proved over {report.count(read.provenance['rows'])} rows"
         )
     elif gaps:
         facts["relative gap"] = "none: the kernel is not positive semidefinite"

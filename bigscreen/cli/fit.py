@@ -24,6 +24,7 @@ from bigscreen.cli.common import (
     overwrite_option,
     report_option,
     resumable,
+    verbose_option,
 )
 from bigscreen.cli.options import GroupedCommand, fit_options, train_options
 from bigscreen.cli.report import write_page
@@ -155,6 +156,7 @@ def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
 )
 @overwrite_option
 @fit_options()
+@verbose_option
 @report_option
 @log_option
 @json_option
@@ -166,6 +168,7 @@ def fit(
     model: str,
     resume: bool,
     overwrite: bool,
+    verbose: bool,
     page: str | None,
     log: str | None,
     json_file: str | None,
@@ -220,10 +223,10 @@ def fit(
             ):
                 fitted = train(dataset, options, fleet, tell, deadline)
             fitted.save(model)
-    record = certificate.fit_record(fitted)
+    record = certificate.fit_record(fitted) | {"held_out": held_out_record(dataset, fitted)}
     if json_file:
         report.write_result(json_file, "fit", record)
-    certificate.show(record, model)
+    certificate.show(record, model, verbose)
     warn_of_constant(dataset, fitted)
     if scales := _differing_scales(dataset, fitted):
         report.note(f"{scales}; ingest with --scale standard, unless that is meant")
@@ -231,6 +234,26 @@ def fit(
         write_page(page, fitted, model, dataset)
     if own_work:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def held_out_record(dataset: "Dataset", model: "Model") -> dict[str, Any] | None:
+    """Evaluate a model on (a sample of) the rows that ingest held out of its store.
+
+    Returns
+    -------
+    dict or None
+        The result of `evaluate`, with "store", the name of the held-out store, and "sampled",
+        whether it has more rows than were evaluated. None if there is no such store, or its rows
+        have nothing to compare predictions with.
+    """
+    from bigscreen.evaluate.evaluate import evaluate_sample
+
+    held = dataset.held_out()
+    if held is None or (model.kind != "one-class" and held.n_unlabelled == held.n_rows):
+        return None
+    found = evaluate_sample(model, held)
+    sampled = found["rows"] + found["unlabelled"] < held.n_rows
+    return {"store": held.path.name, "sampled": sampled, **found}
 
 
 def warn_of_constant(dataset: "Dataset", model: "Model") -> None:

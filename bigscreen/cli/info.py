@@ -190,6 +190,7 @@ def model_facts(record: dict[str, Any]) -> dict[str, str]:
 
 def edit_facts(record: dict[str, Any]) -> dict[str, str]:
     """Convert the record of one edit of a model to names and texts."""
+    from bigscreen.problems.point import format_gap
     from bigscreen.report.report import count
 
     rows = {what: count(n) for what, n in record["what"].items() if n}
@@ -197,7 +198,8 @@ def edit_facts(record: dict[str, Any]) -> dict[str, str]:
     for before, after in zip(record["bound"], record["certificates"], strict=True):
         name = "" if after["label"] is None else f" of {after['label']}"
         bound = "none" if before["gap"] is None else f"{before['relative_gap']:.3g}"
-        facts[f"relative gap{name}"] = f"{after['relative_gap']:.3g} (bound before: {bound})"
+        proved = format_gap(after["relative_gap"], ".3g")
+        facts[f"relative gap{name}"] = f"{proved} (bound before: {bound})"
     facts |= {f"note {k}": note for k, note in enumerate(record["notes"], 1)}
     for name, known in (("rows before", record["from"]), ("rows after", record["to"])):
         facts[name] = f"{known[:16]}..." if known else "not stored"

@@ -102,7 +102,9 @@ GROUP_OF = {
     "no_intercept": "Machine",
     **dict.fromkeys(("rules", "cold", "static", "elimination"), "Expert"),
     **dict.fromkeys(WHERE_IT_RUNS, "Running"),
-    **dict.fromkeys(("resume", "overwrite", "plots", "page", "log", "json_file"), "Running"),
+    **dict.fromkeys(
+        ("resume", "overwrite", "verbose", "plots", "page", "log", "json_file"), "Running"
+    ),
 }
 """The group in the help of every option of a `GroupedCommand`, by its name in Python."""
 

@@ -95,6 +95,7 @@ def _facts(record: dict[str, Any], tol: float) -> dict[str, str]:
 
     ``tol``: the relative gap that was requested of every fit.
     """
+    from bigscreen.problems.point import format_gap
     from bigscreen.report.report import count, percent
 
     facts = {
@@ -111,4 +112,5 @@ def _facts(record: dict[str, Any], tol: float) -> dict[str, str]:
         )
         facts["p-value"] = f"{record['p_value']:.2g}, that chance does as well"
     missed = "" if record["relative_gap"] <= tol else f"; {tol:g} was asked for"
-    return {**facts, "largest relative gap": f"{record['relative_gap']:.1e}, proved{missed}"}
+    gap = format_gap(record["relative_gap"])
+    return {**facts, "largest relative gap": f"{gap}, proved{missed}"}

@@ -49,7 +49,7 @@ def rows(
     """
     from bigscreen.evaluate.predict import check_suffix
     from bigscreen.evaluate.rows import write_rows
-    from bigscreen.model.ledger import summarise_ledgers
+    from bigscreen.model.ledger import suggest_tol, summarise_ledgers
     from bigscreen.model.model import Model
     from bigscreen.report import certificate, report
 
@@ -78,3 +78,10 @@ def rows(
             "all" if parts else "rows": certificate.describe_statuses(record),
         },
     )
+    gap = max(part["relative_gap"] for part in fitted.provenance["certificates"])
+    tol = suggest_tol(fitted.ledger, gap)
+    if tol is not None:
+        report.note(
+            f"most rows are open, as the gap of {gap:.1e} is loose: a fit with a smaller --tol, "
+            f"such as {tol:.0e}, decides more"
+        )

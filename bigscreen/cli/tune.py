@@ -16,8 +16,9 @@ from bigscreen.cli.common import (
     overwrite_option,
     report_option,
     resumable,
+    verbose_option,
 )
-from bigscreen.cli.fit import warn_of_constant
+from bigscreen.cli.fit import held_out_record, warn_of_constant
 from bigscreen.cli.options import GroupedCommand, fit_options, train_options
 from bigscreen.cli.path import Grid
 from bigscreen.cli.report import write_page
@@ -162,6 +163,7 @@ METRIC_KINDS: Any = OPTIONS["metric_learning"].values
 @overwrite_option
 @fit_options(OF_EVERY_FIT)
 @click.option("--plots", metavar="FOLDER", help="Draw a heat map into this folder, as PNG.")
+@verbose_option
 @report_option
 @log_option
 @json_option
@@ -244,12 +246,12 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
             model = search(dataset, options, fleet, tell, deadline)
             model.save(out)
     record = model.provenance["search"]
-    fitted = certificate.fit_record(model)
+    fitted = certificate.fit_record(model) | {"held_out": held_out_record(dataset, model)}
     if values["json_file"]:
         report.write_result(values["json_file"], "tune", {**fitted, "search": record})
     report_tune.show(record)
     report.table(f"Search on {store}", report_tune.facts(record))
-    certificate.show(fitted, out)
+    certificate.show(fitted, out, values["verbose"])
     warn_of_constant(dataset, model)
     if values["plots"]:
         for file in report_tune.save_heat_map(record, values["plots"]):

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.folder import unfinished_path
+from bigscreen.data.folder import held_out_path, unfinished_path
 from bigscreen.data.layout import SUMMARY, Features, Layout, chunk_digest, csr, csr_slice, csr_stack
 from bigscreen.data.limits import read_json
 from bigscreen.data.preparation import Preparation
@@ -155,6 +155,21 @@ class Dataset(Rows):
     def profile(self) -> dict[str, Any] | None:
         """Statistics of the source's columns, as ingest found them; None in older stores."""
         return self.manifest.get("profile")
+
+    def held_out(self) -> "Dataset | None":
+        """Open the dataset of rows that ingest held out of this one; None if it is not next to it.
+
+        It has the name that `held_out_path` gives it, and comes of the same ingest.
+        """
+        extra = self.manifest["extra"]
+        if not extra.get("holdout") or isinstance(self.path, RemotePath):
+            return None
+        place = held_out_path(self.path)
+        if not (place / MANIFEST).is_file():
+            return None
+        held, sizes = Dataset.open(place), {"bytes_planned": None}
+        same = held.manifest["extra"] | sizes == extra | sizes
+        return held if same and held.preparation == self.preparation else None
 
     def check_unchanged(self) -> None:
         """Raise InputError if the path now holds a dataset with another fingerprint."""

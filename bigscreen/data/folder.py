@@ -30,6 +30,11 @@ def unfinished_path(path: P) -> P:
     return path.with_name(path.name + ".wip")
 
 
+def held_out_path(path: Path) -> Path:
+    """Return where the rows are stored that are held out of the dataset `path`."""
+    return path.with_name(f"{path.stem}-holdout{path.suffix}")
+
+
 def scratch_folder(parent: Path) -> Path:
     """Create a hidden folder with a random name in `parent`, to be filled and then renamed."""
     folder = parent / f".{secrets.token_hex(8)}.scratch"

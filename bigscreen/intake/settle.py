@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.dataset import Dataset
-from bigscreen.data.folder import unfinished_path
+from bigscreen.data.folder import held_out_path, unfinished_path
 from bigscreen.data.layout import Label, Layout, row_grid
 from bigscreen.data.missing import Missing
 from bigscreen.data.order import Holdout
@@ -115,7 +115,7 @@ class StoreRequest:
     @property
     def paths(self) -> list[Path]:
         """Return the paths of the datasets to make: the main one, then the hold-out."""
-        beside = self.path.with_name(f"{self.path.stem}-holdout{self.path.suffix}")
+        beside = held_out_path(self.path)
         return [self.path, beside] if self.choices.holdout else [self.path]
 
 

@@ -306,6 +306,36 @@ def _duals(arrays: dict[str, NDArray[Any]], rows: NDArray[np.int64]) -> Sequence
     return found
 
 
+def suggest_tol(ledgers: Sequence[Ledger], gap: float) -> float | None:
+    """Suggest a tolerance at which a fit would decide many rows that are open.
+
+    The radius that holds the optimum shrinks as the root of the gap, so that at ``gap margin**2``
+    a row is decided unless it is at its hinge point.
+
+    Parameters
+    ----------
+    ledgers : sequence of Ledger
+    gap : float
+        The proved relative gap.
+
+    Returns
+    -------
+    float or None
+        A power of ten at which half of the open rows would be decided; None if less than half of
+        the rows are open, or if their margins tell nothing.
+    """
+    margins = np.abs(np.concatenate([ledger.margins for ledger in ledgers])).astype(np.float64)
+    still_open = margins[margins <= 1]
+    if 2 * len(still_open) < len(margins) or gap <= 0:
+        return None
+    wanted = gap * float(np.median(still_open)) ** 2
+    return None if wanted < MIN_SUGGESTED_TOL else 10.0 ** np.floor(np.log10(wanted))
+
+
+MIN_SUGGESTED_TOL = 1e-9
+"""Suggest no tolerance below this: float32 features can hardly prove it."""
+
+
 def summarise_ledgers(ledgers: Sequence[Ledger], labels: Sequence[Any]) -> dict[str, Any]:
     """Summarise ledgers: number of rows with each status, per score and in total; JSON-able.
 

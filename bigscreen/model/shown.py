@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bigscreen.files.html import html_card
-from bigscreen.problems.point import gap_or_violation, meets_tol
+from bigscreen.problems.point import format_gap, gap_or_violation, meets_tol
 
 
 def certificate_html(
@@ -41,12 +41,12 @@ def _verdict(provenance: Mapping[str, Any], scorers: int) -> tuple[str, bool]:
     if not all(part.get("proved", True) for part in found):
         return f"Nothing is proved: the kernel is not positive semidefinite{over}.", False
     tol = provenance["parameters"]["tol"]
-    gap = max(part["relative_gap"] for part in found)
+    gap = format_gap(max(part["relative_gap"] for part in found))
     if all(meets_tol(part, tol) for part in found):
-        return f"Proved{over}: the relative gap is {gap:.1e} (asked for {tol:g}){many}.", True
-    widest = max(gap_or_violation(part) for part in found)
+        return f"Proved{over}: the relative gap is {gap} (asked for {tol:g}){many}.", True
+    widest = format_gap(max(gap_or_violation(part) for part in found))
     return (
-        f"The relative gap missed {tol:g}: {widest:.1e}, rounding included{over}{many}; it is the "
+        f"The relative gap missed {tol:g}: {widest}, rounding included{over}{many}; it is the "
         "best machine found.",
         False,
     )

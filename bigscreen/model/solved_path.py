@@ -23,7 +23,13 @@ from bigscreen.model.file import (
     write_file,
 )
 from bigscreen.model.model import Model, update_provenance
-from bigscreen.problems.point import ROUNDING_FIELDS, gap_or_violation, meets_tol, relative_gap
+from bigscreen.problems.point import (
+    ROUNDING_FIELDS,
+    format_gap,
+    gap_or_violation,
+    meets_tol,
+    relative_gap,
+)
 
 CERTIFICATE_FIELDS = ("primal", "dual", "gap", "relative_gap")
 """Fields that the record of a point and a certificate have in common."""
@@ -89,9 +95,10 @@ class SolvedPath:
         if worst.get("violation") is None:
             what, moved = "relative gap", relative_gap(worst["rounding"], worst["primal"])
             rounded = f" (rounding can have moved it by {moved:.1e})"
+        gap = format_gap(gap_or_violation(worst), ".2e")
         return (
             f"{len(missed)} of {len(parts)} {which} missed the {what} {tol:g}: the largest is "
-            f"{gap_or_violation(worst):.2e}{rounded}, at {self.parameter} {worst['value']:.4g}"
+            f"{gap}{rounded}, at {self.parameter} {worst['value']:.4g}"
         )
 
     @property

@@ -38,6 +38,11 @@ def gap_or_violation(record: Mapping[str, Any]) -> float:
     return np.nan if found is None else float(found)
 
 
+def format_gap(gap: float, spec: str = ".1e") -> str:
+    """Format a gap; it is 0 if rounding made it negative, as P is never below D but by rounding."""
+    return "0" if gap <= 0 else f"{gap:{spec}}"
+
+
 def meets_tol(record: Mapping[str, Any], tol: float) -> bool:
     """Whether a certificate's JSON record proves the relative gap ``tol``, rounding included.
 

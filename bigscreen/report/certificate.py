@@ -6,8 +6,14 @@ from typing import Any
 from bigscreen.kernels.definite import WITHOUT_PROOF
 from bigscreen.model.ledger import summarise_ledgers
 from bigscreen.model.model import Model
-from bigscreen.problems.point import ROUNDING_FIELDS, gap_or_violation, meets_tol
-from bigscreen.report import report
+from bigscreen.problems.point import (
+    ROUNDING_FIELDS,
+    format_gap,
+    gap_or_violation,
+    meets_tol,
+    relative_gap,
+)
+from bigscreen.report import evaluation, report
 
 # Fields of a certificate that add up over the classifiers of a model.
 _SUMS = ("primal", "dual", "gap", "rounding_bound")
@@ -144,7 +150,8 @@ def _screening(parts: list[dict[str, Any]]) -> dict[str, Any]:
 def facts(record: Mapping[str, Any]) -> dict[str, str]:
     """Convert the result of `fit_record` to names and texts for `report.table`."""
     return {
-        **({"proved": "nothing"} if record["no_certificate"] else _proved(record)),
+        **brief_facts(record),
+        **({} if record["no_certificate"] else _proved(record)),
         "problem": record["problem"],
         **({"kernel matrix": record["kernel_known"]} if record["kernel_known"] else {}),
         **_metric(record["metric"]),
@@ -154,6 +161,35 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
         "passes": _passes_made(record),
         "solver, features": f"{_solvers(record)}, {record['features']}",
         **({"products of rows by": record["products"]} if record["products"] else {}),
+        **_cost(record),
+    }
+
+
+def brief_facts(record: Mapping[str, Any]) -> dict[str, str]:
+    """Convert what a person asks first to names and texts for `report.table`.
+
+    ``record``: the result of `fit_record`, perhaps with the entry "held_out" of `held_out_record`.
+    """
+    held, proved = record.get("held_out"), {"proved": "nothing"}
+    if not record["no_certificate"]:
+        every = _proved(record)
+        proved = {name: every[name] for name in _FIRST if name in every}
+    return {
+        **({"held out": evaluation.describe_held_out(held)} if held else {}),
+        **proved,
+        **({"kernel matrix": record["kernel_known"]} if record["kernel_known"] else {}),
+        **_metric(record["metric"]),
+        **_cost(record),
+    }
+
+
+_FIRST = ("proved", "classifiers", "relative gap", "KKT violation")
+"""Lines on what is proved that a person asks first."""
+
+
+def _cost(record: Mapping[str, Any]) -> dict[str, str]:
+    """Convert time and memory of a fit to names and texts (``record``: of `fit_record`)."""
+    return {
         "time": ", ".join(f"{k} {report.seconds(v)}" for k, v in record["seconds"].items()),
         "peak memory": report.size(record["peak_pss_bytes"]),
     }
@@ -201,7 +237,7 @@ def warnings(record: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def show(record: Mapping[str, Any], name: str) -> None:
+def show(record: Mapping[str, Any], name: str, verbose: bool = True) -> None:
     """Print the certificate of the model `name`, and a warning if its gap was missed.
 
     Parameters
@@ -210,9 +246,16 @@ def show(record: Mapping[str, Any], name: str) -> None:
         The result of `fit_record`.
     name : str
         The model's name, for the title.
+    verbose : bool
+        Whether to show all facts; all are shown, too, if there is a warning.
     """
-    report.table(f"Certificate of {name}", facts(record))
-    for sentence in warnings(record):
+    said = warnings(record)
+    if verbose or said:
+        shown = facts(record)
+    else:
+        shown = brief_facts(record) | {"details": "--verbose: P, D, rounding, rows, passes"}
+    report.table(f"Certificate of {name}", shown)
+    for sentence in said:
         report.warn(sentence)
 
 
@@ -252,24 +295,31 @@ def _gap(record: Mapping[str, Any]) -> dict[str, str]:
     """
     over = f"over all {report.count(record['rows'])} rows"
     return {
-        "proved": f"{_distance(record['relative_gap'])}, {over}",
+        "proved": f"{describe_distance(record)}, {over}",
         "primal objective P": f"{record['primal']:.8g}",
         "dual objective D": f"{record['dual']:.8g}",
-        "gap P - D": f"{record['gap']:.4g}",
-        "relative gap": f"{record['relative_gap']:.2e} (asked for {record['tol']:g})",
+        "gap P - D": format_gap(record["gap"], ".4g"),
+        "relative gap": f"{format_gap(record['relative_gap'], '.2e')} (asked for "
+        f"{record['tol']:g})",
         "rounding": f"{_moved(record)} (scores in {record['certified_in']}; six standard "
         "deviations where float32 is rounded)",
     }
 
 
-def _distance(relative_gap: float) -> str:
+def describe_distance(record: Mapping[str, Any]) -> str:
     """Say how far P can be from the best possible objective P*, as a part of P*.
 
     With a relative gap r, ``P - P*`` is at most ``r |P|``, and ``|P*|`` at least ``(1 - r) |P|``.
+    ``record``: the result of `fit_record`. If rounding made its gap negative, r is what rounding
+    can have moved the gap by.
     """
-    if relative_gap >= 1:
+    gap = record["relative_gap"]
+    if gap <= 0:
+        parts = record["certificates"]
+        gap = max(relative_gap(part["rounding_bound"] or 0.0, part["primal"]) for part in parts)
+    if gap >= 1:
         return "nothing near the best possible objective"
-    percent = 100 * max(relative_gap, 0.0) / (1 - relative_gap)
+    percent = 100 * gap / (1 - gap)
     return f"within {float(f'{percent:.2g}'):g} % of the best possible objective"
 
 

@@ -47,6 +47,20 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
     return said | {name: f"{value:.6g}" for name, value in errors.items() if value is not None}
 
 
+def describe_held_out(record: Mapping[str, Any]) -> str:
+    """Say how well a model does on rows that its fit has not seen.
+
+    ``record``: the result of `evaluate`, with the entries "store", the rows' name, and "sampled",
+    whether more rows were held out than were evaluated.
+    """
+    named = {name: record.get(name) for name in ("error", "balanced_accuracy", "outside")}
+    said = [f"{name.replace('_', ' ')} {percent(v)}" for name, v in named.items() if v is not None]
+    named = {name: record.get(name) for name in ("pinball", "rmse", "r2")}
+    said += [f"{name} {value:.4g}" for name, value in named.items() if value is not None]
+    rows = f"{count(record['rows'])} {'sampled ' * record['sampled']}rows"
+    return f"{', '.join(said)} on the {rows} of {record['store']}"
+
+
 def remark(record: Mapping[str, Any], n_rows: int | None = None) -> str | None:
     """Warn of a model that is no better than a constant, and say what to try; None if it is better.
 

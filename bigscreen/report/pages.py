@@ -8,6 +8,7 @@ from typing import Any
 
 from bigscreen.model.model import Model
 from bigscreen.model.solved_path import SolvedPath
+from bigscreen.problems.point import format_gap
 from bigscreen.report import certificate, evaluation, figures, report, tune
 from bigscreen.report import path as report_path
 from bigscreen.report.figures import picture
@@ -47,7 +48,7 @@ def model_page(
     record, known = certificate.fit_record(model), model.provenance
     proved = bool(record["proved"]) and record["relative_gap"] is not None
     own = {
-        **({"relative gap, proved": f"{record['relative_gap']:.1e}"} if proved else {}),
+        **({"relative gap, proved": format_gap(record["relative_gap"])} if proved else {}),
         "training rows": report.count(record["rows"]),
         "time": report.seconds(record["seconds"]["total"]),
         "peak memory": report.size(record["peak_pss_bytes"]),
@@ -272,9 +273,8 @@ def _verdict(record: Mapping[str, Any]) -> str:
         return "Nothing is proved of this model."
     if record["relative_gap"] is None:
         return "Nothing is proved: the kernel is not positive semidefinite."
-    within = f"{100 * record['relative_gap']:.2g} %"
     rows = report.count(record["rows"])
-    return f"Proved over all {rows} rows: the objective is within {within} of the best possible."
+    return f"Proved over all {rows} rows: the objective is {certificate.describe_distance(record)}."
 
 
 def _path_figure(draw: Any, path: SolvedPath, ax: Any) -> None:

@@ -30,7 +30,7 @@ from bigscreen.errors import InputError
 from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
 from bigscreen.model.solved_path import SolvedPath
-from bigscreen.problems.point import ROUNDING_FIELDS, gap_or_violation
+from bigscreen.problems.point import ROUNDING_FIELDS, format_gap, gap_or_violation
 from bigscreen.report.report import (
     HEARTBEAT_SECONDS,
     LINE_SECONDS,
@@ -185,7 +185,7 @@ def point_rows(path: SolvedPath, most: int = 20) -> tuple[list[str], dict[int, l
         found[k] = [
             f"{path.values[k]:.4g}",
             f"{sum(part['primal' if gaps else 'dual'] for part in parts):.6g}",
-            f"{max(gap_or_violation(part) for part in parts):.1e}",
+            format_gap(max(gap_or_violation(part) for part in parts)),
             _share({"rows": rows, "left": left}),
             count(left),
             count(sum(part["support"] for part in parts)),
@@ -225,7 +225,7 @@ def _worst(parts: Sequence[Mapping[str, Any]], rows: str) -> dict[str, str]:
 
     ``parts``: records of all machines of all points; ``rows``: the number of rows, as text.
     """
-    most = f"{max(gap_or_violation(part) for part in parts):.1e}"
+    most = format_gap(max(gap_or_violation(part) for part in parts))
     if all(part["gap"] is not None for part in parts):
         return {
             "largest relative gap": f"{most}, each proved over all {rows} rows",

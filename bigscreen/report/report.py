@@ -28,6 +28,7 @@ from rich.text import Text
 
 from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
+from bigscreen.problems.point import format_gap
 
 LINE_SECONDS = 2.0
 """If the output is not a terminal, wait at least this many seconds between two progress lines."""
@@ -104,7 +105,7 @@ def gap_text(event: Mapping[str, Any]) -> str:
     """Say how large the gap of a pass or of a path's point is, or its KKT violation."""
     if event.get("violation") is not None:
         return f"KKT violation {event['violation']:.1e}"
-    return f"relative gap {event['relative_gap']:.1e}"
+    return f"relative gap {format_gap(event['relative_gap'])}"
 
 
 class Heartbeat:

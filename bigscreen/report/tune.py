@@ -17,6 +17,7 @@ from rich.text import Text
 
 from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
+from bigscreen.problems.point import format_gap
 from bigscreen.report.path import check_matplotlib
 from bigscreen.report.report import (
     HEARTBEAT_SECONDS,
@@ -151,7 +152,7 @@ def best_rows(
             f"{value:.4g}",
             f"{point['mean']:.4f}",
             f"{point['std']:.4f}",
-            "none" if point["gap"] is None else f"{point['gap']:.1e}",
+            "none" if point["gap"] is None else format_gap(point["gap"]),
         ]
         rows.append(cells)
         at = k if own == chosen else at

@@ -25,8 +25,8 @@ def rows_of(store: Path) -> tuple[np.ndarray, np.ndarray]:
 
 def test_the_machine_is_scikit_learns(world: World, tmp_path: Path) -> None:
     model, record = tmp_path / "m.bsm", tmp_path / "fit.json"
-    args = ["--intercept", "true", "--tol", "1e-7", "--C", "2", "--json", record]
-    shown = succeed("fit", world.store, model, *EXACT, *args)
+    args = ["--intercept", "true", "--tol", "1e-7", "--C", "2", "--json", record, "--verbose"]
+    shown = " ".join(succeed("fit", world.store, model, *EXACT, *args).replace("│", "").split())
     assert "relative gap" in shown and f"all {N} rows" in shown and "exact" in shown
     known = json.loads(record.read_text())
     assert 0 <= known["relative_gap"] <= 1e-7 and known["features"] == "exact"

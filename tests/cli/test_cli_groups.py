@@ -35,7 +35,7 @@ def test_every_option_stands_once_under_the_heading_of_its_group(name: str) -> N
     assert sorted(flags) == sorted(["--help", *(one.opts[0] for one in params)])
     for one in params:
         own = section[command.heading(str(one.name))]
-        assert re.search(rf"^  {one.opts[0]}(?= |$)", own, flags=re.MULTILINE), one.name
+        assert re.search(rf"^  {one.opts[0]}(?=[ ,]|$)", own, flags=re.MULTILINE), one.name
     assert "--help" in section["Running"]
 
 

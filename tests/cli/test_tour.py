@@ -41,6 +41,8 @@ def test_the_tour(tmp_path: Path) -> None:
     assert all("error" in text and "auc" in text for text in (fitted, tuned))
     assert (tmp_path / "best.html").stat().st_size > 50_000
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 1001
+    decided = [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) (?:not|at|open)", used)]
+    assert decided[2] < 1000 < decided[0], "most rows are decided at a gap of 1e-5"
     assert "predictions.csv" in used and asked in ("['yes']", "['no']")
     accuracy, gap = map(float, estimated.split())
     assert accuracy > 0.9 and 0 < gap <= 1e-3

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bigscreen.report.certificate import _distance
+from bigscreen.report.certificate import describe_distance
 
 
 @pytest.mark.parametrize(
@@ -10,9 +10,10 @@ from bigscreen.report.certificate import _distance
     [
         (6e-4, "within 0.06 % of the best possible objective"),
         (0.5, "within 100 % of the best possible objective"),
-        (-1e-9, "within 0 % of the best possible objective"),  # (rounding)
+        (-1.6e-16, "within 2e-07 % of the best possible objective"),  # (P and D but for rounding)
         (1.5, "nothing near the best possible objective"),
     ],
 )
 def test_the_distance_from_the_best_objective_is_in_percent(gap, said):
-    assert _distance(gap) == said
+    part = {"primal": -2.0, "rounding_bound": 4e-9}
+    assert describe_distance({"relative_gap": gap, "certificates": [part]}) == said
