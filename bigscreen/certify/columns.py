@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from bigscreen.certify.sample import SAMPLE, ComparedRows, Sample, compare_rows,
 from bigscreen.data.layout import stack_rows
 from bigscreen.features.design import ROWS_PER_TILE, Design, row_ranges
 from bigscreen.fleet.protocol import Fleet
+from bigscreen.kernels.base import KernelTile
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_dot
 from bigscreen.problems.dual import Dual, Mu, sensitivity
 from bigscreen.problems.point import Point, SumLayout, Terms, add_in_blocks
@@ -121,17 +122,95 @@ class Sums(FieldwiseSum):
     alpha: list[Any] = field(default_factory=list)
 
 
+class Columns(Protocol):
+    """The columns of a tile's rows, in the host's memory or on a device."""
+
+    def scores(self, coef: FloatArray, constant: float) -> FloatArray:
+        """Compute the scores ``columns . coef + constant``: float64 (rows,)."""
+
+    def add(
+        self,
+        border: FloatArray,
+        coef: FloatArray,
+        term: NDArray[np.integer],
+        block: int,
+        vector: FloatArray,
+    ) -> None:
+        """Add ``coef_i [c_i, border_i]`` of every row i to ``vector[term_i]``, in blocks."""
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the columns of some of the rows."""
+
+
+@dataclass(frozen=True)
+class HostColumns:
+    """Columns in the host's memory, dense or CSR (see `Columns`)."""
+
+    rows: Any
+
+    def scores(self, coef: FloatArray, constant: float) -> FloatArray:
+        """Compute the scores of the rows by a compiled loop."""
+        out = np.empty(len(self.rows[2]) - 1 if isinstance(self.rows, tuple) else len(self.rows))
+        column_scores(self.rows, coef, constant, out)
+        return out
+
+    def add(
+        self,
+        border: FloatArray,
+        coef: FloatArray,
+        term: NDArray[np.integer],
+        block: int,
+        vector: FloatArray,
+    ) -> None:
+        """Add the rows in short blocks, see `add_in_blocks`."""
+        add_in_blocks(self.rows, border, coef, term, block, vector)
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the columns of some of the rows."""
+        found: NDArray[Any] = self.rows[rows]
+        return found
+
+
+@dataclass(frozen=True)
+class DeviceColumns:
+    """Columns that stay on a device, which sums in an order of its own (see `Columns`)."""
+
+    tile: KernelTile
+
+    def scores(self, coef: FloatArray, constant: float) -> FloatArray:
+        """Compute the scores of the rows on the device."""
+        return self.tile.dots(coef[:, None])[:, 0] + constant
+
+    def add(
+        self,
+        border: FloatArray,
+        coef: FloatArray,
+        term: NDArray[np.integer],
+        block: int,
+        vector: FloatArray,
+    ) -> None:
+        """Add the rows on the device, and their borders on the host."""
+        coefs = np.zeros((len(coef), len(vector)))
+        coefs[np.arange(len(coef)), term] = coef
+        if coefs.any():
+            vector += np.concatenate([self.tile.sums(coefs, block), coefs.T @ border], axis=1)
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the columns of some of the rows, on the host."""
+        return self.tile.take(rows)
+
+
 class Tile(NamedTuple):
     """A tile of a shard's rows: a few rows whose columns are in memory at once.
 
     ``rows``: the rows' positions in the shard; ``columns``: the columns that are summed; ``read``:
-    the columns from whose scores alpha follows. ``exact`` computes float64 columns of chosen rows
-    of the tile; None: no comparison with float64 columns is needed.
+    the columns from whose scores alpha follows, None if alpha is given. ``exact`` computes float64
+    columns of chosen rows of the tile; None: no comparison with float64 columns is needed.
     """
 
     rows: slice
-    columns: Any
-    read: Any
+    columns: Columns
+    read: Columns | None
     exact: Callable[[NDArray[np.int64]], FloatArray] | None
 
 
@@ -140,7 +219,8 @@ class ColumnPass:
     """Function that workers call for each shard: its sums for the certificate of a point.
 
     ``solved`` has the columns that give alpha, ``summed`` the columns that are summed, with entries
-    of ``dtype``; ``source`` is the kernel design behind stored features. ``coef`` and
+    of ``dtype``, on a device if its kernel is placed there; ``source`` is the kernel design behind
+    stored features. The kernels of ``solved`` and ``source`` compute on the host. ``coef`` and
     ``exact_coef`` are the point's coefficients for the summed columns and for the kernel design's.
     ``frame``: the layout of the sums; ``mu``: the multiplier at which P is summed.
     Rows within ``margin`` of their hinge point get float64 columns (0: none); with
@@ -259,8 +339,7 @@ class ColumnPass:
         ``dual``: the dual of the tile's rows. ``given``: their alpha or their sides, or None.
         ``out`` receives the alpha that was used.
         """
-        scores = np.empty(len(out))
-        column_scores(tile.columns, self.coef, self.constant, scores)
+        scores = tile.columns.scores(self.coef, self.constant)
         parts = self._parts(dual, given, tile.read, scores if tile.read is tile.columns else None)
         out[:] = 0.0  # a point without readings has alpha = 0
         weight = np.array(self.weights)
@@ -271,9 +350,9 @@ class ColumnPass:
             moves = sensitivity(dual, out, dual.gradient(scores, self.mu), self.margin)
             doubtful = moves > self.tuning.side_share * dual.reach
             near = np.flatnonzero(doubtful | (out != 0) if self.support_in_float64 else doubtful)
-            instead, own = tile.exact(near), np.empty(len(near))
-            column_scores(instead, self.coef, self.constant, own)
-            scores[near], moves[near] = own, 0.0
+            instead = tile.exact(near)
+            scores[near] = HostColumns(instead).scores(self.coef, self.constant)
+            moves[near] = 0.0
             sums.left += moves.sum()
         self._add_losses(sums, dual, scores, near)
         self._add_alpha(sums, dual, tile.columns, (near, instead), parts)
@@ -300,7 +379,11 @@ class ColumnPass:
         return sums
 
     def _parts(
-        self, dual: Dual, given: NDArray[Any] | None, read: Any, known: FloatArray | None
+        self,
+        dual: Dual,
+        given: NDArray[Any] | None,
+        read: Columns | None,
+        known: FloatArray | None,
     ) -> list[FloatArray]:
         """The alpha (rows,) of each part of the mixture that is the point's dual point.
 
@@ -309,10 +392,13 @@ class ColumnPass:
         """
         if given is not None and given.dtype == np.float64:
             return [given]
+        assert read is not None
         parts = list(self._readings(dual, read, known))
         return parts if given is None else [dual.with_decisions(given, each) for each in parts]
 
-    def _readings(self, dual: Dual, columns: Any, known: FloatArray | None) -> Iterator[FloatArray]:
+    def _readings(
+        self, dual: Dual, columns: Columns, known: FloatArray | None
+    ) -> Iterator[FloatArray]:
         """Compute the alpha (rows,) of each reading, the dual points whose mixture is alpha.
 
         ``columns``: those from whose scores alpha is read off; ``known``: scores of the point's own
@@ -322,8 +408,7 @@ class ColumnPass:
             scores = known
             here = reading.intercept == self.constant and np.array_equal(reading.coef, self.coef)
             if scores is None or not here:
-                scores = np.empty(len(dual))
-                column_scores(columns, reading.coef, reading.intercept, scores)
+                scores = columns.scores(reading.coef, reading.intercept)
             yield reading.alpha(dual, scores)
 
     def _add_losses(
@@ -349,7 +434,7 @@ class ColumnPass:
         self,
         sums: Sums,
         dual: Dual,
-        columns: Any,
+        columns: Columns,
         exact: tuple[NDArray[np.int64], FloatArray],
         parts: Iterable[FloatArray],
     ) -> None:
@@ -368,7 +453,7 @@ class ColumnPass:
             for coef, term in terms.parts:
                 add_in_blocks(instead, some, coef[near], term[near], self.block, vector)
                 coef[near] = 0.0
-                add_in_blocks(columns, border, coef, term, self.block, vector)
+                columns.add(border, coef, term, self.block, vector)
             sums.vectors[k] += vector
             used |= alpha != 0
         sums.support += np.count_nonzero(used)
@@ -395,7 +480,8 @@ class SeveralPasses:
         for a, b in row_ranges(n, data.chunk_rows):
             X = data.X(start + a, start + b)
             picked = self._pick_sample(X, start, a, b)
-            for tile in self._tiles(X, start, a, b, picked):
+            given_alpha = all(g is not None and g.dtype == np.float64 for _, g in items)
+            for tile in self._tiles(X, start, a, b, picked, reads=not given_alpha):
                 rows = tile.rows
                 for k, (each, (_, given)) in enumerate(zip(self.passes, items, strict=True)):
                     own = None if given is None else given[rows]
@@ -417,22 +503,25 @@ class SeveralPasses:
         return [each.problem.dual(*read[id(each.summed.data)]) for each in self.passes]
 
     def _tiles(
-        self, X: Any, start: int, a: int, b: int, picked: _SampledRows | None
+        self, X: Any, start: int, a: int, b: int, picked: _SampledRows | None, reads: bool
     ) -> Iterator[Tile]:
         """The tiles of a chunk X: rows a to b of the shard whose first row is ``start``.
 
         ``picked``: the chunk's rows that are compared in both precisions, which remember their
-        summed columns here; None: no rows are compared.
+        summed columns here; None: no rows are compared. ``reads``: whether any alpha is read off
+        scores.
         """
         first = self.passes[0]
         solved, summed, true = first.solved, first.summed, first.exact_design
         # Alpha is read off the columns that the solver used. Any alpha in the box gives a valid
         # bound, but with a small h tiny differences of the columns give a quite different alpha.
         same = summed is solved and first.dtype is np.float32
-        other = X if summed is solved else solved.data.X(start + a, start + b)
-        for c, d in row_ranges(b - a, summed.rows_per_tile(ROWS_PER_TILE)):
+        other = X if summed.data is solved.data else solved.data.X(start + a, start + b)
+        for c, d in row_ranges(b - a, tile_rows(summed)):
             columns = _columns(summed, X[c:d], first.dtype, "certified")
-            read = columns if same else _columns(solved, other[c:d], np.float32, "read")
+            read = columns if same else None
+            if reads and not same:
+                read = _columns(solved, other[c:d], np.float32, "read")
             exact = None
             if picked is not None and true is not None:
                 picked.remember(columns, a + c, a + d)
@@ -452,7 +541,7 @@ class SeveralPasses:
         if true is None or true.kernel is None:
             return None
         data, begin, stop = true.data, start + a, start + b
-        chunk = X if true is summed else data.X(begin, stop)
+        chunk = X if data is summed.data else data.X(begin, stop)
         step = stride(data.n_rows, self.passes[0].tuning.sample_rows)
         drawn = np.arange(-begin % step, stop - begin, step)
         # (Errors grow with the length of a row, so the longest row is compared, too.)
@@ -501,19 +590,30 @@ class _SampledRows(NamedTuple):
     own: Any
     columns: NDArray[Any]
 
-    def remember(self, columns: Any, start: int, stop: int) -> None:
+    def remember(self, columns: Columns, start: int, stop: int) -> None:
         """Keep the summed columns of compared rows among the shard's rows ``start`` to ``stop``."""
         here = (self.places >= start) & (self.places < stop)
         if here.any():
-            self.columns[here] = columns[self.places[here] - start]
+            self.columns[here] = columns.take(self.places[here] - start)
 
 
-def _columns(design: Design, X: Any, dtype: type, passing: str) -> Any:
-    """The columns of rows X for compiled loops: kernel columns, or X itself without a kernel.
+def tile_rows(design: Design) -> int:
+    """Return the largest number of rows whose columns are computed at once."""
+    most = None if design.kernel is None else design.kernel.tile_rows(design.width)
+    return most or design.rows_per_tile(ROWS_PER_TILE)
+
+
+def _columns(design: Design, X: Any, dtype: type, passing: str) -> Columns:
+    """The columns of rows X: kernel columns, or X itself without a kernel.
 
     They are valid until the next call with the same buffer name ``passing``.
     """
-    return as_rows(X if design.kernel is None else design.columns(X, dtype, passing))
+    if design.kernel is None:
+        return HostColumns(as_rows(X))
+    tile = design.kernel.tile(X, design.side, dtype)
+    if tile is not None:
+        return DeviceColumns(tile)
+    return HostColumns(as_rows(design.columns(X, dtype, passing)))
 
 
 def _float64(true: Design, used: Design, rows: Any, some: NDArray[np.int64]) -> FloatArray:
@@ -524,7 +624,7 @@ def _float64(true: Design, used: Design, rows: Any, some: NDArray[np.int64]) -> 
     if not len(some):
         return np.empty((0, used.width))
     columns = true.columns(rows[some], np.float64)
-    return columns if used is true else true.features_of(columns)
+    return columns if used.kernel is not None else true.features_of(columns)
 
 
 @njit(cache=True, nogil=True)

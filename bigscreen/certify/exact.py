@@ -133,7 +133,8 @@ def score_rows(
     if not np.any(alpha):
         return rows
     square = design.square if design.definite and certify != "float64" else None
-    narrow = certify != "float64" and design.precision is not np.float64
+    wide = certify == "float64" or kernel.fast_float64
+    narrow = not wide and design.precision is not np.float64
     dtype: type = np.float32 if narrow else np.float64
     if square is not None:
         dtype = square.dtype

@@ -20,11 +20,11 @@ from bigscreen.certify.certificate import (
     can_explain_gap,
     make_certificate,
 )
-from bigscreen.certify.columns import TUNING, ColumnPass, ColumnTuning, Sums
+from bigscreen.certify.columns import TUNING, ColumnPass, ColumnTuning, Sums, tile_rows
 from bigscreen.certify.ledger import Evidence
 from bigscreen.certify.offset import Breakpoints
 from bigscreen.errors import InputError
-from bigscreen.features.design import ROWS_PER_TILE, Design
+from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Certificate, Point, Reading, SumLayout
@@ -51,13 +51,17 @@ def close_explicit(
     fleet : Fleet
         Runs one task a shard; the result does not depend on how many workers it has.
     certify : {"float32", "float64"}
-        Precision of the columns' entries; sums are float64 either way.
+        Precision of the columns' entries; sums are float64 either way. A kernel whose float64
+        entries are fast is certified in float64.
     source : Design or None
         The kernel design behind a design of stored features, with the same rows: float64
         certifies its exact columns in place of the features stored in float32.
     keep : bool
         Keep the scores, as ``evidence``, from which a ledger is made: what is proved of each row.
     """
+    true = source or design
+    if true.kernel is not None and true.kernel.fast_float64:
+        certify = "float64"
     program = _program(design, problem, point, certify, source, keep, tuning)
     sums = program.total(fleet)
     alpha = FeasibleAlpha.of(program, sums)
@@ -104,12 +108,18 @@ def score_doubt(design: Design, coef: FloatArray) -> float:
     return design.score_error(coef) * root / size if size > 0 else 0.0
 
 
-def score_sum_error(width: int, largest: float, size: float) -> float:
+def score_sum_error(width: int, largest: float, size: float, order: float = 1.0) -> float:
     """Bound on the rounding of a score's float64 sum over ``width`` columns (maths.md 4).
 
     ``largest``: the largest absolute entry of a column. ``size``: ``sum |coef|``, offsets included.
+    ``order``: of the columns' design, see `order_factor`.
     """
-    return UNIT_ROUNDOFF * (2.0 * float(np.sqrt(width)) + 2.0) * largest * size
+    return order * UNIT_ROUNDOFF * (2.0 * float(np.sqrt(width)) + 2.0) * largest * size
+
+
+def order_factor(design: Design) -> float:
+    """How much larger the rounding of sums over a design's columns can be than in a known order."""
+    return 1.0 if design.kernel is None else design.kernel.order_factor
 
 
 @dataclass(frozen=True)
@@ -235,16 +245,17 @@ def _program(
     """
     wide = certify == "float64"
     summed = source if wide and source is not None else design
-    true, frame = source or design, SumLayout.of(problem, summed.data)
+    behind = None if source is None else _on_host(source)
+    solved, true, frame = _on_host(design), source or design, SumLayout.of(problem, summed.data)
     multiplier = _multiplier(point, frame)
     coef, margin = summed.coef(point.w), 0.0
     far = point.gap > tuning.near_gap * abs(point.primal)
     if not (wide or far or frame.curved) and true.kernel is not None:
         margin = score_doubt(true, true.coef(point.w))
     return ColumnPass(
-        solved=design,
+        solved=solved,
         summed=summed,
-        source=source,
+        source=behind,
         dtype=np.float64 if wide else np.float32,
         problem=problem,
         frame=frame,
@@ -259,6 +270,13 @@ def _program(
         and point.gap < tuning.support_float64_gap * abs(point.primal),
         tuning=tuning,
     )
+
+
+def _on_host(design: Design) -> Design:
+    """Return the design whose kernel entries are computed on the host; itself if they are."""
+    if design.kernel is None or design.kernel.on_host is design.kernel:
+        return design
+    return replace(design, kernel=design.kernel.on_host)
 
 
 def _with_middle(point: Point) -> Point:
@@ -290,12 +308,12 @@ def _rounding(
     summed, frame, point, data = program.summed, program.frame, program.point, program.summed.data
     half_w_sq, half_alpha_sq = 0.5 * float(point.w @ point.w), 0.5 * alpha.square
     largest = frame.largest(summed.column_bound)
-    tile = min(summed.rows_per_tile(ROWS_PER_TILE), data.chunk_rows)
+    tile = min(tile_rows(summed), data.chunk_rows)
     # (Rows with float64 columns and the other rows are summed in separate blocks.)
     blocks = tile // program.block + 2
     additions = program.block + blocks + 2 * (data.shard_rows // tile + 1) + data.n_shards
     size = float(np.sum(np.abs(program.coef))) + (abs(program.constant) + offsets.largest)
-    error = score_sum_error(summed.width, largest, size)
+    error = score_sum_error(summed.width, largest, size, order_factor(summed))
     own = (sums.steep + 0.5 * sums.bend * error) * error
     # (Terms that cancel in P, such as a nu-SVC's rho, count with their own size.)
     terms = abs(sums.loss) + half_w_sq + float(frame.total @ np.abs(offsets.before))
@@ -340,7 +358,7 @@ def _evidence(
     sums.scores.clear()  # (they are among the largest arrays of a fit)
     found = Evidence(
         scores,
-        float(score_sum_error(summed.width, largest, size) + slack),
+        float(score_sum_error(summed.width, largest, size, order_factor(summed)) + slack),
         pair.radius,
         (offsets.ends[0], offsets.ends[1]),
         in_float32=True,

@@ -182,7 +182,7 @@ class ComparedRows(NamedTuple):
         known = summed.astype(np.float64)
         columns = true.columns(rows, np.float64)
         own = true.features_of(columns)
-        if used is not true:
+        if used.kernel is None:
             return cls(columns, own, known, drawn, (own - known)[drawn].astype(np.float32))
         # (The differences are so small that float32 digits are enough for them.)
         moved = true.features_of((columns - known).astype(np.float32))

@@ -24,6 +24,8 @@ from bigscreen.certify.exact import close_exact
 from bigscreen.certify.explicit import close_explicit
 from bigscreen.certify.incremental import IncrementalCertifier
 from bigscreen.certify.ledger import make_ledger
+from bigscreen.device.kernel import place_design
+from bigscreen.device.place import Place
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.files.checkpoint import check_owner
@@ -105,6 +107,7 @@ def fit(  # noqa: PLR0913
     interrupt: GracefulInterrupt | None = None,
     incremental: IncrementalCertifier | None = None,
     then: Sequence[Rung] = (),
+    place: Place | None = None,
 ) -> Fitted:
     """Solve one binary problem to a proved relative gap.
 
@@ -130,6 +133,8 @@ def fit(  # noqa: PLR0913
         made.
     then : sequence of Rung
         The solvers that may take over before the requested gap is reached.
+    place : Place or None
+        The device on which closing passes compute kernel entries and sums; None: the processors.
 
     Returns
     -------
@@ -143,15 +148,18 @@ def fit(  # noqa: PLR0913
         check_owner(run.checkpoint, run.of)
     _check_boxes(run)
 
+    closing = design if place is None else place_design(design, place)
+    behind = source if place is None or source is None else place_design(source, place)
+
     def certify_point(point: Point) -> Certificate:
         """Return the certificate of a point, computed over all rows."""
         if design.exact:
-            return close_exact(design, problem, point, run.fleet, certify, keep=True)
+            return close_exact(closing, problem, point, run.fleet, certify, keep=True)
         if incremental is not None:
             found = incremental.certificate(point)
             if found is not None:
                 return found
-        return close_explicit(design, problem, point, run.fleet, certify, source, keep=True)
+        return close_explicit(closing, problem, point, run.fleet, certify, behind, keep=True)
 
     monitor = Monitor(
         certify=certify_point,

@@ -8,7 +8,7 @@ error bounds of entries.
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -46,6 +46,22 @@ def is_in_float32_range(size: float) -> bool:
     return 2.0**-60 <= size <= 2.0**60
 
 
+class KernelTile(Protocol):
+    """Entries (a, b) between a tile of rows and right rows that stay on a device."""
+
+    def dots(self, V: FloatArray) -> FloatArray:
+        """Return ``entries @ V``: float64 (a, k), for V (b, k)."""
+
+    def sums(self, coefs: FloatArray, block: int) -> FloatArray:
+        """Return ``coefs' @ entries``: float64 (k, b), for coefs (a, k).
+
+        Blocks of ``block`` rows are summed by themselves, then added, both in any order.
+        """
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return the entries of some of the rows: (chosen, b)."""
+
+
 class Kernel:
     """A kernel function k(a, b) of two rows; subclasses are frozen dataclasses of its parameters.
 
@@ -62,6 +78,11 @@ class Kernel:
         Entries depend on the distance of two rows only, so rows may be shifted.
     storable : bool
         A model with this kernel can be written to a file.
+    order_factor : float
+        How much larger the rounding of a sum over entries can be than in the order of this
+        library's own loops; above 1 if the order is unknown.
+    fast_float64 : bool
+        float64 entries take little more time than float32 ones, so that certificates use them.
     gamma_power : int
         Entries do not change if rows are multiplied by c and gamma is divided by c to this power.
     """
@@ -72,6 +93,9 @@ class Kernel:
     invariant: ClassVar[bool] = False
     storable: ClassVar[bool] = True
     gamma_power: ClassVar[int] = 2
+
+    order_factor: ClassVar[float] = 1.0
+    fast_float64: ClassVar[bool] = False
 
     def diag(self, A: AnyRows) -> FloatArray:
         """k(a, a) for every row of A: float64 (len A,).
@@ -207,6 +231,22 @@ class Kernel:
             The kernel has no gradient.
         """
         raise InputError(f"the {self.name} kernel has no gradient by the columns of a row")
+
+    @property
+    def on_host(self) -> "Kernel":
+        """The kernel that computes the same entries on the host: itself, if this one does."""
+        return self
+
+    def tile(self, A: AnyRows, B: Operand, dtype: DTypeLike) -> "KernelTile | None":
+        """Compute entries that stay on a device; None, as here, if `block` computes them.
+
+        ``A``, ``B``, ``dtype``: as in `block`. A has at most `tile_rows` rows.
+        """
+        return None
+
+    def tile_rows(self, width: int) -> int | None:
+        """Choose how many rows a `tile` has against ``width`` right rows; None without tiles."""
+        return None
 
     def prepare(self, side: Operand) -> None:
         """Make now the copies of a right side that `block` would make at its first call.

@@ -121,7 +121,7 @@ class Operand:
             if name != "grid" or vnni.is_available():
                 setattr(self, name, getattr(other, name))
 
-    def _once(self, key: tuple[str, Any], make: Callable[[], Any]) -> Any:
+    def once(self, key: tuple[str, Any], make: Callable[[], Any]) -> Any:
         """Return the derived copy of the rows with this key, calling ``make`` only at first use."""
         if key not in self._copies:
             self._copies[key] = make()
@@ -243,7 +243,7 @@ class Operand:
                 np.subtract(self.dense, origin, out=out, casting="same_kind")
                 return out
 
-        return cast("NDArray[np.float32]", self._once(("rounded", origin.any()), make))
+        return cast("NDArray[np.float32]", self.once(("rounded", origin.any()), make))
 
     def transposed(self, dtype: DTypeLike, pairing: str) -> NDArray[Any]:
         """Return `dense` less the shift of this pairing, transposed: (frequent, rows).
@@ -258,7 +258,7 @@ class Operand:
             rows = self.dense - origin if wide else self.as_float32(pairing)
             return np.ascontiguousarray(rows.T)
 
-        return cast("NDArray[Any]", self._once(("transposed", (wide, origin.any())), make))
+        return cast("NDArray[Any]", self.once(("transposed", (wide, origin.any())), make))
 
     def in_panels(self, pairing: str) -> vnni.Panels:
         """Return `dense` less the shift of this pairing, packed for products of bytes."""
@@ -268,7 +268,7 @@ class Operand:
             assert self.grid is not None
             return vnni.pack_rows(self.dense, self.grid, self.shift_for(pairing), vnni.RIGHT)
 
-        return cast("vnni.Panels", self._once(("panels", pairing), make))
+        return cast("vnni.Panels", self.once(("panels", pairing), make))
 
     def columns(self, pairing: str, c: int, w: int, dtype: DTypeLike) -> NDArray[Any]:
         """Return rows [c, c + w) of X, columns of the kernel matrix, as a dense array for BLAS.

@@ -233,6 +233,19 @@ class Model:
             scorers.append(Scorer(self.kernel, side, self.coef[:, own], self.intercept[:, p]))
         return scorers
 
+    def placed(self, place: Callable[[Kernel], Kernel]) -> Self:
+        """Return the model with kernel entries for scores that are computed on a device.
+
+        ``place``: returns the kernel that computes there. A linear model is returned as it is.
+        """
+        if self.landmarks is None:
+            return self
+        made = replace(self)
+        made.__dict__["_scorers"] = [scorer.placed(place) for scorer in self._scorers]
+        if self.fold_machines is not None:
+            made.__dict__["_fold_scorer"] = self._fold_scorer.placed(place)
+        return made
+
     @property
     def _needs_float64(self) -> bool:
         """Whether scores need float64 kernel entries, because the fit on landmarks did."""

@@ -1,5 +1,9 @@
 """Compute a kernel model's scores, with float64 where float32 is inaccurate, and label votes."""
 
+import copy
+from collections.abc import Callable
+from typing import Self
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,11 +57,23 @@ class Scorer:
         # The entries of other kernels are given in float64 or cost nothing.
         single = single and isinstance(kernel, Compiled)
         single = single and kernel.precision(self.longest, width) is np.float32
-        self.entries = np.float32 if single else np.float64
+        self.entries: type = np.float32 if single else np.float64
         # A weight per landmark: how strongly errors of its entries affect any of the scores.
         group = number_equal_rows(side.X) if single else None
         weights = [variance_weights(each, group) for each in self.coef.T] if single else []
         self.spread = np.max(weights, axis=0) if single else np.zeros(0)
+
+    def placed(self, place: Callable[[Kernel], Kernel]) -> Self:
+        """Return a scorer whose kernel entries are computed on a device.
+
+        ``place``: returns the kernel that computes there. Entries are float64 if this takes little
+        more time there.
+        """
+        made = copy.copy(self)
+        made.kernel = place(self.kernel)
+        if made.kernel.fast_float64:
+            made.entries = np.float64
+        return made
 
     def scores(self, X: Features, max_error: float = 2.0**-12) -> FloatArray:
         """Compute scores of rows (rows, k), including the offset.
