@@ -6,6 +6,7 @@ its machines are compared with the best one without a map by the same folds.
 
 from __future__ import annotations
 
+import shutil
 import time
 import warnings
 from collections.abc import Sequence
@@ -17,7 +18,9 @@ import numpy as np
 
 from bigscreen.data.rows import Rows
 from bigscreen.data.views import Mapped, Recast
+from bigscreen.files.work import PROBLEM
 from bigscreen.fleet.protocol import Fleet
+from bigscreen.options.train import TrainOptions
 from bigscreen.path.folds import Fold
 from bigscreen.path.scoring import Scoring, best_of
 from bigscreen.train.metric import check_columns, learn_metric, options_of_first
@@ -82,8 +85,9 @@ class MetricSearch:
                 found[kind] = best, scores
                 continue
             if not mapped:
-                mapped = [self._mapped(best, fold) for fold in self.folds]
-            judged = self._climb([own[kind] for own in mapped], best, until if found else None)
+                mapped = [self._mapped(best, f) for f in range(len(self.folds))]
+            rows = {f"metric-{kind}-{f}": own[kind] for f, own in enumerate(mapped)}
+            judged = self._climb(rows, best, until if found else None)
             if judged:
                 found[kind] = _best(judged)
         kinds = list(found)
@@ -99,30 +103,40 @@ class MetricSearch:
         """Return the gamma, and the C or nu, of a candidate by name."""
         return {"gamma": one.gamma, self.options.parameter: one.value}
 
-    def _mapped(self, best: Candidate, fold: Fold) -> dict[str, Rows]:
-        """Learn the requested kinds of maps without a fold's held-out rows; return all rows mapped.
+    def _mapped(self, best: Candidate, f: int) -> dict[str, Rows]:
+        """Learn the requested kinds of maps without the rows held out; return all rows, mapped.
 
-        ``best``: the parameters of the machine that the maps are learned from.
+        ``best``: the parameters of the machine that the maps are learned from; ``f``: the number of
+        the fold that holds rows out.
         """
         rows, kinds = self.data, [kind for kind in self.options.metrics if kind != "none"]
         for kind in kinds:
             check_columns(rows, kind)
-        fitted = Recast(rows, None, fold.weights)
-        fit = replace(self.options.fit_of(*best), work=None, time_budget=None)
+        fitted = Recast(rows, None, self.folds[f].weights)
+        fit = self._inside(self.options.fit_of(*best), f"metric-first-{f}")
+        fit = replace(fit, resume=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of gaps; the last fit warns for itself
             model = train(fitted, options_of_first(fit, rows.n_rows), self.fleet)
+        if fit.work is not None:
+            shutil.rmtree(fit.work, ignore_errors=True)
         return {k: Mapped(rows, learn_metric(model, fitted, k, self.fleet)) for k in kinds}
 
+    def _inside(self, fit: TrainOptions, name: str) -> TrainOptions:
+        """Return options without a time budget, whose work folder is one in the search's folder."""
+        work = None if fit.work is None else fit.work / name
+        resume = bool(work and fit.resume and (work / PROBLEM).exists())
+        return replace(fit, work=work, resume=resume, time_budget=None)
+
     def _climb(
-        self, mapped: list[Rows], best: Candidate, until: float | None
+        self, mapped: dict[str, Rows], best: Candidate, until: float | None
     ) -> dict[Candidate, list[float]]:
         """Solve all values of C (or nu) for more and more gammas, until no neighbour is better.
 
         Parameters
         ----------
-        mapped : list of Rows
-            For each fold all rows, mapped.
+        mapped : dict from name to Rows
+            For each fold all rows, mapped, by the name of a folder for finished work.
         best : Candidate
             The search begins with its gamma, and has its kernel and its number of landmarks.
         until : float or None
@@ -133,16 +147,16 @@ class MetricSearch:
         dict
             For each judged candidate its score in each fold; empty if the time ended before.
         """
-        fit = replace(self.options.fit, work=None, resume=False, time_budget=None)
-        options = replace(self.options, fit=fit)
+        options = self.options
         gammas = options.gammas_of(best.kernel)
         values = np.asarray(options.values, float).tolist()
         found: dict[Candidate, list[float]] = {}
         with ExitStack() as stack:
             solvers = []
-            for rows, fold in zip(mapped, self.folds, strict=True):
+            for (name, rows), fold in zip(mapped.items(), self.folds, strict=True):
+                own = replace(options, fit=self._inside(options.fit, name))
                 given = [fold], self.binaries, until, self.scoring
-                solver = RungSolver(rows, options, self.fleet, lambda event: None, *given)
+                solver = RungSolver(rows, own, self.fleet, lambda event: None, *given)
                 stack.enter_context(solver.hold())
                 solvers.append(solver)
             at = gammas.index(best.gamma)
@@ -151,7 +165,9 @@ class MetricSearch:
                 paths = {(best.kernel, best.landmarks, gamma): values for gamma in near}
                 rung = Rung(None, len(near) * len(values))
                 try:
-                    parts = [list(s.solve(len(solved), rung, paths, fit.tol)) for s in solvers]
+                    parts = [
+                        list(s.solve(len(solved), rung, paths, options.fit.tol)) for s in solvers
+                    ]
                 except OutOfTime:
                     break
                 for some in parts:

@@ -330,7 +330,9 @@ def unlike_search(
     own = {**before, **{name: found[name] for name in names}}
     now |= {name: how[name] for name in names}
     grids = found["grid"]["gamma"]
-    own["kernels"] = list(grids if isinstance(grids, Mapping) else [found["best"].get("kernel")])
+    # (Records of older versions do not name the kernel.)
+    kernel = found["best"].get("kernel", provenance["parameters"]["kernel"]["name"])
+    own["kernels"] = list(grids) if isinstance(grids, Mapping) else [kernel]
     now["kernels"] = list(how["kernels"])
     own["metrics"] = list(found.get("metric_learning", {"scores": ["none"]})["scores"])
     now["metrics"] = list(how["metrics"])

@@ -1,6 +1,7 @@
 """A search judges learned metrics by its folds, and fits the one that they chose."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -79,6 +80,46 @@ def test_each_kind_has_the_best_gamma_and_C_of_its_folds():
     assert (best["gamma"], best["C"]) == max(means, key=means.get)
     assert np.mean(judged["scores"]["diagonal"]) == pytest.approx(max(means.values()), abs=1e-3)
     assert best != judged["first"]
+
+
+def test_an_interrupted_search_goes_on_after_its_maps(tmp_path):
+    data = rows(lambda X: np.sin(2 * X[:, 0] + X[:, 1]), n=150)
+    grid = [0.1, 0.3], [1.0, 10.0], [40], 2
+
+    def run(tell=None, **work):
+        options = TuneOptions(TrainOptions(**FIT, **work), *grid, metrics=("none", "full"))
+        with Inline(1) as fleet:
+            return tune(data, options, fleet, tell)
+
+    def interrupt(event):
+        if event.get("phase") == "last fit":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(interrupt, work=tmp_path)
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("metric-full-*/rung-*/*")}
+    assert len({path.parts[-3] for path in kept}) == 2
+    resumed = run(work=tmp_path, resume=True)
+    assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
+    np.testing.assert_array_equal(resumed.coef, run().coef)
+
+
+@pytest.mark.slow
+def test_workers_judge_kinds_as_threads_do(tmp_path):
+    X = np.random.default_rng(0).normal(size=(300, 4))
+    np.savetxt(tmp_path / "t.csv", np.column_stack([X, np.sin(2 * X[:, 0])]), delimiter=",")
+    table, store, record = tmp_path / "t.csv", tmp_path / "s", tmp_path / "m.json"
+    succeed("ingest", table, store, "--label", "-1", "--no-header", "--regression")
+    grid = ("--gamma", "0.1,0.3", "--C", "1,10", "--landmarks", "40", "--folds", "2")
+    found = []
+    for where in (("--threads", "1"), ("--workers", "1")):
+        how = (*grid, "--metric-learning", "none,diagonal", *where, "--json", record, "--overwrite")
+        succeed("tune", store, tmp_path / "m.bsm", *how)
+        found.append(json.loads(record.read_text())["search"]["metric_learning"])
+    (one, other), names = found, ("best", "chosen", "first")
+    assert [one[name] for name in names] == [other[name] for name in names]
+    for kind, scores in one["scores"].items():
+        np.testing.assert_allclose(scores, other["scores"][kind], atol=5e-3)
 
 
 def test_no_map_has_seen_the_rows_that_judge_it():
