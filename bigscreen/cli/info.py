@@ -158,6 +158,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
         "parts": None if model.gate is None else model.gate.n_parts,
         "features": model.n_features,
         "labels": model.labels,
+        "n_targets": model.n_targets,
         "scaling": model.preparation.scaling,
         "metric": model.provenance.get("metric"),
         "missing": model.preparation.missing,
@@ -173,6 +174,8 @@ def model_facts(record: dict[str, Any]) -> dict[str, str]:
 
     rows = "none (linear)" if record["landmarks"] is None else count(record["landmarks"])
     labels = {"labels": ", ".join(map(str, record["labels"]))} if record["labels"] else {}
+    if record["n_targets"] > 1:
+        labels = {"targets": count(record["n_targets"])}
     return {
         "type": record["type"],
         "kernel": _kernel(record),

@@ -52,7 +52,7 @@ from bigscreen.model.model import Model, check_match
 from bigscreen.options.train import OPTIONS, TrainOptions
 from bigscreen.options.tuning import Tuning
 from bigscreen.report.report import FitReport
-from bigscreen.train.run import train
+from bigscreen.train.run import train, train_targets
 
 INTERCEPTS = {True: "true", "true": "true", "penalized": "penalized", False: "none"}
 """Values of ``fit_intercept`` and the corresponding values of ``TrainOptions.intercept``."""
@@ -119,10 +119,14 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             with self._fleet(data.n_rows * self._columns(options, data), X) as fleet:
                 report = owned.enter_context(FitReport()) if self.verbose else None
                 scratch = partial(self._folder, owned)
-                model = train(data, options, fleet, report, scratch=scratch)
+                model = self._training()(data, options, fleet, report, scratch=scratch)
         self._publish(model, numbers)
         self._fit_more(X, y, sample_weight)
         return self
+
+    def _training(self) -> Callable[..., Model]:
+        """Return the function that fits a model to rows: `train`, or another with its arguments."""
+        return train
 
     def _fit_more(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit what depends on the fitted machine: nothing here, in a subclass probabilities."""
@@ -209,7 +213,8 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         """
         if is_chunked(X):
             self.n_features_in_ = int(X.shape[1])
-            return X, column_or_1d(np.asarray(y), warn=True)
+            y = np.asarray(y)
+            return X, y if how.get("multi_output") else column_or_1d(y, warn=True)
         checked: tuple[Any, Any] = validate_data(self, X, y, accept_sparse="csr", **how)
         return checked
 
@@ -608,6 +613,57 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
 class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn has no types
     """Base of the regressors."""
 
+    _targets: NDArray[np.float64] | None = None
+    """The targets (rows, k) of a fit to several at once, while it is under way."""
+
+    @property
+    def _takes_targets(self) -> bool:
+        """Whether y may have several columns, whose machines share features."""
+        return True
+
+    def __sklearn_tags__(self) -> Any:
+        """Return scikit-learn's tags: y may have several columns."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = self._takes_targets
+        return tags
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit to a proved gap, for each target if y has several columns.
+
+        Parameters
+        ----------
+        X, sample_weight : as in `NystroemSVC.fit`
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Finite numbers. Machines of several targets share landmarks, features and passes over
+            the rows; each has its own certificate and ledger. An exact machine has one target.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InputError
+            A ValueError: parameters or data that cannot be used, or a fit beyond ``memory``.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If ``max_iter`` or ``time_budget`` ended a fit before the gap was proved.
+        UserWarning
+            If ``n_components`` is more than there are rows; all rows are used then.
+        """
+        try:
+            return super().fit(X, y, sample_weight)
+        finally:
+            self.__dict__.pop("_targets", None)
+
+    def _training(self) -> Callable[..., Model]:
+        """Return the function that fits a model to rows, of several targets if y has columns."""
+        if self._targets is None:
+            return super()._training()
+        return partial(train_targets, targets=self._targets)
+
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Compute R^2; X as in ``fit`` (every row of a data set with a target counts once)."""
         if is_store(X):
@@ -616,9 +672,9 @@ class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn 
         found = np.asarray(self.predict(X))
         return float(r2_score(_require_outcome(y), found, sample_weight=sample_weight))
 
-    @lazy_for_dask(lambda machine: (np.float64, None))
+    @lazy_for_dask(lambda machine: (np.float64, machine.model_._n_predictions))
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """Predict targets, a float64 array of shape (n_samples,).
+        """Predict targets, float64 (n_samples,), or (n_samples, n_targets) with several targets.
 
         Parameters
         ----------
@@ -626,15 +682,29 @@ class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn 
             Predictions for a data set are in the order of its source. Those for a Dask array or
             data frame are a lazy Dask array, with a task for each block of rows.
         """
-        return self._scores(X)[:, 0]
+        scores = self._scores(X)  # (first, as it checks that the machine is fitted)
+        predictions: NDArray[np.float64] = self.model_.decide(scores)
+        return predictions
 
     def _check_input(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
         """Check X and targets y that are not in a store.
 
-        ``square``: X is a matrix of kernel entries, (rows, rows).
+        ``square``: X is a matrix of kernel entries, (rows, rows). Several columns of targets are
+        kept for `_training`; the result has the first.
         """
-        X, y = self._checked(X, y, y_numeric=True)
-        return Targets.of(X, column_or_1d(y, warn=True), sample_weight, square)
+        shape = np.asarray(y).shape
+        if len(shape) != 2 or shape[1] < 2:
+            X, y = self._checked(X, y, y_numeric=True)
+            return Targets.of(X, column_or_1d(y, warn=True), sample_weight, square)
+        if not self._takes_targets:
+            raise InputError(
+                f"y should be a 1d array: it has {shape[1]} columns, and an exact machine or one "
+                "with probability has one target; give n_components, or fit one to each column"
+            )
+        X, y = self._checked(X, y, y_numeric=True, multi_output=True)
+        each = [Targets.of(X, column, sample_weight, square) for column in np.asarray(y).T]
+        self._targets = np.stack([given.y for given in each if given.y is not None], axis=1)
+        return each[0]
 
 
 def _require_outcome(y: Any) -> NDArray[Any]:

@@ -173,9 +173,9 @@ class LinearSVR(Regressor):
 
     Attributes
     ----------
-    coef_ : float64 array (n_features,)
+    coef_ : float64 array (n_features,), or (n_targets, n_features) with several targets
         Weights of the features as the data set holds them (scaled, if it was scaled).
-    intercept_ : float64 array (1,)
+    intercept_ : float64 array (1,) or (n_targets,)
     n_features_in_, dual_gap_, relative_gap_, certificate_, n_iter_, history_, \
     ledger_, model_
         As in `SVR`.
@@ -212,7 +212,8 @@ class LinearSVR(Regressor):
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
         """Set the fitted attributes; ``numbers``: the fitted rows' numbers in X, None for all."""
         super()._publish(model, numbers)
-        self.coef_, self.intercept_ = model.coef[0], model.intercept
+        self.coef_ = model.coef if model.n_targets > 1 else model.coef[0]
+        self.intercept_ = model.intercept
 
 
 def problem_of(loss: Any, problems: Mapping[str, str]) -> str:

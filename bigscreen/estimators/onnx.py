@@ -221,7 +221,7 @@ def _output_types(machine: Any, given: Any) -> list[tuple[str, Any]]:
     wide = isinstance(given, data_types.DoubleTensorType)
     number = data_types.DoubleTensorType if wide else data_types.FloatTensorType
     if is_regressor(machine):
-        return [("variable", number([None, 1]))]
+        return [("variable", number([None, model.n_targets]))]
     kind = _labels(machine).dtype.kind
     label = {"i": data_types.Int64TensorType, "f": data_types.DoubleTensorType}
     votes = len(model.coef) > 1 and getattr(machine, "decision_function_shape", "") == "ovr"

@@ -28,6 +28,11 @@ class _KernelRegressor(Regressor, KernelMachine):
     C: float = 1.0
     fit_intercept: bool | str = True
 
+    @property
+    def _takes_targets(self) -> bool:
+        """Whether y may have several columns: machines on landmarks share their features."""
+        return self._landmarks is not None
+
     def _own_options(self) -> dict[str, Any]:
         """Return the training options of this class's own parameters, as keyword arguments."""
         return {"C": self._penalty(self.C)}
@@ -38,6 +43,11 @@ class _IntervalRegressor(_KernelRegressor):
     """Base of the kernel regressions that can predict intervals, with ``probability``."""
 
     probability: bool = False
+
+    @property
+    def _takes_targets(self) -> bool:
+        """Whether y may have several columns, whose machines share features and have no folds."""
+        return super()._takes_targets and not self.probability
 
     def _own_options(self) -> dict[str, Any]:
         """Return the training options of this class's own parameters, as keyword arguments."""

@@ -177,7 +177,7 @@ def evaluate_sample(
 
 
 def check_outcome(model: Model, dataset: Rows) -> None:
-    """Refuse a store that has labels if the model predicts numbers, targets if it predicts labels.
+    """Refuse a store whose labels or targets are not what the model predicts.
 
     Raises
     ------
@@ -192,6 +192,11 @@ def check_outcome(model: Model, dataset: Rows) -> None:
                 f"{data} has {has} and the model predicts {predicts}; ingest the data again with "
                 "`--like MODEL`"
             )
+    if model.n_targets > 1:
+        raise InputError(
+            f"{data} has one target and the model predicts {model.n_targets}; compare what it "
+            "predicts with arrays of targets"
+        )
     if dataset.n_unlabelled == dataset.n_rows:
         what = "target" if model.kind == "regressor" else "labelled row"
         raise InputError(

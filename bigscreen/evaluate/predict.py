@@ -83,8 +83,9 @@ def write_predictions(
         ``.csv`` or ``.tsv`` with a header line, or ``.npy``: a structured array; "-", standard
         output, is csv. Columns: row (int64, the row's number in the source, from 0), label, score
         (the predicted label's, or ``labels[1]``'s if there are two labels; one against one: its
-        votes plus a fraction). A regressor has the columns row and prediction; the labels of a
-        one-class machine are -1 (outlier) and 1.
+        votes plus a fraction). A regressor has the columns row and prediction, of several targets
+        in text files prediction_0, prediction_1, ...; the labels of a one-class machine are -1
+        (outlier) and 1.
     all_scores : bool
         Write every label's score instead; in text files as columns ``score_LABEL``.
     meaning : Meaning
@@ -109,7 +110,8 @@ def write_predictions(
     score = ("score", "<f8") if width == 1 else ("score", "<f8", (width,))
     columns = [("label", np.asarray(model.labels).dtype), score]
     if model.kind == "regressor" and not meaning.probabilities:
-        columns = [("prediction", np.dtype("<f8"))]
+        several = () if model.n_targets == 1 else ((model.n_targets,),)
+        columns = [("prediction", np.dtype("<f8"), *several)]
         if meaning.alpha is not None:
             _ = model.held_out
             columns += [("low", np.dtype("<f8")), ("high", np.dtype("<f8"))]
@@ -138,7 +140,8 @@ def write_predictions(
             names = []
             for name in layout.names or ():
                 wide = layout[name].shape
-                names += [f"{name}_{label}" for label in model.labels] if wide else [name]
+                which = model.labels or range(model.n_targets)
+                names += [f"{name}_{label}" for label in which] if wide else [name]
             _write_text(file, table, names, DELIMITERS[suffix])
     return counts
 

@@ -76,6 +76,11 @@ def export(
         exceeds `tolerance`; the file is deleted then.
     """
     known = model.preparation
+    if model.n_targets > 1:
+        raise InputError(
+            f"the model predicts {model.n_targets} targets and exports are of one; fit a machine "
+            "to each target"
+        )
     if known.hashed and to != "libsvm":  # LIBSVM files take prepared rows, after the hashing
         raise InputError(
             f"columns are hashed, and {to} has no such hash: export to libsvm, or ingest the "

@@ -39,8 +39,14 @@ def explain_score(model: Model, data: Rows, row: int) -> dict[str, Any]:
     Raises
     ------
     InputError
-        If there is no such row, or the machine uses landmarks (it is neither exact nor linear).
+        If there is no such row, the machine uses landmarks (it is neither exact nor linear), or it
+        predicts several targets.
     """
+    if model.n_targets > 1:
+        raise InputError(
+            f"the model predicts {model.n_targets} targets, and one score is explained; fit a "
+            "machine to one target"
+        )
     exact = model.support is not None and model.gate is None
     if model.landmarks is not None and not exact:
         raise InputError(

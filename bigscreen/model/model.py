@@ -61,13 +61,13 @@ class Model:
         None for a linear model, whose `coef` multiplies the d features themselves. With a
         precomputed kernel landmarks may be empty rows: it needs only their numbers in `support`.
     coef : (k, m) or (k, d) float64 ndarray
-        One row for a binary problem, a regressor or a one-class machine, otherwise one row per
-        label, or per pair of labels.
+        One row for a binary problem or a one-class machine, for each target of a regressor,
+        otherwise one row per label, or per pair of labels.
     intercept : (k,) float64 ndarray, (k, parts) with a gate
     labels : list of str, float or int
         In code order. With two labels a score above 0 means ``labels[1]``. A one-class machine has
-        the labels -1 (outlier) and 1 (inlier). A regressor has no labels: its score is the
-        prediction.
+        the labels -1 (outlier) and 1 (inlier). A regressor has no labels: its scores are the
+        predictions, one for each target.
     preparation : Preparation
         How source columns became features; a store must have the same one to be scored.
     provenance : dict
@@ -154,13 +154,16 @@ class Model:
         if self.labels != _LABELS.get(self.kind, self.labels):
             raise ValueError(f"the labels of a {self.kind} model must be {_LABELS[self.kind]}")
         scorers = labels if self.strategy == "rest" else labels * (labels - 1) // 2
-        if labels == 2 or self.kind == "regressor":
+        if labels == 2:
             scorers = 1
+        if self.kind == "regressor":
+            scorers = max(1, len(self.coef))
         if (self.kind == "classifier" and labels < 2) or len(self.coef) != scorers:
             raise ValueError(f"{len(self.coef)} score functions for {labels} labels")
         if self.calibration is not None and len(self.calibration.curves) != scorers:
             raise ValueError("the calibration is of another number of score functions")
-        if self.residuals is not None and (self.kind != "regressor" or self.fold_machines is None):
+        one_target = self.kind == "regressor" and len(self.coef) == 1
+        if self.residuals is not None and not (one_target and self.fold_machines is not None):
             raise ValueError("residuals are of a regressor and the machines of its folds")
         learnt = self.residuals or self.calibration
         machines = 0 if learnt is None else learnt.machines
@@ -197,6 +200,8 @@ class Model:
         if self.landmarks is not None:
             what = "landmarks" if self.support is None else "support rows"
             of = f" on {self.landmarks.shape[0]:,} {what}"
+        if self.n_targets > 1:
+            of += f" for {self.n_targets:,} targets"
         return f"<Model {self.kind}: {self._describe_kernel()}{of}, {self.n_features:,} features>"
 
     def _repr_html_(self) -> str:
@@ -298,6 +303,11 @@ class Model:
         )
 
     @property
+    def n_targets(self) -> int:
+        """Number of targets that a regressor predicts; 0 for other machines."""
+        return len(self.coef) if self.kind == "regressor" else 0
+
+    @property
     def n_features_in_(self) -> int:
         """Number of columns of the source."""
         width = self.preparation.n_raw
@@ -353,7 +363,14 @@ class Model:
     @property
     def _n_values(self) -> int | None:
         """The number of columns of `decision_function`; None if it has one value for each row."""
+        if self.n_targets > 1:
+            return self.n_targets
         return len(self.labels) if len(self.labels) > 2 else None
+
+    @property
+    def _n_predictions(self) -> int | None:
+        """The number of columns of `predict`; None if it has one value for each row."""
+        return self.n_targets if self.n_targets > 1 else None
 
     def _dask_rows(self, X: Any, prepared: bool = False, **_: Any) -> Any:
         """Return a Dask collection as a Dask array with the columns of the source.
@@ -449,10 +466,11 @@ class Model:
         """Convert `scores`, (rows, k), to label codes, (rows,) int64.
 
         If labels tie in votes or scores, the first one wins; a pair's score of 0 is a vote for its
-        second label. For a regressor the result is the predictions, (rows,) float64.
+        second label. For a regressor the result is the predictions, (rows,) float64, or
+        (rows, targets) with several targets.
         """
         if self.kind == "regressor":
-            return scores[:, 0]
+            return scores if self.n_targets > 1 else scores[:, 0]
         codes: NDArray[Any]
         if self.strategy == "one":
             codes = np.argmax(count_votes(scores >= self.threshold, len(self.labels)), axis=1)
@@ -479,14 +497,16 @@ class Model:
         -------
         (rows,) float64 ndarray; (rows, labels) with three labels or more
             See `decision_values`. With two labels a score above `threshold` means ``labels[1]``; a
-            regressor's score is its prediction.
+            regressor's scores are its predictions, (rows, targets) if it has several targets.
         """
         values = self.decision_values(self.scores(X, prepared=prepared))
         return values if self._n_values else values[:, 0]
 
-    @lazy_for_dask(lambda model: (model._prediction_type, None))
+    @lazy_for_dask(lambda model: (model._prediction_type, model._n_predictions))
     def predict(self, X: Any, *, prepared: bool = False) -> NDArray[Any]:
         """Predict labels, or a regressor's float64 predictions, (rows,); X as for `scores`.
+
+        A regressor of several targets predicts (rows, targets).
 
         A one-class machine predicts -1 for an outlier, else 1. With three or more labels the
         predicted label can differ from the most probable one of `predict_proba`.

@@ -46,8 +46,8 @@ def make_folds(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
         count = int(np.count_nonzero(weights > 0))
         if count < 2:
             raise InputError(
-                f"intervals come from rows that are held out, and there is {count} with a weight; "
-                "give two rows or more, or leave out probability"
+                "intervals come from rows that are held out, and no more than one sample has a "
+                "weight; give two rows or more, or leave out probability"
             )
         strata = np.zeros(len(y), np.int8)
         return assign_folds(strata, weights, min(FOLDS, count), options.seed, None)

@@ -69,6 +69,8 @@ class ManyJob(FeaturesJob):
         As for `Job`.
     outcomes : sequence of Outcomes
         The labels or targets, and weights, of each fit.
+    noun : str
+        What records and messages call a fit, before its number.
     """
 
     tuning = ManyTuning()
@@ -83,10 +85,11 @@ class ManyJob(FeaturesJob):
         outcomes: Sequence[Outcomes],
         report: Report | None = None,
         deadline: float | None = None,
+        noun: str = "fit",
     ) -> None:
         """Prepare a run of one fit for each of ``outcomes``; see the class for parameters."""
         super().__init__(data, options, fleet, report, plan, deadline)
-        self.outcomes = outcomes
+        self.outcomes, self.noun = outcomes, noun
         self.fits: dict[str, int] = {}
         """The number of the fit that each problem belongs to, by the problem's folder."""
         self.points: dict[str, Point] = {}
@@ -103,7 +106,8 @@ class ManyJob(FeaturesJob):
             rows = Recast(self.data, *outcomes)
             check_rows(rows, self.options.problem, self.options.classifies)
             for one in problems(rows, self.options):
-                name = f"fit {fit}" if one.name is None else f"{one.name} of fit {fit}"
+                own = f"{self.noun} {fit}"
+                name = own if one.name is None else f"{one.name} of {own}"
                 found.append(one._replace(name=name, folder=f"fit-{fit}-{one.folder}"))
                 self.fits[found[-1].folder] = fit
         return found

@@ -11,6 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bigscreen.data.rows import Rows
 from bigscreen.data.views import Mapped
 from bigscreen.errors import InputError
@@ -193,6 +196,61 @@ def train_many(
         As for ``train``; also for an exact machine, which has no features to share, and if
         probabilities are requested.
     """
+    _check_shareable(options)
+    options, outlined = _plan_fits(data, options, fleet, scratch, len(outcomes))
+    with blas_threads(1), ManyJob(data, options, fleet, outlined, outcomes) as job:
+        job.begin()
+        for some in job.turns():
+            job.solve(some)
+        models = job.models()
+    data.check_unchanged()
+    return models
+
+
+def train_targets(
+    data: Rows,
+    options: TrainOptions,
+    fleet: Any,
+    report: Report | None = None,
+    scratch: Callable[[], Path] | None = None,
+    *,
+    targets: NDArray[np.float64],
+) -> Model:
+    """Fit a regression of several targets of the same rows, and certify each.
+
+    Parameters
+    ----------
+    data, options, fleet, report, scratch
+        As for ``train``; the machine must be one on features, not exact.
+    targets : float64 (n_rows, k)
+        Finite numbers; those of ``data`` are not used.
+
+    Returns
+    -------
+    Model
+        Its k scores are the predictions; each has its own certificate and ledger. All share
+        landmarks, features and passes over the rows.
+
+    Raises
+    ------
+    InputError
+        As for `train_many`.
+    """
+    _check_shareable(options)
+    outcomes = [Outcomes(np.ascontiguousarray(y), None) for y in targets.T]
+    options, outlined = _plan_fits(data, options, fleet, scratch, len(outcomes))
+    run = ManyJob(data, options, fleet, outlined, outcomes, report, noun="target")
+    with blas_threads(1), run as job:
+        job.begin()
+        for some in job.turns():
+            job.solve(some)
+        model = job.model()
+    data.check_unchanged()
+    return model
+
+
+def _check_shareable(options: TrainOptions) -> None:
+    """Raise InputError for options with which several fits cannot share features."""
     if options.exact:
         raise InputError(
             "many fits at once share their features, and an exact kernel machine has none; use "
@@ -208,14 +266,6 @@ def train_many(
             "many fits at once learn no probabilities, whose folds are fits again; leave out "
             "probability"
         )
-    options, outlined = _plan_fits(data, options, fleet, scratch, len(outcomes))
-    with blas_threads(1), ManyJob(data, options, fleet, outlined, outcomes) as job:
-        job.begin()
-        for some in job.turns():
-            job.solve(some)
-        models = job.models()
-    data.check_unchanged()
-    return models
 
 
 def _plan_fits(

@@ -165,5 +165,5 @@ def test_estimators_predict_intervals():
         machine.predict_interval(X, 1.0)
     with pytest.raises(InputError, match="intervals of targets are of a regression"):
         bigscreen.SVR(n_components=30).fit(X, y).predict_interval(X)
-    with pytest.raises(InputError, match="there is 1 with a weight"):
+    with pytest.raises(InputError, match="no more than one sample has a weight"):
         bigscreen.SVR(probability=True).fit(X[:3], y[:3], [1.0, 0.0, 0.0])
