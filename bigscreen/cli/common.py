@@ -606,8 +606,14 @@ def _opened(values: dict[str, Any], deadline: float | None, owned: ExitStack) ->
         return owned.enter_context(fleet)
     # The coordinating process needs its share of the memory too.
     share = values["memory"] and limit_of(values["memory"] // (values["workers"] + 1))
+    devices = None
+    if values.get("device", "cpu") != "cpu":
+        from bigscreen.device.find import device_of_each_worker
+
+        devices = device_of_each_worker(values["workers"], values["device"])
     with held_back():  # signals wait until the cluster has started
-        return owned.enter_context(local_cluster(values["workers"], share, deadline=deadline))
+        started = local_cluster(values["workers"], share, deadline=deadline, devices=devices)
+        return owned.enter_context(started)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from bigscreen.options.train import PROBLEMS
 if TYPE_CHECKING:
     from bigscreen.data.dataset import Dataset
     from bigscreen.model.model import Model
+    from bigscreen.options.train import TrainOptions
     from bigscreen.plan.memory import Plan
 
 KEPT = ("label-*/*", "features-*/manifest.json", "features-*.wip/chunks/*")
@@ -61,7 +63,6 @@ def plan(context: click.Context, /, store: str, json_file: str | None, **values:
       bigscreen plan train.store --memory 4GiB --exact
     """
     from bigscreen.data.dataset import Dataset
-    from bigscreen.plan.plan import plan as outline_fit
     from bigscreen.report import report
     from bigscreen.train.run import check_problem
 
@@ -69,12 +70,13 @@ def plan(context: click.Context, /, store: str, json_file: str | None, **values:
     check_fleet(values)
     dataset = Dataset.open(store)
     options = train_options(context, dataset, values, Path(values["work"] or "."), resume=False)
-    cluster = bool(values["workers"] or values["scheduler"])
     check_problem(dataset, options)
-    workers, limit = _workers(values)
-    outline = outline_fit(dataset, options, workers, cluster, limit=limit)
+    outline = _outline(dataset, options, values)
     if json_file:
-        report.write_result(json_file, "plan", dataclasses.asdict(outline))
+        record = dataclasses.asdict(dataclasses.replace(outline, on_device=None))
+        del record["on_device"]
+        kept = outline.on_device.record if outline.on_device else outline.device.record
+        report.write_result(json_file, "plan", {**record, "device": kept})
     if outline.refusal:
         raise InputError(outline.refusal)
     facts = _plan_facts(outline, values["strategy"], values["problem"])
@@ -83,15 +85,19 @@ def plan(context: click.Context, /, store: str, json_file: str | None, **values:
     report.table(f"Plan for {store}", facts)
 
 
-def _workers(values: dict[str, Any]) -> tuple[int, int | None]:
-    """Return how many workers a fit would have, and their memory limit, or None if unknown.
+def _outline(dataset: "Dataset", options: "TrainOptions", values: dict[str, Any]) -> "Plan":
+    """Plan a fit on the threads, worker processes or cluster that the command's ``values`` name."""
+    from bigscreen.device.find import find_for_workers, find_on
+    from bigscreen.plan.device import choose_device
+    from bigscreen.plan.plan import plan, plan_on
 
-    (Worker processes of this machine are not started to find out.)
-    """
-    if values["workers"]:
-        return int(values["workers"]), None
+    workers = values["workers"]
+    if workers:  # (Worker processes of this machine are not started to find out.)
+        device = choose_device(dataset, options, partial(find_for_workers, workers))
+        return plan(dataset, options, workers, cluster=True, device=device)
     with open_fleet(values) as fleet:
-        return fleet.workers, fleet.worker_memory
+        device = choose_device(dataset, options, partial(find_on, fleet))
+        return plan_on(fleet, dataset, options, device=device)
 
 
 def _kept(part: float) -> str:
@@ -101,6 +107,27 @@ def _kept(part: float) -> str:
     if 0 < part < 1:
         return f"{percent(part, 0)} kept in memory, the others read in every pass"
     return "kept in memory" if part else "read in every pass"
+
+
+def _device_facts(outline: "Plan") -> dict[str, str]:
+    """Say what a fit keeps on its devices, as names and texts; {} if the CPU computes."""
+    from bigscreen.report.report import count, size
+
+    found = outline.on_device
+    if found is None:
+        return {}
+    each = f"{count(found.devices)} x " if found.devices > 1 else ""
+    features, rows = found.feature_bytes, found.row_bytes
+    where = "read from the host in every pass"
+    kept = f"rows {size(rows)}" if rows else "rows computed once" if features else f"rows {where}"
+    if outline.landmarks:
+        kept += f", features {size(features)}" if features else ", features computed in every pass"
+    total = found.work_bytes + features + rows
+    return {
+        "computed on": f"{each}{found.device.name}, {found.device.library}",
+        "device memory": f"about {size(total)} of {size(found.limit_bytes)}: {kept}, "
+        f"scores, tiles and Hessians {size(found.work_bytes)}",
+    }
 
 
 def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
@@ -127,6 +154,7 @@ def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
         "peak memory": f"about {size(outline.peak_bytes)}"
         + (f", {size(outline.worker_bytes)} in each worker" if outline.worker_bytes else ""),
         "disk for features": size(outline.disk_bytes),
+        **_device_facts(outline),
     }
     exact = outline.features == "exact"
     without = ["landmarks", "features", "disk for features"] if exact else []

@@ -13,6 +13,7 @@ from bigscreen.cli.options import GroupedCommand, fit_options, train_options
 OF_EVERY_FIT = (
     *("landmarks", "kernel", "gamma", "degree", "coef0", "sampling", "truncation", "seed", "C"),
     *("class_weight", "tol", "time_budget", "memory", "intercept", "no_intercept"),
+    *("device", "device_memory"),
 )
 """Options of a fit that `resample` has as well."""
 

@@ -28,7 +28,7 @@ from bigscreen.options.train import KERNELS, OPTIONS
 
 OF_EVERY_FIT = (
     *("degree", "coef0", "exact", "sampling", "truncation", "seed", "class_weight"),
-    *("epsilon", "tol", "time_budget", "memory", "intercept", "work"),
+    *("epsilon", "tol", "time_budget", "memory", "intercept", "work", "device", "device_memory"),
 )
 """Options of `bigscreen fit` that `bigscreen tune` has as well."""
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from bigscreen.device.place import CPU, Place
 from bigscreen.errors import InputError, reason_of
+from bigscreen.fleet.protocol import Fleet
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def find_device(wanted: str) -> Device:
     InputError
         If "cuda" is wanted and there is no device; says for each library why.
     """
-    if wanted == "cpu" or (wanted == "auto" and not has_driver()):
+    if wanted == "cpu" or (wanted == "auto" and not count_devices()):
         return HOST
     reasons = []
     for find in LIBRARIES.values():
@@ -79,16 +82,92 @@ def find_device(wanted: str) -> Device:
     raise InputError(f"device cuda: {', and '.join(reasons)}; or compute on device cpu")
 
 
-def has_driver() -> bool:
-    """Whether a CUDA driver is installed.
+def find_on(fleet: Fleet, wanted: str) -> Device:
+    """Find the device of the processes that compute, for a value of the option ``device``.
 
-    Asked first, because machines without a driver need not wait seconds for PyTorch's import.
+    Returns
+    -------
+    Device
+        The device of each process, with the least memory that is free on any.
+
+    Raises
+    ------
+    InputError
+        If a process has no device and "cuda" is wanted, or if their devices differ.
+    """
+    found = fleet.everywhere(partial(find_device, wanted))
+    first = found[0]
+    unlike = next((one for one in found if one.record != first.record), None)
+    if unlike is not None and wanted == "auto":
+        return HOST
+    if unlike is not None:
+        raise InputError(
+            f"device cuda: one worker has {first.name} ({first.library}) and another "
+            f"{unlike.name} ({unlike.library}), which do not give the same bits; use workers with "
+            "equal devices"
+        )
+    least = None if first.free_bytes is None else min(one.free_bytes or 0 for one in found)
+    return replace(first, free_bytes=least)
+
+
+def device_of_each_worker(workers: int, wanted: str) -> list[str] | None:
+    """Return the value of ``CUDA_VISIBLE_DEVICES`` that each worker on this machine is to have.
+
+    None if the workers compute on the CPU, and no device is there.
+
+    Raises
+    ------
+    InputError
+        If "cuda" is wanted and there are more workers than devices. (If it is "auto", no worker
+        sees a device.)
+    """
+    visible = [] if wanted == "cpu" else visible_devices()
+    if not visible:
+        return None
+    if workers <= len(visible):
+        return visible[:workers]
+    if wanted == "auto":
+        return [""] * workers
+    raise InputError(
+        f"{workers} workers need a device each, and this machine shows {len(visible)} "
+        f"({', '.join(visible)}): give at most --workers {len(visible)}"
+    )
+
+
+def find_for_workers(workers: int, wanted: str) -> Device:
+    """Find the device that worker processes on this machine will have, before they are started.
+
+    Raises
+    ------
+    InputError
+        As `find_device` and `device_of_each_worker`.
+    """
+    each = device_of_each_worker(workers, wanted)
+    return HOST if each == [""] * workers else find_device(wanted)
+
+
+def visible_devices() -> list[str]:
+    """Return the devices that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return [str(number) for number in range(count_devices())]
+    return [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]
+
+
+def count_devices() -> int:
+    """Return the number of devices that the CUDA driver shows to this process; 0 without a driver.
+
+    Asked of the driver, because a process without a device need not wait seconds for the import of
+    PyTorch.
     """
     try:
-        ctypes.CDLL("libcuda.so.1")
+        driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return False
-    return True
+        return 0
+    found = ctypes.c_int(0)
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(found)):
+        return 0
+    return found.value
 
 
 def _find_cupy() -> Device:

@@ -370,6 +370,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             intercept=intercept_option(self.fit_intercept, self._intercepts),
             solver=getattr(self, "solver", "auto"),
             screening=self.screening,
+            device=getattr(self, "device", "auto"),
             tuning=tuning_of(self),
             **own,
         )

@@ -189,6 +189,9 @@ class SVC(_Voting):
     screening : {"auto", "gap", "f-safe", "adaptive", "joachims", "none"}, default="auto"
         Rule that recognises rows to leave out of further passes; "auto" is "none", with
         ``n_components`` "gap".
+    device : {"auto", "cpu", "cuda"}, default="auto"
+        What computes a machine with ``n_components``: "cuda" is a GPU, with CuPy or PyTorch; "auto"
+        is a GPU if there is one and the fit is large.
     early : bool, default=False
         Fit a machine to each of several parts of the rows and stop: fast, each row is scored by the
         machine of its part, and NOTHING IS PROVED.
@@ -288,7 +291,7 @@ class NuSVC(_Voting):
         Multiplies the weights by class (LIBSVM ignores it here).
     kernel, degree, gamma, coef0, n_components, sampling, metric_learning, tol, shrinking, \
     fit_intercept, decision_function_shape, break_ties, max_iter, time_budget, solver, screening, \
-    cache_size, memory, n_jobs, scheduler, work, random_state, verbose, tuning
+    device, cache_size, memory, n_jobs, scheduler, work, random_state, verbose, tuning
         As in `SVC`.
 
     Attributes

@@ -40,6 +40,7 @@ class KernelMachine(Machine):
     time_budget: float | None = None
     solver: str = "auto"
     screening: str = "auto"
+    device: str = "auto"
     cache_size: float | None = None
     memory: int | None = None
     n_jobs: int | None = None

@@ -86,6 +86,9 @@ class NystroemSVC(Classifier):
         in about one pass and certify the gap that they reach, but seldom reach ``tol``.
     screening : {"gap", "f-safe", "adaptive", "none"}, default="gap"
         Rule that recognises rows to leave out of further passes.
+    device : {"auto", "cpu", "cuda"}, default="auto"
+        What computes: "cuda" is a GPU, with CuPy or PyTorch, by the solver "dense"; "auto" is a GPU
+        if there is one and the fit is large.
     random_state : int, RandomState or None, default=None
         Seed for the choice of landmarks.
     memory : int or None, default=None
@@ -161,6 +164,7 @@ class NystroemSVC(Classifier):
     time_budget: float | None = None
     solver: str = "auto"
     screening: str = "gap"
+    device: str = "auto"
     random_state: Any = None
     memory: int | None = None
     n_jobs: int | None = None

@@ -71,7 +71,7 @@ class LinearSVC(Classifier):
         ``kernel="linear"``.
     intercept_scaling : float, default=1.0
         Value of the constant feature; the larger, the less the offset is penalised.
-    class_weight, time_budget, solver, screening, memory, n_jobs, scheduler, work
+    class_weight, time_budget, solver, screening, device, memory, n_jobs, scheduler, work
         As in `NystroemSVC`.
     verbose : int, default=0
         Any value but 0 shows the gap during the fit.
@@ -111,6 +111,7 @@ class LinearSVC(Classifier):
     time_budget: float | None = None
     solver: str = "auto"
     screening: str = "gap"
+    device: str = "auto"
     memory: int | None = None
     n_jobs: int | None = None
     scheduler: Any = None
@@ -168,7 +169,7 @@ class LinearSVR(Regressor):
         Errors up to this cost nothing.
     loss : {"epsilon_insensitive", "squared_epsilon_insensitive"}, default="epsilon_insensitive"
     tol, C, fit_intercept, intercept_scaling, dual, verbose, random_state, max_iter, time_budget, \
-    solver, screening, memory, n_jobs, scheduler, work
+    solver, screening, device, memory, n_jobs, scheduler, work
         As in `LinearSVC`.
 
     Attributes
@@ -194,6 +195,7 @@ class LinearSVR(Regressor):
     time_budget: float | None = None
     solver: str = "auto"
     screening: str = "gap"
+    device: str = "auto"
     memory: int | None = None
     n_jobs: int | None = None
     scheduler: Any = None

@@ -31,7 +31,8 @@ class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-
         In (0, 1]: at most this fraction of the rows' weight is outside the boundary, and at least
         this fraction are support vectors.
     kernel, degree, gamma, coef0, n_components, sampling, tol, shrinking, max_iter, time_budget, \
-    solver, screening, cache_size, memory, n_jobs, scheduler, work, random_state, verbose, tuning
+    solver, screening, device, cache_size, memory, n_jobs, scheduler, work, random_state, verbose, \
+    tuning
         As in `SVC`.
     metric_learning : {"none"}, default="none"
         Kept for the signature that kernel machines share: there are no labels to learn from.

@@ -105,7 +105,7 @@ class SVR(_IntervalRegressor):
         Whether to fit five more machines, each without a fifth of the rows: `predict_interval`
         needs them.
     kernel, degree, gamma, coef0, n_components, sampling, metric_learning, tol, shrinking, \
-    max_iter, time_budget, solver, screening, cache_size, memory, n_jobs, scheduler, work, \
+    max_iter, time_budget, solver, screening, device, cache_size, memory, n_jobs, scheduler, work, \
     random_state, verbose, tuning
         As in `SVC`.
 
@@ -160,7 +160,7 @@ class NuSVR(_KernelRegressor):
     fit_intercept : {True, "penalized", False}, default=True
         As in `SVR`.
     kernel, degree, gamma, coef0, tol, shrinking, max_iter, time_budget, solver, screening, \
-    cache_size, memory, n_jobs, work, random_state, verbose, tuning
+    device, cache_size, memory, n_jobs, work, random_state, verbose, tuning
         As in `SVC`; the kernel has a name or is a function of rows.
     n_components, sampling, metric_learning, scheduler
         Ignored or refused: the machine is exact, and its rows are in memory.
@@ -229,7 +229,7 @@ class LADRegressor(_IntervalRegressor):
     fit_intercept, probability
         As in `SVR`.
     kernel, degree, gamma, coef0, n_components, sampling, metric_learning, tol, shrinking, \
-    max_iter, time_budget, solver, screening, cache_size, memory, n_jobs, scheduler, work, \
+    max_iter, time_budget, solver, screening, device, cache_size, memory, n_jobs, scheduler, work, \
     random_state, verbose, tuning
         As in `SVC`.
 
@@ -264,7 +264,7 @@ class QuantileRegressor(_IntervalRegressor):
     fit_intercept, probability
         As in `SVR`.
     kernel, degree, gamma, coef0, n_components, sampling, metric_learning, tol, shrinking, \
-    max_iter, time_budget, solver, screening, cache_size, memory, n_jobs, scheduler, work, \
+    max_iter, time_budget, solver, screening, device, cache_size, memory, n_jobs, scheduler, work, \
     random_state, verbose, tuning
         As in `SVC`.
 

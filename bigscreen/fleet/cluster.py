@@ -28,6 +28,7 @@ from dask.sizeof import sizeof
 from distributed import Client, Future, WorkerPlugin
 from distributed.protocol.pickle import dumps
 
+from bigscreen.errors import InputError
 from bigscreen.files.checkpoint import Checkpoint, Draft, restore_newest
 from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.hosts import Seat, Seats
@@ -42,6 +43,7 @@ from bigscreen.fleet.worker import (
     Shielded,
     WorkerSetup,
     apply,
+    in_thread,
     pack_message,
 )
 from bigscreen.fleet.workers import (
@@ -312,6 +314,23 @@ class Cluster:
                     waiting.popleft()
                 return results
             (waiting[0],) = waiting[0].again()
+
+    def everywhere(self, function: Callable[[], Result]) -> list[Result]:
+        """Return ``function()`` of each worker process; a worker that dies meanwhile has none."""
+        until = self._workers.until()
+        while True:
+            workers, found = list(self._workers.living()), []
+            answers = self._client.run(in_thread, function, workers=workers, on_error="return")
+            for address, answer in answers.items():
+                if isinstance(answer, InputError):
+                    raise InputError(f"the worker {address}: {answer}") from answer
+                if isinstance(answer, Exception) and not isinstance(answer, OSError):
+                    raise answer
+                if not isinstance(answer, OSError):  # (of a worker that dies just now)
+                    found.append(answer)
+            if found or time.monotonic() > until:
+                return found
+            time.sleep(0.2)
 
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         """Use only workers that see the same files as this process."""

@@ -157,6 +157,10 @@ class Inline:
                     future.cancel()
                 wait(waiting)
 
+    def everywhere(self, function: Callable[[], Result]) -> list[Result]:
+        """Return ``function()`` of this process, which does all work."""
+        return [function()]
+
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         """Do nothing with ``files``: all work runs in this process, which sees them."""
 

@@ -7,13 +7,13 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from typing import Any
 
 import dask
-from distributed import Client, LocalCluster, Security
+from distributed import Client, LocalCluster, Nanny, Security
 from distributed.comm.core import CommClosedError
 from distributed.utils import LoopRunner
 
@@ -29,6 +29,7 @@ def local_cluster(
     memory_limit: int | str | None = None,
     deadline: float | None = None,
     *,
+    devices: Sequence[str] | None = None,
     metrics: bool = False,
     tuning: ClusterTuning = CLUSTER,
 ) -> Cluster:
@@ -47,6 +48,9 @@ def local_cluster(
         limit.
     deadline : float, optional
         Value of ``time.monotonic()`` that bounds the waiting for workers.
+    devices : sequence of str, optional
+        The value of the environment variable ``CUDA_VISIBLE_DEVICES`` of each worker, so that each
+        computes on a device of its own. Default: that of this process.
     metrics : bool
         Serve Dask's pages (and its ``/metrics``, if `prometheus_client` is installed) on a free
         port of 127.0.0.1, where every user of this machine can read them.
@@ -79,7 +83,10 @@ def local_cluster(
         owned.callback(log.removeFilter, unheard)
         # Dask's default folder for the files of workers and scheduler would remain.
         folder = str(owned.enter_context(scratch("workers")))
-        cluster = _start_cluster(workers, memory_limit, folder, _start_loop(owned), metrics, tuning)
+        options: dict[str, Any] = {"memory_limit": memory_limit}
+        if devices is not None:
+            options |= {"worker_class": DeviceNanny, "devices": tuple(devices)}
+        cluster = _start_cluster(workers, options, folder, _start_loop(owned), metrics, tuning)
         owned.callback(cluster.close)
         client = Client(cluster, direct_to_workers=True, set_as_default=False)
         owned.callback(client.close)
@@ -87,6 +94,25 @@ def local_cluster(
     except BaseException:
         owned.close()
         raise
+
+
+class DeviceNanny(Nanny):
+    """Starts a worker process, again after its death, that sees only its own device.
+
+    Parameters
+    ----------
+    name : int
+        The number of the worker.
+    devices : tuple of str
+        The value of ``CUDA_VISIBLE_DEVICES`` by the worker's number.
+    """
+
+    def __init__(
+        self, scheduler: str, *, name: int, devices: tuple[str, ...], **options: Any
+    ) -> None:
+        """Set the environment variable of the worker with this number."""
+        own = {"CUDA_VISIBLE_DEVICES": devices[name]}
+        super().__init__(scheduler, name=name, env=own, **options)
 
 
 class _DropDeaths(logging.Filter):
@@ -121,13 +147,15 @@ def _start_loop(owned: ExitStack) -> Any:
 
 def _start_cluster(
     workers: int,
-    memory_limit: int | str | None,
+    options: dict[str, Any],
     folder: str,
     loop: Any,
     metrics: bool,
     tuning: ClusterTuning,
 ) -> LocalCluster:
     """Start scheduler and workers; start again if a worker dies while it starts.
+
+    ``options``: further arguments of `LocalCluster`, and of what starts each worker.
 
     Raises
     ------
@@ -147,7 +175,6 @@ def _start_cluster(
                 cluster = LocalCluster(
                     n_workers=workers,
                     threads_per_worker=1,
-                    memory_limit=memory_limit,
                     host="127.0.0.1",
                     security=Security.temporary(),
                     death_timeout=2 * tuning.start_seconds,
@@ -156,6 +183,7 @@ def _start_cluster(
                     scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # HTTP, any free port
                     silence_logs=logging.CRITICAL,  # the death of a worker is handled
                     loop=loop,
+                    **options,
                 )
             scheduler: Any = cluster.scheduler
             if not metrics:

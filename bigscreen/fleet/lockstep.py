@@ -303,6 +303,10 @@ class _View:
         """Yield ``function(item)`` for every item, in order, with ``in_flight`` at a time."""
         return iter(self._asked("each", function, list(items), in_flight))
 
+    def everywhere(self, function: Callable[[], Result]) -> list[Result]:
+        """Return ``function()`` of each process that computes."""
+        return self._lockstep.fleet.everywhere(function)
+
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         """Do nothing: the real fleet uses these files already."""
 

@@ -88,6 +88,15 @@ class Fleet(Protocol):
         At most ``in_flight`` items are submitted at a time (default: two for each thread).
         """
 
+    def everywhere(self, function: Callable[[], Result]) -> list[Result]:
+        """Return ``function()`` of each process that computes: this one, or each worker process.
+
+        Raises
+        ------
+        InputError
+            If the function raises one; on a cluster it names the worker.
+        """
+
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         """Use only workers that see the same files as this process; InputError if none does."""
 

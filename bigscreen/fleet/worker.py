@@ -368,6 +368,11 @@ def source_digest() -> str:
     return digest.hexdigest()
 
 
+async def in_thread(function: Callable[[], Any]) -> Any:
+    """Run ``function()`` in a thread, so that the worker can be heard of while it takes long."""
+    return await asyncio.to_thread(function)
+
+
 def memory_of(name: str, dask_worker: Worker) -> tuple[tuple[str, int], int, int] | None:
     """Return the process (machine, number) of a worker, its memory now and its peak, in bytes.
 

@@ -100,6 +100,9 @@ RECIPE_OFFSETS = {"true": "true", "penalized": "constant", "none": "none"}
 STOCHASTIC = ("snacks", "pegasos")
 """Solvers whose steps use rows drawn at random."""
 
+ON_DEVICES = ("auto", "dense")
+"""Values of the option solver with which a fit can compute on a device other than the CPU."""
+
 UNSCREENED = (*STOCHASTIC, "dense")
 """Solvers that leave no rows out, whatever the screening rule: they read all, or rows at random."""
 
@@ -161,7 +164,7 @@ METRIC = (
 """The machines that a metric can be learned for."""
 
 
-CHANGEABLE = ("memory", "cache", "time_budget", "max_iter")
+CHANGEABLE = ("memory", "cache", "time_budget", "max_iter", "device", "device_memory")
 """Options that a resumed run may change."""
 
 
@@ -414,6 +417,22 @@ class TrainOptions:
         "A number of bytes, or less where less is left or needed. No result depends on it.",
         otherwise="0.3 of --memory at most",
     )
+    device: str = option(
+        "auto",
+        "Running",
+        Words(("auto", "cpu", "cuda")),
+        "What computes. cuda: a GPU, by --solver dense, with CuPy or PyTorch; auto: a GPU if there "
+        "is one and the fit is large, else the cpu.",
+    )
+    device_memory: int | None = option(
+        None,
+        "Running",
+        SIZE,
+        "Memory to stay within on each GPU, such as 4GiB.",
+        (Scope(lambda o: o.device != "cpu", "with --device cpu"),),
+        "A number of bytes.",
+        otherwise="0.9 of what is free there",
+    )
     solver: str = option(
         "auto",
         "Expert",
@@ -460,6 +479,7 @@ class TrainOptions:
         self._check_exact()
         self._check_start()
         self._check_solver()
+        self._check_device()
 
     @classmethod
     def from_record(cls, values: Mapping[str, Any]) -> TrainOptions:
@@ -488,8 +508,9 @@ class TrainOptions:
             del found["intercept_scaling"]  # older records do not have this option
         if not self.probability:
             del found["probability"]  # (nor this one)
-        if self.metric_learning == "none":
-            del found["metric_learning"]  # (nor this one)
+        for name in ("metric_learning", "device", "device_memory"):
+            if found[name] == DEFAULTS[name]:
+                del found[name]  # (nor these)
         if isinstance(self.class_weight, Mapping):
             found["class_weight"] = {str(k): _to_plain(v) for k, v in self.class_weight.items()}
         return {name: _to_plain(value) for name, value in found.items()}
@@ -607,6 +628,20 @@ class TrainOptions:
                 f"coordinate descent cannot fit {self.problem if nu else 'an unpenalised offset'}, "
                 "which ties the variables to each other; use the newton solver"
                 + (", or pairs" if nu else ", pairs, or intercept penalized")
+            )
+
+    def _check_device(self) -> None:
+        """Refuse a device for machines and solvers that only the CPU computes."""
+        if self.device != "cuda":
+            return
+        if self.exact:
+            raise InputError(
+                "an exact machine is computed on the CPU; ask for landmarks, or leave out `device`"
+            )
+        if self.solver not in ON_DEVICES:
+            raise InputError(
+                f"solver {self.solver} computes on the CPU, and solver dense on device cuda; leave "
+                "out `solver`, or `device`"
             )
 
     def _check_stochastic(self) -> None:

@@ -46,9 +46,12 @@ def plan_features(data: Rows, request: Request) -> Plan:
         band = min(request.tuning.band_fraction * fit.n, rows * fit.m)
         columns = max(0.0, min(spare, 2 * band * fit.m) - fixed.copies.total)
         peak += request.over_shards(columns, reserve=False)
-    if fit.solver == "dense" and 4 * fit.n * fit.m <= spare and features == "recomputed":
+    on_host = fit.solver == "dense" and request.on_device is None
+    if on_host and 4 * fit.n * fit.m <= spare and features == "recomputed":
         peak += request.once(4 * fit.n * fit.m)
     refusal = _explain_refusal(fit, fixed, read, peak)
+    if request.on_device is not None:
+        refusal = refusal or request.on_device.refusal
     return Plan(
         rows=fit.n,
         columns=data.n_features,
@@ -67,6 +70,7 @@ def plan_features(data: Rows, request: Request) -> Plan:
         together=together,
         nearby_bytes=int(spare),
         alone=request.idle > 0,
+        on_device=request.on_device,
     )
 
 
@@ -149,6 +153,8 @@ class _Fit:
             return request.once(interior_bytes(self.n, self.m))
         if self.solver in STOCHASTIC and not request.is_linear:
             return request.once(square)  # T in both precisions, and the candidate machines
+        if self.solver == "dense" and request.on_device is not None:
+            return request.once(2 * square)  # the Hessians of devices, summed and factored
         if self.solver == "dense":
             return request.once(dense_bytes(self.n, self.m))
         if self.solver != "newton":
@@ -202,6 +208,8 @@ def choose_solver(request: Request, n: int, m: int) -> str:
     tuning, linear = request.tuning, request.is_linear
     if request.solver != "auto":
         return request.solver
+    if request.on_device is not None:
+        return "dense"
     # (Only Newton works with recomputed features.)
     own = linear or request.features in ("auto", "stored")
     if own and not PROBLEMS[request.problem].squared:

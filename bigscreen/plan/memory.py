@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from bigscreen.device.find import HOST, Device
 from bigscreen.errors import in_units
 from bigscreen.options.train import PROBLEMS
 from bigscreen.plan.tuning import PLAN, PlanTuning
@@ -42,6 +44,8 @@ class Plan:
         the same bits as without workers.
     refusal : str or None
         Why the fit cannot run in the memory allowed, with the arithmetic.
+    on_device : DevicePlan or None
+        What is kept on devices; None: the CPU computes.
     """
 
     rows: int
@@ -61,6 +65,54 @@ class Plan:
     nearby_bytes: int = 0
     worker_bytes: int = 0
     alone: bool = False
+    on_device: DevicePlan | None = None
+
+    @property
+    def device(self) -> Device:
+        """The device that computes."""
+        return HOST if self.on_device is None else self.on_device.device
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """What a fit keeps on its devices, each of which has a part of the rows.
+
+    Parameters
+    ----------
+    device : Device
+    devices : int
+        The number of devices, one for each worker process; 1 without workers.
+    limit_bytes : int
+        Memory to stay within on each device.
+    work_bytes : int
+        Memory on each device for the state of its rows, for tiles and for Hessians.
+    feature_bytes : int
+        Memory on each device for the features of its rows; 0 if each pass computes them again.
+    row_bytes : int
+        Memory on each device for its rows; 0 if the features are kept instead, or if each pass
+        reads the rows from the host.
+    refusal : str or None
+        Why the fit cannot run within the limit, with the arithmetic.
+    """
+
+    device: Device
+    devices: int
+    limit_bytes: int
+    work_bytes: int
+    feature_bytes: int
+    row_bytes: int
+    refusal: str | None = None
+
+    @property
+    def room(self) -> int:
+        """The bytes that features, or else rows, may take on all devices together."""
+        return self.devices * max(0, self.limit_bytes - self.work_bytes)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+        names = ("devices", "limit_bytes", "work_bytes", "feature_bytes", "row_bytes")
+        return {**self.device.record, **{name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True)
@@ -106,7 +158,8 @@ class Request:
     ``workers``: threads of this process or, with ``cluster``, worker processes. ``memory``: the
     bytes that all processes may hold together; ``limit``: those that each worker may hold, None for
     an equal share of ``memory`` for each worker and the coordinating process. ``idle``: the number
-    of worker processes that take no part in the fit. ``fits``: how many fits share the rows. The
+    of worker processes that take no part in the fit. ``fits``: how many fits share the rows.
+    ``on_device``: what devices keep; None: the CPU computes. The
     other fields are options of the fit (see `TrainOptions`).
     """
 
@@ -126,6 +179,7 @@ class Request:
     tol: float = PLAN.usual_tol
     limit: int | None = None
     idle: int = 0
+    on_device: DevicePlan | None = None
     tuning: PlanTuning = PLAN
 
     def classifiers(self, labels: int) -> int:

@@ -6,17 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 from bigscreen.data.rows import Rows
+from bigscreen.device.find import HOST, Device
 from bigscreen.fleet.inline import usable_processors
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.options.train import TrainOptions
+from bigscreen.plan.device import plan_device
 from bigscreen.plan.exact import is_solved_by_pairs, plan_exact
 from bigscreen.plan.features import choose_solver, plan_features
 from bigscreen.plan.memory import Plan, Request
 from bigscreen.plan.tuning import PLAN
 
 
-def plan(
+def plan(  # noqa: PLR0913
     data: Rows,
     options: TrainOptions,
     workers: int = 1,
@@ -24,6 +26,7 @@ def plan(
     fits: int = 1,
     limit: int | None = None,
     *,
+    device: Device = HOST,
     has_folder: bool = True,
     prefers_stored: bool = False,
 ) -> Plan:
@@ -38,6 +41,8 @@ def plan(
     fits : int
     limit : int or None
         Bytes that each worker process may hold; None: unknown.
+    device : Device
+        The device that computes, see `choose_device`.
     has_folder : bool
         Features may be written to disk; else features that do not fit in memory are recomputed.
     prefers_stored : bool
@@ -70,6 +75,7 @@ def plan(
         fits=fits,
         tol=options.tol,
         limit=limit,
+        on_device=plan_device(device, data, options, workers if cluster else 1),
         tuning=PLAN,
     )
     found = _plan_request(data, request, options.exact)
@@ -113,12 +119,13 @@ def plan_on(
     options: TrainOptions,
     fits: int = 1,
     *,
+    device: Device = HOST,
     has_folder: bool = True,
     prefers_stored: bool = False,
 ) -> Plan:
     """Plan a fit on a fleet's threads or workers, or ``fits`` fits that share their features.
 
-    ``has_folder``, ``prefers_stored``: see `plan`.
+    ``device``, ``has_folder``, ``prefers_stored``: see `plan`.
     """
     return plan(
         data,
@@ -127,6 +134,7 @@ def plan_on(
         hasattr(fleet, "address"),
         fits,
         fleet.worker_memory,
+        device=device,
         has_folder=has_folder,
         prefers_stored=prefers_stored,
     )
@@ -140,5 +148,5 @@ def plan_stored(data: Rows, options: TrainOptions, fleet: Any, outlined: Plan) -
     """
     if options.tuning.features != "auto" or outlined.features != "recomputed":
         return None
-    found = plan_on(fleet, data, options, prefers_stored=True)
+    found = plan_on(fleet, data, options, device=outlined.device, prefers_stored=True)
     return found if found.features == "stored" else None

@@ -104,6 +104,13 @@ class PlanTuning:
     # Count memory for this fraction of the kernel matrix, as a solve computes only a part of the
     # columns (measured: .07 to .7).
     computed_fraction: float = 0.4
+    # -- devices -----------------------------------------------------------------------------------
+    # With the option device at auto, compute on a device if rows x features x fits are at least
+    # this many. (Two processors take 13 to 20 s for 5e9, so some 3 s for 1e9: as long as a device
+    # may take to load its libraries and to compile, which has not been measured.)
+    device_entries: float = 1e9
+    # Use at most this fraction of the device memory that is free.
+    device_share: float = 0.9
     # -- cache of kernel columns -------------------------------------------------------------------
     # Memory of the cache of rows of the Gram matrix (products of features) for pair steps (SMO).
     pair_cache_bytes: int = 256 * MIB

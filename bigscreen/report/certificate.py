@@ -42,9 +42,11 @@ def fit_record(model: Model) -> dict[str, Any]:
         a learned metric and its number of columns (None without one): everything that is proved is
         of the mapped columns. nystrom: the number of landmarks, rank, cutoff and type of entries
         (None without landmarks). rows, tol, certified_in, seconds, peak_pss_bytes, solver,
-        features, strategy. screening: rule, and rows fixed at either bound, by pass. products:
-        what computed products of rows, BLAS or exact products of bytes. ledger: rows proved out,
-        proved at their bound, and open, for each score and for all (None if nothing is proved).
+        features, strategy. device: the name of the device that solved, "cpu" or as its driver gives
+        it, and its library (None in older models). screening: rule, and rows fixed at either bound,
+        by pass. products: what computed products of rows, BLAS or exact products of bytes. ledger:
+        rows proved out, proved at their bound, and open, for each score and for all (None if
+        nothing is proved).
     """
     known = model.provenance
     certificates = known["certificates"]
@@ -69,6 +71,7 @@ def fit_record(model: Model) -> dict[str, Any]:
         "rows": known["rows"],
         "rows_alive": max(alive.values(), default=None),
         **{name: known[name] for name in ("seconds", "peak_pss_bytes", "solver", "features")},
+        "device": known.get("device"),
         "products": known.get("versions", {}).get("products"),
         "strategy": model.strategy,
         "kernel_known": known.get("kernel_known"),
@@ -160,6 +163,7 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
         "screened": _screened(record["screening"]),
         "passes": _passes_made(record),
         "solver, features": f"{_solvers(record)}, {record['features']}",
+        **_device(record["device"]),
         **({"products of rows by": record["products"]} if record["products"] else {}),
         **_cost(record),
     }
@@ -193,6 +197,17 @@ def _cost(record: Mapping[str, Any]) -> dict[str, str]:
         "time": ", ".join(f"{k} {report.seconds(v)}" for k, v in record["seconds"].items()),
         "peak memory": report.size(record["peak_pss_bytes"]),
     }
+
+
+def _device(record: Mapping[str, Any] | None) -> dict[str, str]:
+    """Name the device that computed, and its library; {} for models of versions without devices.
+
+    ``record``: the entry "device" of a provenance.
+    """
+    if record is None:
+        return {}
+    library = "" if record["name"] == "cpu" else f", {record['library']}"
+    return {"computed on": record["name"] + library}
 
 
 def _metric(record: Mapping[str, Any] | None) -> dict[str, str]:

@@ -144,7 +144,7 @@ class FeaturesJob(Job):
             solver = newton = Newton(tol=self._tol(binary))
             then = self._fallbacks(newton, binary.problem)
         elif self.plan.solver == "dense":
-            solver = DenseNewton(tol=self._tol(binary))
+            solver = DenseNewton(tol=self._tol(binary), place=self.plan.device.place)
         elif self.plan.solver == "interior":
             solver = InteriorPoint()
         elif self.plan.solver == "pairs":

@@ -36,7 +36,7 @@ from bigscreen.kernels.moved import move_rows
 from bigscreen.model.ledger import Ledger, from_arrays, to_arrays
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.options.train import CHANGEABLE, TrainOptions
+from bigscreen.options.train import CHANGEABLE, UNSCREENED, TrainOptions
 from bigscreen.plan.memory import Plan
 from bigscreen.problems.point import is_solved
 from bigscreen.screening.dynamic import make_rule
@@ -346,13 +346,16 @@ class Job:
 
     def _run(self, binary: Binary, attempt: Attempt) -> Run:
         """Return the run of one problem: its design, start, memory and checkpoint folder."""
+        resident, spare = self.plan.resident, self.plan.nearby_bytes // self.plan.together
+        if self.plan.on_device is not None:  # (its memory is what features and rows may take)
+            resident, spare = 0.0, self.plan.on_device.room
         return Run(
             attempt.design,
             binary.problem,
             attempt.fleet,
             attempt.start.alpha,
-            resident=self.plan.resident,
-            spare=self.plan.nearby_bytes // self.plan.together,
+            resident=resident,
+            spare=spare,
             folder=self.folder(binary),
             of=f"{self._of}/{binary.folder}",
             resume=self.options.resume,
@@ -362,9 +365,10 @@ class Job:
     def _fit_arguments(self, binary: Binary, attempt: Attempt) -> dict[str, Any]:
         """Return the arguments of `fit` in addition to the run and the solver."""
         options, tuning = self.options, self.options.tuning
+        rule = "none" if self.plan.solver in UNSCREENED else options.rule
         return {
             "limits": Limits(self._tol(binary), options.max_iter, self.problem_deadline),
-            "rule": make_rule(options.rule, tuning.f, tuning.patience),
+            "rule": make_rule(rule, tuning.f, tuning.patience),
             "certify": tuning.certify,
             "source": attempt.source,
             "then": attempt.then,
@@ -628,6 +632,7 @@ class Job:
             **({"start": starts} if starts else {}),
             solver=self.plan.solver,
             features=self.plan.features,
+            device=self.plan.device.record,
             seconds=self.seconds,
         )
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bigscreen.data.rows import Rows
+from bigscreen.device.find import HOST
 from bigscreen.files.work import describe_changes
 from bigscreen.fit.loop import Fitted
 from bigscreen.fleet.protocol import Fleet
@@ -65,7 +66,7 @@ def provenance(
         Record the fingerprint of rows in memory, too. To hash 60,000 images takes a tenth of the
         time of an exact fit.
     own
-        Further entries, which only models have, or only paths.
+        Further entries, which only models have, or only paths; or a device other than the CPU.
     """
     stored = known or data.path is not None or options.work is not None
     return {
@@ -73,6 +74,7 @@ def provenance(
         "fingerprint": data.fingerprint if stored else None,
         "index_base": getattr(data, "manifest", {}).get("extra", {}).get("index_base"),
         "parameters": {**options.record, "kernel": kernel.to_dict()},
+        "device": HOST.record,
         **own,
         "rows": data.n_sources,
         "peak_pss_bytes": fleet.peak_pss,

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
 from bigscreen.data.views import Mapped
+from bigscreen.device.find import find_on
 from bigscreen.errors import InputError
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
+from bigscreen.plan.device import choose_device
 from bigscreen.plan.memory import Plan
 from bigscreen.plan.plan import plan_on, plan_stored
 from bigscreen.train.cross import add_folds, calibrate, make_folds
@@ -279,7 +281,8 @@ def _plan_fits(
 
     If features need a folder and the options name none, the options get one that ``scratch`` makes.
     """
-    outlined = plan_on(fleet, data, options, fits)
+    device = choose_device(data, options, partial(find_on, fleet), fits)
+    outlined = plan_on(fleet, data, options, fits, device=device)
     if outlined.disk_bytes and options.work is None and scratch is not None:
         options = replace(options, work=scratch())
     return options, outlined

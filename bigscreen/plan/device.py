@@ -1,0 +1,89 @@
+"""Plan a fit on a device: whether it gains there, and the bytes that it takes there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bigscreen.data.rows import Rows
+from bigscreen.device.find import HOST, Device
+from bigscreen.device.newton import DENSE, dense_bytes
+from bigscreen.errors import InputError, in_units
+from bigscreen.options.train import ON_DEVICES, TrainOptions
+from bigscreen.plan.memory import DevicePlan
+from bigscreen.plan.tuning import PLAN, PlanTuning
+
+
+def choose_device(
+    data: Rows,
+    options: TrainOptions,
+    find: Callable[[str], Device],
+    fits: int = 1,
+    tuning: PlanTuning = PLAN,
+) -> Device:
+    """Choose the device of a fit, or of ``fits`` fits to the same rows.
+
+    Parameters
+    ----------
+    find : callable
+        Finds the device for a value of the option ``device``, as `device.find.find_device` does.
+
+    Raises
+    ------
+    InputError
+        If "cuda" is wanted, and there is no device, or rows are sparse.
+    """
+    if options.device == "cuda" and data.is_sparse:
+        raise InputError(
+            "device cuda computes with dense rows, and these are sparse; leave out `device`, or "
+            "ingest the rows with `layout='dense'`"
+        )
+    if options.device == "cpu":
+        return HOST
+    if options.device == "auto" and not _gains(data, options, fits, tuning):
+        return HOST
+    return find(options.device)
+
+
+def _gains(data: Rows, options: TrainOptions, fits: int, tuning: PlanTuning) -> bool:
+    """Whether a device is worth its start: a large fit of dense rows, with no choice against it."""
+    plain = options.solver in ON_DEVICES and options.tuning.start in ("auto", "cold")
+    if options.exact or data.is_sparse or not plain:
+        return False
+    columns = data.n_features if options.kernel == "linear" else options.landmarks
+    return fits * data.n_rows * columns >= tuning.device_entries
+
+
+def plan_device(
+    device: Device, data: Rows, options: TrainOptions, workers: int, tuning: PlanTuning = PLAN
+) -> DevicePlan | None:
+    """Plan the memory of a fit's devices.
+
+    Returns
+    -------
+    DevicePlan or None
+        None if the CPU computes: because ``device`` is the CPU, or has too little memory for a fit
+        that did not ask for it.
+    """
+    if device.free_bytes is None:
+        return None
+    m = data.n_features if options.kernel == "linear" else min(options.landmarks, data.n_rows)
+    n, entry = -(-data.n_rows // workers), 4 if options.tol >= DENSE.float32_tol else 8
+    limit = options.device_memory or int(tuning.device_share * device.free_bytes)
+    limit, work = min(limit, device.free_bytes), dense_bytes(n, m)
+    if work > limit:
+        states, matrices = in_units(work - dense_bytes(0, m)), in_units(dense_bytes(0, m))
+        refusal = (
+            f"this fit needs about {in_units(work)} on {device.name} and the memory allowed there "
+            f"is {in_units(limit)}: {states} for the state of {n} rows, {matrices} for tiles and "
+            f"Hessians of {m} columns; allow more (`device_memory`), take fewer landmarks or more "
+            "devices, or leave out `device`"
+        )
+        none = options.device == "auto"
+        return None if none else DevicePlan(device, workers, limit, work, 0, 0, refusal)
+    features = 0 if options.kernel == "linear" else entry * n * m
+    rows = entry * n * data.n_features
+    if features and work + features <= limit:
+        rows = 0
+    else:
+        features, rows = 0, rows * (work + rows <= limit)
+    return DevicePlan(device, workers, limit, work, features, rows)

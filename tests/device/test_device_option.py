@@ -1,0 +1,227 @@
+"""The option device: what computes a fit, what is refused, and what plans and records say."""
+
+import json
+import os
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from cli_world import bigscreen, succeed, write_csv
+from scipy import sparse
+
+from bigscreen import LinearSVC, NystroemSVC, TrainOptions
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.device import find
+from bigscreen.device.find import HOST, Device, device_of_each_worker, find_on
+from bigscreen.device.place import Place
+from bigscreen.errors import InputError
+from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.local import local_cluster
+from bigscreen.plan.device import choose_device, plan_device
+from bigscreen.plan.plan import plan
+from bigscreen.plan.tuning import PLAN
+from bigscreen.report.certificate import facts, fit_record
+from bigscreen.train.run import train
+
+GPU = Device(Place("array_api_strict"), "Stand-in", "array-api-strict 2", 2**30)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A machine with a device, for which array-api-strict stands in."""
+    monkeypatch.setattr(find, "LIBRARIES", {"stand-in": lambda: GPU})
+    monkeypatch.setattr(find, "count_devices", lambda: 1)
+
+
+def rows(n=400, columns=4):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, columns)).astype(np.float32)
+    return X, (X[:, 0] + X[:, 1] ** 2 > 0.5).astype(np.int32)
+
+
+def data_of(n=400):
+    X, y = rows(n)
+    return MemoryDataset(X, y, [0, 1])
+
+
+def fitted(**options):
+    with Inline(1) as fleet:
+        return train(data_of(), TrainOptions(landmarks=30, **options), fleet)
+
+
+def test_a_fit_on_a_device_is_proved_and_says_what_computed(gpu):
+    model, own = fitted(device="cuda"), fitted(device="cpu", solver="newton")
+    known = model.provenance
+    assert known["device"] == {"name": "Stand-in", "library": "array-api-strict 2"}
+    assert (known["solver"], known["screening"][0]["rule"]) == ("dense", "none")
+    assert known["certificates"][0]["relative_gap"] <= 1e-3
+    shown = facts(fit_record(model))
+    assert shown["computed on"] == "Stand-in, array-api-strict 2"
+    assert facts(fit_record(own))["computed on"] == own.provenance["device"]["name"] == "cpu"
+    proofs = [one.provenance["certificates"][0] for one in (model, own)]
+    apart = abs(proofs[0]["primal"] - proofs[1]["primal"])
+    assert apart <= sum(one["gap"] + one["rounding_bound"] for one in proofs)
+
+
+def test_estimators_pass_the_device_on(gpu):
+    X, y = rows()
+    for machine in (NystroemSVC(n_components=30), LinearSVC(loss="hinge", tol=1e-3)):
+        model = machine.set_params(device="cuda").fit(X, y).model_
+        assert model.provenance["device"]["name"] == "Stand-in"
+        model = machine.set_params(device="auto").fit(X, y).model_
+        assert model.provenance["device"]["name"] == "cpu"
+
+
+def test_without_a_device_auto_is_the_cpu_bit_for_bit():
+    one, other = fitted(), fitted(device="cpu")
+    np.testing.assert_array_equal(one.coef, other.coef)
+    assert one.provenance["certificates"] == other.provenance["certificates"]
+    assert "device" not in one.provenance["parameters"]
+
+
+def test_auto_takes_a_device_for_large_fits_of_dense_rows_only():
+    data, tuning = data_of(), replace(PLAN, device_entries=400 * 30)
+    X, y = rows()
+    wide = MemoryDataset(sparse.csr_array(X), y, [0, 1])
+
+    def choose(data=data, fits=1, tuning=tuning, **options):
+        options = TrainOptions(landmarks=30, **options)
+        return choose_device(data, options, lambda wanted: GPU, fits, tuning)
+
+    assert choose() is GPU and choose(solver="dense") is GPU
+    fewer = replace(tuning, device_entries=400 * 31)
+    assert choose(tuning=fewer) is HOST and choose(tuning=fewer, fits=2) is GPU
+    assert choose(tuning=fewer, device="cuda") is GPU
+    for other in ({"exact": True}, {"solver": "newton"}, {"device": "cpu"}, {"kernel": "linear"}):
+        assert choose(**other) is HOST
+    assert choose(data=wide) is HOST
+    with pytest.raises(InputError, match="computes with dense rows, and these are sparse"):
+        choose(data=wide, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"exact": True}, "an exact machine is computed on the CPU"),
+        ({"solver": "cd"}, "solver cd computes on the CPU, and solver dense on device cuda"),
+        ({"device": "gpu"}, "device must be one of auto, cpu, cuda"),
+    ],
+)
+def test_what_only_the_cpu_computes_is_refused(options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        TrainOptions(**{"device": "cuda", **options})
+
+
+def bytes_on_device(data=None, memory=None, workers=1, **options):
+    options = TrainOptions(device="cuda", landmarks=30, device_memory=memory, **options)
+    return plan_device(GPU, data or data_of(), options, workers)
+
+
+def test_the_plan_keeps_features_or_else_rows_or_nothing():
+    whole = bytes_on_device()
+    assert (whole.feature_bytes, whole.row_bytes) == (4 * 400 * 30, 0)
+    assert whole.limit_bytes == int(0.9 * GPU.free_bytes)
+    work = whole.work_bytes
+    rows_only = bytes_on_device(memory=work + 4 * 400 * 30 - 1)
+    assert (rows_only.feature_bytes, rows_only.row_bytes) == (0, 4 * 400 * 4)
+    neither = bytes_on_device(memory=work + 4 * 400 * 4 - 1)
+    assert (neither.feature_bytes, neither.row_bytes) == (0, 0)
+    assert neither.room == 4 * 400 * 4 - 1
+    halves = bytes_on_device(workers=2)
+    assert halves.feature_bytes == 4 * 200 * 30 and halves.work_bytes < work
+    assert halves.room == 2 * (halves.limit_bytes - halves.work_bytes)
+    assert bytes_on_device(tol=1e-6).feature_bytes == 8 * 400 * 30
+    assert bytes_on_device(kernel="linear").row_bytes == 4 * 400 * 4
+
+
+def test_a_device_without_the_memory_is_refused_with_the_arithmetic(gpu):
+    found = bytes_on_device(memory=2**20)
+    assert "Stand-in and the memory allowed there is 1 MiB" in found.refusal
+    options = TrainOptions(device="cuda", landmarks=30, device_memory=2**20)
+    assert plan(data_of(), options, device=GPU).refusal == found.refusal
+    with Inline(1) as fleet, pytest.raises(InputError, match="needs about 12. MiB on Stand-in"):
+        train(data_of(), options, fleet)
+    # Nobody has asked for a device that is too small: the CPU computes.
+    unasked = plan(data_of(), replace(options, device="auto"), device=GPU)
+    assert unasked.refusal is None and unasked.device is HOST
+
+
+def test_little_device_memory_gives_the_same_machine(gpu):
+    need = bytes_on_device().work_bytes
+    kept, streamed = fitted(device="cuda"), fitted(device="cuda", device_memory=need + 100)
+    proofs = [one.provenance["certificates"][0] for one in (kept, streamed)]
+    apart = abs(proofs[0]["primal"] - proofs[1]["primal"])
+    assert apart <= sum(one["gap"] + one["rounding_bound"] for one in proofs)
+
+
+def test_commands_take_the_option_and_plan_says_what_goes_where(gpu, tmp_path):
+    store, model = tmp_path / "rows.store", tmp_path / "model.bsm"
+    succeed("ingest", write_csv(tmp_path / "rows.csv"), store, "--label", "inside")
+    how = ("--landmarks", 30, "--threads", 1, "--device", "cuda")
+    shown = succeed("plan", store, *how, "--json", tmp_path / "plan.json")
+    assert "Stand-in, array-api-strict 2" in shown and "rows computed once, features" in shown
+    record = json.loads((tmp_path / "plan.json").read_text())["device"]
+    assert (record["name"], record["devices"]) == ("Stand-in", 1)
+    assert record["feature_bytes"] == 4 * 600 * 30
+    shown = succeed("plan", store, *how, "--device-memory", record["work_bytes"] + 100)
+    assert "features computed in every pass" in " ".join(shown.split())
+    small = bigscreen("plan", store, *how, "--device-memory", "1MB")
+    assert small.exit_code == 2 and "allow more (--device-memory)" in small.output
+    succeed("fit", store, model, *how, "--json", tmp_path / "fit.json")
+    assert json.loads((tmp_path / "fit.json").read_text())["device"]["name"] == "Stand-in"
+    assert "Stand-in" in succeed("info", model)
+    for *more, sentence in (
+        ("--exact", "an exact machine is computed on the CPU; ask for landmarks, or leave out "
+         "--device"),
+        ("--solver", "cd", "leave out --solver, or --device"),
+        ("--device", "cpu", "--device-memory", "1GB", "--device-memory has no meaning with "
+         "--device cpu"),
+    ):  # fmt: skip
+        refused = bigscreen("plan", store, "--device", "cuda", *more)
+        assert refused.exit_code == 2 and sentence in refused.output
+
+
+def test_each_worker_on_this_machine_gets_a_device(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-7")
+    assert device_of_each_worker(2, "cuda") == ["2", "GPU-7"]
+    assert device_of_each_worker(1, "auto") == ["2"]
+    assert device_of_each_worker(2, "cpu") is None
+    assert device_of_each_worker(3, "auto") == ["", "", ""]
+    with pytest.raises(InputError, match=r"3 workers need a device each, and this machine shows 2"):
+        device_of_each_worker(3, "cuda")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(find, "count_devices", lambda: 0)
+    assert device_of_each_worker(2, "auto") is None
+    monkeypatch.setattr(find, "count_devices", lambda: 2)
+    assert device_of_each_worker(2, "auto") == ["0", "1"]
+
+
+@pytest.mark.slow
+def test_worker_processes_see_their_devices_and_say_what_they_lack():
+    with local_cluster(2, devices=["3", "5"]) as fleet:
+        look = partial(os.getenv, "CUDA_VISIBLE_DEVICES")
+        assert sorted(fleet.everywhere(look)) == ["3", "5"]
+        with pytest.raises(InputError, match=r"the worker tls://\S+: device cuda: "):
+            find_on(fleet, "cuda")
+        assert find_on(fleet, "auto") == HOST
+
+
+class Workers:
+    """Stands in for a cluster, whose workers find these devices."""
+
+    def __init__(self, *found):
+        self.found = found
+
+    def everywhere(self, function):
+        assert isinstance(function, partial)
+        return list(self.found)
+
+
+def test_workers_must_have_equal_devices_and_the_least_memory_counts():
+    small, other = replace(GPU, free_bytes=1000), replace(GPU, name="Another")
+    assert find_on(Workers(GPU, small), "cuda") == small
+    with pytest.raises(InputError, match="one worker has Stand-in .* and another Another"):
+        find_on(Workers(GPU, other), "cuda")
+    assert find_on(Workers(GPU, other), "auto") is HOST
+    assert find_on(Workers(HOST, HOST), "auto") == HOST
