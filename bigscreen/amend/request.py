@@ -6,6 +6,7 @@ from typing import Any
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
+from bigscreen.features.landmarks import GivenLandmarks
 from bigscreen.model.model import Model, check_match
 from bigscreen.options.train import OPTIONS, TrainOptions
 from bigscreen.train.problems import Binary, problems
@@ -18,9 +19,12 @@ def options_of(model: Model, **more: Any) -> TrainOptions:
     """
     asked = model.provenance.get("parameters") or {}
     kernel = model.kernel.to_dict()
-    names = OPTIONS.keys() - {"work", "resume", "time_budget"}
+    names = OPTIONS.keys() - {"work", "resume", "time_budget", "components"}
     known = {name: value for name, value in asked.items() if name in names}
     known |= {name: value for name, value in kernel.items() if name in ("gamma", "degree", "coef0")}
+    if asked.get("components") is not None:
+        assert model.landmarks is not None
+        known["components"] = GivenLandmarks(model.landmarks)
     weights = known.get("class_weight")
     if isinstance(weights, dict):  # JSON has texts as keys
         by_text = {str(label): label for label in model.labels}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import click
 
 from bigscreen.cli.signals import INTERRUPTED, exit_code, held_back, note_ending, orderly
-from bigscreen.errors import InputError, TimeOver, reason_of
+from bigscreen.errors import InputError, TimeOver, in_units, reason_of
 from bigscreen.files.output import (
     is_written_in_place,
     lock_path,
@@ -33,6 +33,7 @@ from bigscreen.files.work import in_use_message
 
 if TYPE_CHECKING:
     from bigscreen.data.dataset import Dataset
+    from bigscreen.features.landmarks import GivenLandmarks
     from bigscreen.fleet.protocol import Each, Fleet
     from bigscreen.model.model import Model
     from bigscreen.options import option
@@ -219,6 +220,27 @@ class Number(click.ParamType):  # type: ignore[type-arg] # not generic in click 
             called = param.opts[0] if param else "a value"
             raise click.UsageError(f"{called} must {self.values.must}{words}, got {value!r}", ctx)
         return number
+
+
+class CountOrFile(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
+    """A whole number, at least 1, or the path of a file or folder that exists."""
+
+    name = "count or file"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | Path:
+        """Parse a whole number; the path of something that exists is returned as a path."""
+        if isinstance(value, (int, Path)):
+            return value
+        if value.isdecimal() and int(value) > 0:
+            return int(value)
+        if not Path(value).exists():
+            called = param.opts[0] if param else "a value"
+            raise click.UsageError(
+                f"{called} must be a whole number, at least 1, or a file of rows, and there is no "
+                f"file {value!r}",
+                ctx,
+            )
+        return Path(value)
 
 
 def check_output(path: str, overwrite: bool, folder: bool = False) -> None:
@@ -614,6 +636,53 @@ def _opened(values: dict[str, Any], deadline: float | None, owned: ExitStack) ->
     with held_back():  # signals wait until the cluster has started
         started = local_cluster(values["workers"], share, deadline=deadline, devices=devices)
         return owned.enter_context(started)
+
+
+def read_landmarks(place: Path, data: "Dataset", memory: int | None) -> "GivenLandmarks":
+    """Read landmarks from a file, prepared as the rows of a store were, or from another store.
+
+    Parameters
+    ----------
+    place : Path
+        A store, or a file that `bigscreen ingest` reads; labels in it are not used.
+    data : Dataset
+        The store of the rows to fit.
+    memory : int or None
+        Bytes that the command may use, or None for the default.
+
+    Raises
+    ------
+    InputError
+        If the rows are not like those of the store, or too many.
+    """
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.features.landmarks import GivenLandmarks
+    from bigscreen.files.scratch import scratch
+    from bigscreen.fleet.memory import allowed_memory
+    from bigscreen.intake.ingest import ingest
+    from bigscreen.report import report
+
+    with ExitStack() as stack:
+        if place.is_dir():
+            found = Dataset.open(place)
+        else:
+            folder = stack.enter_context(scratch("landmarks"))
+            made = ingest([place], folder / place.name, like=data, shuffle=False, memory=memory)
+            for sentence in made.notes:
+                report.note(sentence)
+            found = made.store
+        if found.preparation.features_fingerprint != data.preparation.features_fingerprint:
+            raise InputError(
+                f"{place} was scaled or encoded otherwise than {data.path}; ingest it with "
+                f"`--like {data.path}`, or give the file itself"
+            )
+        needed = found.n_rows * (found.row_bytes + 8.0 * found.n_rows)
+        if needed > allowed_memory(memory):
+            raise InputError(
+                f"{found.n_rows} landmarks take {in_units(needed)} with their kernel matrix, more "
+                f"than the memory allowed, {in_units(allowed_memory(memory))}; give fewer rows"
+            )
+        return GivenLandmarks(found.X(0, found.n_rows))
 
 
 @contextmanager

@@ -27,9 +27,9 @@ from bigscreen.cli.common import check_json, json_option, open_rows
 def explain(model: str, store: str, row: int, top: int, json_file: str | None) -> None:
     """Say what the score of a row of STORE, or of a raw FILE, is a sum of.
 
-    Of an exact machine the parts are what each support row adds, named by its number in the source
-    that was fitted; of a linear one they are columns. A part above 0 speaks for the second of two
-    labels, or for the predicted one of more.
+    The parts are what each support row or landmark adds, named by its number in the source that was
+    fitted (landmarks of a file, by their place in the model); of a linear machine they are columns.
+    A part above 0 speaks for the second of two labels, or for the predicted one of more.
 
     For what each column is worth (permutation importance, partial dependence) use scikit-learn's
     `inspection` with an estimator, or with a model exported by `bigscreen export --to sklearn`.

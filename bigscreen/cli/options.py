@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bigscreen.cli.common import Bytes, Number, Seconds, threads_option
+from bigscreen.cli.common import (
+    Bytes,
+    CountOrFile,
+    Number,
+    Seconds,
+    read_landmarks,
+    threads_option,
+)
 from bigscreen.errors import InputError
 from bigscreen.options import option
 from bigscreen.options import train as options
@@ -31,6 +38,8 @@ def _kind(values: option.Values) -> Any:
         return Seconds()
     if isinstance(values, option.Number):
         return Number(values)
+    if isinstance(values, option.CountOrFile):
+        return CountOrFile()
     if isinstance(values, option.Count):
         return click.IntRange(min=values.least)
     if isinstance(values, option.Words):
@@ -241,7 +250,10 @@ def train_options(
         asked["class_weight"] = None
     if values.get("no_intercept"):
         asked["intercept"] = "none"
-    if not is_given(context, "landmarks"):
+    if isinstance(asked["landmarks"], Path):
+        asked["components"] = read_landmarks(asked["landmarks"], dataset, asked.get("memory"))
+        asked["landmarks"] = len(asked["components"])
+    elif not is_given(context, "landmarks"):
         asked["landmarks"] = min(asked["landmarks"], dataset.n_rows)
     return options.TrainOptions.from_record({**asked, "work": work, "resume": resume})
 
@@ -254,9 +266,11 @@ def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -
     where = _useless("intercept", values) if values.get("no_intercept") else None
     if where is not None:
         raise meaningless("--no-intercept", where)
-    if values["landmarks"] > dataset.n_rows and is_given(context, "landmarks"):
+    count = values["landmarks"]
+    given = is_given(context, "landmarks") and not isinstance(count, Path)
+    if given and count > dataset.n_rows:
         raise InputError(
-            f"--landmarks {values['landmarks']} is more than the {dataset.n_rows} rows of "
+            f"--landmarks {count} is more than the {dataset.n_rows} rows of "
             f"{dataset.path}; give at most {dataset.n_rows}"
         )
     if is_given(context, "C") and is_given(context, "lam"):

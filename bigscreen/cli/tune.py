@@ -34,18 +34,22 @@ OF_EVERY_FIT = (
 
 
 class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
-    """A list of whole numbers with commas between them."""
+    """A list of whole numbers with commas between them, or a file."""
 
     name = "counts"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
-        """Parse whole numbers with commas between them."""
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...] | Path:
+        """Parse whole numbers with commas between them; return the path of an existing file."""
         if isinstance(value, tuple):
             return value
+        if Path(value).exists():
+            return Path(value)
         try:
             return tuple(int(part) for part in value.split(","))
         except ValueError:
-            self.fail(f"{value!r} is not whole numbers with commas between them", param, ctx)
+            self.fail(
+                f"{value!r} is not whole numbers with commas between them, nor a file", param, ctx
+            )
 
 
 class Names(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
@@ -116,8 +120,9 @@ METRIC_KINDS: Any = OPTIONS["metric_learning"].values
 @click.option(
     "--landmarks",
     type=Counts(),
-    metavar="M,M,...",
-    help="Numbers of landmarks to try.  [default: 1000, or all rows if fewer]",
+    metavar="M,M,...|FILE",
+    help="Numbers of landmarks to try, or a file of rows to use as landmarks.  [default: 1000, or "
+    "all rows if fewer]",
 )
 @click.option(
     "--folds",
@@ -211,10 +216,14 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
     grid = values[SEARCHED[problem]] or Grid(log=True).convert("1e-2:1e3:10", None, context)
     counts = None if values["exact"] else values["landmarks"] or (min(1000, dataset.n_rows),)
     shared = {name: values[name] for name in OF_EVERY_FIT}
-    most = {"landmarks": max(counts or (1,)), "kernel": values["kernels"][0]}
+    most = {
+        "landmarks": counts if isinstance(counts, Path) else max(counts or (1,)),
+        "kernel": values["kernels"][0],
+    }
     fit = train_options(
         context, dataset, {**shared, "problem": problem, **most}, Path(work), values["resume"]
     )
+    counts = (fit.landmarks,) if fit.components is not None else counts
     usual, why = default_metric(dataset)
     scoring, _ = find_scoring(values["metric"] or usual, dataset, problem)
     if before:

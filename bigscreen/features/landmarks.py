@@ -15,8 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, sparse
 
+from bigscreen.data.layout import Features, csr
+from bigscreen.data.rows import Rows
+from bigscreen.data.views import Moved
 from bigscreen.errors import InputError
 from bigscreen.features.design import row_ranges
+from bigscreen.files.sealed import hash_arrays
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.operand import Operand
@@ -29,6 +33,55 @@ OVERFLOW = "kernel entries between {} overflow; scale the data, or lower gamma, 
 CHUNK_ROWS = 2048
 """Compute the kernel entries of this many rows with the landmarks, or their distances, at a time,
 which bounds the memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class GivenLandmarks:
+    """Landmarks that are given, instead of chosen among the rows.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array (m, d)
+        They are prepared as the rows of a data set are, but for a learned metric.
+    """
+
+    X: Features
+
+    def __len__(self) -> int:
+        return int(self.X.shape[0])
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the landmarks."""
+        X: Any = self.X
+        if isinstance(X, np.ndarray):
+            return hash_arrays(None, X)
+        return hash_arrays(list(X.shape), X.data, X.indices, X.indptr)
+
+    def as_rows_of(self, data: Rows) -> Features:
+        """Return the landmarks as rows of ``data``: mapped and shifted, sparse and typed alike.
+
+        Raises
+        ------
+        InputError
+            If they have another number of columns.
+        """
+        X: Any = self.X
+        if isinstance(data, Moved):
+            return data.move(self.as_rows_of(data.base))
+        if X.shape[1] != data.layout.n_features:
+            raise InputError(
+                f"the landmarks have {X.shape[1]} columns and the rows have "
+                f"{data.layout.n_features}; give both the same columns"
+            )
+        X = data.preparation.map(X)
+        if sparse.issparse(X) and not data.is_sparse:
+            X = X.toarray()
+        if data.is_sparse and not sparse.issparse(X):
+            X = sparse.csr_array(X)
+        if data.is_sparse:
+            return csr(X.data.astype(data.layout.dtype), X.indices, X.indptr, X.shape[1])
+        return np.ascontiguousarray(X, data.layout.dtype)
 
 
 def pool_rows(n: int, count: int, min_rows: int = 20_000, rows_per_landmark: int = 20) -> int:

@@ -6,6 +6,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from bigscreen.data.rows import Rows
@@ -33,26 +34,25 @@ def explain_score(model: Model, data: Rows, row: int) -> dict[str, Any]:
     dict
         row; label (or prediction); score: the score of the predicted label (with two labels: of
         the second; with pairs: the sum over the label's pairs, signed towards it); offset: the
-        machine's offset in that score; by ("rows" or "columns"); parts: list of dict (row or
-        column, part), sorted by descending size. The parts and the offset add up to the score.
+        machine's offset in that score; by ("rows", "landmarks" or "columns"); parts: list of dict
+        (row, landmark or column, part), sorted by descending size. The parts and the offset add up
+        to the score. Landmarks that are rows are named by their numbers in the source, others by
+        their positions in the model.
 
     Raises
     ------
     InputError
-        If there is no such row, the machine uses landmarks (it is neither exact nor linear), or it
-        predicts several targets.
+        If there is no such row, the model ended early, or it predicts several targets.
     """
     if model.n_targets > 1:
         raise InputError(
             f"the model predicts {model.n_targets} targets, and one score is explained; fit a "
             "machine to one target"
         )
-    exact = model.support is not None and model.gate is None
-    if model.landmarks is not None and not exact:
+    if model.gate is not None:
         raise InputError(
-            "the score of a row is a sum over support rows or columns in exact and linear machines "
-            "alone; for a machine on landmarks, `bigscreen export --to sklearn` and scikit-learn's "
-            "`permutation_importance` say what each column is worth"
+            "a model that ended early has a machine for each part of the rows, and none whose "
+            "score could be explained; fit it without early"
         )
     x: Any = data.rows([_find_row(data, row)])
     x = np.asarray(x.toarray() if issparse(x) else x, np.float64)
@@ -69,12 +69,11 @@ def explain_score(model: Model, data: Rows, row: int) -> dict[str, Any]:
     order = np.argsort(-np.abs(parts), kind="stable")
     order = order[parts[order] != 0]
     if model.landmarks is None:
-        names = column_names(model, len(parts))
+        kind, names = "column", column_names(model, len(parts))
         said = [{"column": names[j], "part": float(parts[j])} for j in order.tolist()]
     else:
-        assert model.support is not None
-        numbers = model.support[order].tolist()
-        said = [{"row": k, "part": float(parts[j])} for k, j in zip(numbers, order, strict=True)]
+        kind, numbers = _landmark_numbers(model)
+        said = [{kind: int(numbers[j]), "part": float(parts[j])} for j in order.tolist()]
     answer = (
         {"prediction": float(decided)}
         if model.kind == "regressor"
@@ -85,9 +84,23 @@ def explain_score(model: Model, data: Rows, row: int) -> dict[str, Any]:
         **answer,
         "score": float(np.sum(parts) + offset),
         "offset": float(offset),
-        "by": "columns" if model.landmarks is None else "rows",
+        "by": f"{kind}s",
         "parts": said,
     }
+
+
+def _landmark_numbers(model: Model) -> tuple[str, NDArray[np.int64]]:
+    """Return what a model's landmarks or support rows are named by, and their numbers, (m,).
+
+    ("row", numbers in the source), or ("landmark", positions) if their rows are not known.
+    """
+    if model.support is not None:
+        return "row", model.support
+    rows = (model.provenance.get("nystrom") or {}).get("rows")
+    if rows is None:
+        assert model.landmarks is not None
+        return "landmark", np.arange(model.landmarks.shape[0])
+    return "row", np.array(rows, np.int64)
 
 
 def _find_row(data: Rows, row: int) -> int:

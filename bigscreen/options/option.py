@@ -92,6 +92,10 @@ class Count:
         return whole and value >= self.least
 
 
+class CountOrFile(Count):
+    """The values of an option that is a whole number, or on the command line also a file."""
+
+
 @dataclass(frozen=True)
 class Number:
     """The values of an option that is a finite number which passes ``test``, or one of ``words``.

@@ -23,6 +23,7 @@ from bigscreen.options.option import (
     SHARE,
     SIZE,
     Count,
+    CountOrFile,
     Number,
     Option,
     Other,
@@ -237,12 +238,22 @@ class TrainOptions:
     landmarks: int = option(
         1000,
         "Kernel",
-        Count(),
+        CountOrFile(),
         "Rows that every row is compared with in place of all the others: more follow finer "
-        "shapes and cost more.",
+        "shapes and cost more. On the command line a number of rows of the store, or a file of "
+        "rows, raw or a store.",
         without_refusal(INEXACT, CURVED),
-        metavar="M",
+        metavar="M|FILE",
         otherwise="1000, or all rows if fewer",
+    )
+    components: Any = option(
+        None,
+        "Kernel",
+        Other("be a GivenLandmarks", lambda value: hasattr(value, "as_rows_of")),
+        "Landmarks that are given, instead of rows that are chosen; landmarks is their number.",
+        (INEXACT, CURVED),
+        otherwise="rows are chosen",
+        flag=None,
     )
     sampling: str = option(
         "uniform",
@@ -472,6 +483,8 @@ class TrainOptions:
         """Raise `InputError` if an option has a wrong value, or options contradict each other."""
         check_values(self)
         object.__setattr__(self, "intercept", INTERCEPTS[self.intercept])
+        if self.components is not None:
+            object.__setattr__(self, "landmarks", len(self.components))
         if self.kernel == "poly":
             object.__setattr__(self, "kernel", "polynomial")
         self._check_scopes()
@@ -506,6 +519,10 @@ class TrainOptions:
             found["kernel"] = getattr(self.kernel, "__qualname__", type(self.kernel).__qualname__)
         if self.intercept_scaling == 1:
             del found["intercept_scaling"]  # older records do not have this option
+        if self.components is None:
+            del found["components"]  # (nor this one)
+        else:
+            found["components"] = self.components.fingerprint
         if not self.probability:
             del found["probability"]  # (nor this one)
         for name in ("metric_learning", "device", "device_memory"):

@@ -17,6 +17,7 @@ from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.moved import move_rows
+from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
@@ -100,8 +101,8 @@ class PreparedPath:
         columns; None: models keep support rows.
     factor : nystrom.Factor or None
         The factor T of the landmarks' kernel matrix, with which phi = T' k(x, landmarks).
-    ids : int64 (m,) or None
-        Numbers of the rows that are landmarks.
+    landmarks : ndarray or csr_array (m, d), or None
+        The landmarks of a Nystrom machine, as rows of ``data``.
     side_by_side : bool
         Whether walks run in parallel, each on its own stage ``stage.for_thread()``.
     errors : FeatureErrors or None
@@ -115,7 +116,7 @@ class PreparedPath:
     source: Design | None
     features: Any
     factor: nystrom.Factor | None = None
-    ids: Any = None
+    landmarks: Any = None
     side_by_side: bool = False
     errors: FeatureErrors | None = None
 
@@ -144,11 +145,6 @@ class PreparedPath:
     def definite(self) -> bool:
         """Whether duality gaps hold: the kernel is positive semidefinite, or has features."""
         return self.source is not None or self.kernel.psd
-
-    @property
-    def landmarks(self) -> Any:
-        """The landmark rows of a Nystrom machine; None for other machines."""
-        return None if self.source is None else self.data.rows(self.ids)
 
     def coef(self, machine: dict[str, Any]) -> FloatArray:
         """Compute the coefficients of the model's columns, float64 (m,) or (d,).
@@ -241,13 +237,18 @@ def make_stage(
     if options.exact:
         stage, name = exact(Design(near, own))
         return PreparedPath(stage, name, kernel, data, None, None)
-    source = factor = ids = errors = None
+    source = factor = landmarks = errors = None
     if options.kernel == "linear":
         X = data.X(0, data.n_rows)
     else:
         report({"event": "phase", "phase": "landmarks"})
-        count = min(options.landmarks, data.n_rows)
-        side, ids = nystrom.choose_landmarks(near, own, count, options.sampling, options.seed)
+        if options.components is None:
+            how = min(options.landmarks, data.n_rows), options.sampling, options.seed
+            side, ids = nystrom.choose_landmarks(near, own, *how)
+            landmarks = data.rows(ids)
+        else:
+            side = Operand(options.components.as_rows_of(near))
+            landmarks = options.components.as_rows_of(data)
         asked = options.tuning.truncation
         cutoff = nystrom.FLOAT64_CUTOFF if asked is None else asked
         factor = nystrom.factor_by_eigenvectors(own, side, cutoff)
@@ -265,11 +266,11 @@ def make_stage(
         kept = 4.0 * X.size + walks * data.n_rows * tuning.idle_row_bytes
         parallel = X.size >= tuning.side_by_side and kept <= room
         columns = ColumnsStage(X, constant, quick=parallel)
-        of = kernel, data, source, X, factor, ids, parallel, errors
+        of = kernel, data, source, X, factor, landmarks, parallel, errors
         return PreparedPath(columns, "columns", *of)
     rows = data if source is None else features
     stage, name = exact(Design(rows, Linear()))
-    return PreparedPath(stage, name, kernel, data, source, X, factor, ids, errors=errors)
+    return PreparedPath(stage, name, kernel, data, source, X, factor, landmarks, errors=errors)
 
 
 def exact_stage(  # noqa: PLR0913

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bigscreen.data.views import Moved
 from bigscreen.device.newton import DenseNewton
@@ -43,6 +44,8 @@ class FeaturesJob(Job):
     """The kernel design behind ``design``; None for a linear machine."""
     factor: nystrom.Factor | None = None
     """The factor of the landmarks' kernel matrix; None for a linear machine."""
+    ids: NDArray[np.int64] | None = None
+    """The row numbers of the landmarks; None for a linear machine, and for landmarks given."""
     sampling: str = ""
     """How landmarks were picked; never "auto", but what it stands for."""
 
@@ -80,6 +83,8 @@ class FeaturesJob(Job):
         """Choose the landmarks among the rows of ``bare``, a design that has none yet."""
         options = self.options
         assert bare.kernel is not None
+        if options.components is not None:
+            return Operand(options.components.as_rows_of(bare.data))
         self.sampling = nystrom.resolve_sampling(
             bare.data, bare.kernel, options.sampling, options.seed
         )
@@ -112,7 +117,11 @@ class FeaturesJob(Job):
         known = super()._provenance(results)
         if self.factor is None:
             return known
-        picked = {"sampling": self.sampling} if self.options.sampling == "auto" else {}
+        picked: dict[str, Any] = {}
+        if self.options.sampling == "auto" and self.sampling:
+            picked["sampling"] = self.sampling
+        if self.ids is not None:
+            picked["rows"] = self.data.row_ids(0, self.data.n_rows)[self.ids].tolist()
         return {**known, "nystrom": {**self.factor.record(), **picked}}
 
     def _feature_folder(self) -> Path:
@@ -205,4 +214,6 @@ class FeaturesJob(Job):
 
     def model_landmarks(self) -> Any:
         """Return the landmarks as rows of the data; None for a linear machine."""
-        return None if self.source is None else self.data.rows(self.ids)
+        if self.options.components is not None:
+            return self.options.components.as_rows_of(self.data)
+        return None if self.ids is None else self.data.rows(self.ids)

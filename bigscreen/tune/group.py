@@ -64,6 +64,8 @@ class Group:
     def side(self) -> Operand:
         """The landmarks: the same rows that the final fit will use."""
         options = self.options
+        if options.components is not None:
+            return Operand(options.components.as_rows_of(self.near))
         given = options.landmarks, options.sampling, options.seed
         return nystrom.choose_landmarks(self.near, self.own, *given)[0]
 

@@ -113,9 +113,10 @@ class Search:
             until = self.began + options.tuning.search_fraction * max(0.0, deadline - self.began)
         self.candidates = options.candidates
         most = self.candidates[-1]
-        if most.landmarks is not None and most.landmarks > data.n_rows:
+        chosen = 0 if options.fit.components is not None else most.landmarks or 0
+        if chosen > data.n_rows:
             raise InputError(
-                f"{most.landmarks} landmarks were asked for and the data has {data.n_rows} rows; "
+                f"{chosen} landmarks were asked for and the data has {data.n_rows} rows; "
                 "ask for fewer"
             )
         fit = options.fit_of(*most)

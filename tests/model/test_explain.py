@@ -39,6 +39,8 @@ def fitted(data, **how):
         (3, {"exact": True, "gamma": 0.3}),
         (3, {"exact": True, "gamma": 0.3, "strategy": "one"}),
         (1, {"problem": "svr", "exact": True, "gamma": 0.3}),
+        (2, {"landmarks": 40, "gamma": 0.3}),
+        (3, {"landmarks": 40, "gamma": 0.3}),
     ],
 )
 def test_the_parts_add_up_to_the_score(labels, how):
@@ -60,14 +62,29 @@ def test_the_parts_add_up_to_the_score(labels, how):
             assert found["score"] > 0, "the label that won is ahead in its pairs"
         sizes = [abs(part["part"]) for part in found["parts"]]
         assert sizes == sorted(sizes, reverse=True)
-        if found["by"] == "rows":
+        if found["by"] == "rows" and model.support is not None:
             assert {part["row"] for part in found["parts"]} <= set(model.support.tolist())
 
 
-def test_machines_on_landmarks_and_unknown_rows_are_refused():
+def test_parts_of_landmarks_are_named_by_rows_or_places():
     data = rows()
-    with pytest.raises(InputError, match="permutation_importance"):
-        explain_score(fitted(data, landmarks=40), data, 0)
+    model = fitted(data, landmarks=40)
+    by_rows = explain_score(model, data, 0)
+    del model.provenance["nystrom"]["rows"]  # (as of an older model, or of landmarks given)
+    by_places = explain_score(model, data, 0)
+    assert (by_rows["by"], by_places["by"]) == ("rows", "landmarks")
+    parts = [[part["part"] for part in found["parts"]] for found in (by_rows, by_places)]
+    assert parts[0] == parts[1]
+    ids = data.row_ids(0, data.n_rows)
+    landmark, row = by_places["parts"][0]["landmark"], by_rows["parts"][0]["row"]
+    at = int(np.flatnonzero(ids == row)[0])
+    np.testing.assert_array_equal(model.landmarks[landmark], data.X(at, at + 1)[0])
+
+
+def test_early_ends_and_unknown_rows_are_refused():
+    data = rows()
+    with pytest.raises(InputError, match="ended early"):
+        explain_score(fitted(data, exact=True, early=True), data, 0)
     with pytest.raises(InputError, match="has no row 999"):
         explain_score(fitted(data, kernel="linear"), data, 999)
 
