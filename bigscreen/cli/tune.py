@@ -80,7 +80,7 @@ METRIC_KINDS: Any = OPTIONS["metric_learning"].values
 @click.command(
     cls=GroupedCommand,
     most_used=(
-        *("gamma", "C", "landmarks", "kernel", "class_weight", "metric", "folds"),
+        *("gamma", "C", "landmarks", "kernels", "class_weight", "metric", "folds"),
         *("resume", "time_budget", "workers"),
     ),
     short_help="Search gamma, C and landmarks on a STORE, and fit the best.",
