@@ -191,6 +191,8 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
       bigscreen tune train.store best.bsm --gamma 2^-8:2^2:11 \\
           --C 1e-2:1e3:10 --landmarks 200,1000
       bigscreen tune rare.store best.bsm --metric average-precision
+      bigscreen tune people.store best.bsm --kernel rbf,laplacian \\
+          --metric-learning none,diagonal
       bigscreen tune train.store best.bsm --exact --C .1,1,10 --gamma .1,1
     """
     from bigscreen.data.dataset import Dataset

@@ -1,1 +1,1 @@
-"""The search for parameters: landmarks, gamma and C (or nu), scored by cross-validation."""
+"""The search for parameters: kernel, landmarks, gamma and C (or nu), scored by cross-validation."""
