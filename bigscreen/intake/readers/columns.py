@@ -173,8 +173,10 @@ class ColumnRoles:
         if known is not None and len({*known}) == len(known):
             assert names is not None
             _check_names(path, names, known)
-            features = [names.index(name) for name in known]
-            others = [f for f in range(count) if f not in {*features, *dropped, weight_at}]
+            first = {name: f for f, name in reversed([*enumerate(names)])}
+            features = [first[name] for name in known]
+            used = {*features, *dropped, weight_at}
+            others = [f for f in range(count) if f not in used]
             at = _find_label(path, count, names, label, others, index)
             index = [f for f in others if f in index and f != at]
             left_out = [names[f] for f in others if f != at and f not in index]
@@ -182,17 +184,17 @@ class ColumnRoles:
             index_names = [names[f] for f in index]
             return ColumnRoles(at, weight_at, features, left_out, index_names)
         at = _find_label(path, count, names, label, range(count), index)
-        out = [at, weight_at, *dropped]
-        kept = [find_column(path, count, names, column) for column in asked.columns]
-        index = [f for f in index if f not in {*kept, *out}]
-        kept = kept or [f for f in range(count) if f not in index]
-        features = [f for f in range(count) if f in kept and f not in out]
+        out = {at, weight_at, *dropped}
+        kept = {find_column(path, count, names, column) for column in asked.columns}
+        index = [f for f in index if f not in kept | out]
+        kept = kept or set(range(count)).difference(index)
+        features = sorted(kept - out)
         if not features:
             raise InputError(
                 f"{path}: of its {count} column(s) none is left as a feature; check the delimiter "
                 "and which columns are the label, the weight and dropped."
             )
-        _check_label(path, at, out[1:])
+        _check_label(path, at, [weight_at, *dropped])
         index_names = [names[f] for f in index] if names else []
         return ColumnRoles(at, weight_at, features, index_names=index_names)
 
@@ -248,7 +250,8 @@ def _check_names(path: str | Place, names: list[str], known: list[str]) -> None:
 
     `names` are the file's columns, `known` the store's.
     """
-    missing = [name for name in known if name not in names]
+    there = {*names}
+    missing = [name for name in known if name not in there]
     if missing:
         more = f" (nor {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise InputError(
