@@ -281,7 +281,7 @@ def evaluate(
     if json_file:
         report.write_result(json_file, "evaluate", record)
     report.table(f"{model} on {store}", evaluation.facts(record))
-    if sentence := evaluation.remark(record):
+    if sentence := evaluation.remark(record, scaled=dataset.preparation.scaling != "none"):
         report.warn(sentence)
     if "confusion" not in record:
         return

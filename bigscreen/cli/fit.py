@@ -291,7 +291,8 @@ def warn_of_constant(dataset: "Dataset", model: "Model") -> None:
 
     if model.kind == "one-class":
         return
-    if sentence := evaluation.remark(evaluate_sample(model, dataset), dataset.n_rows):
+    found, scaled = evaluate_sample(model, dataset), dataset.preparation.scaling != "none"
+    if sentence := evaluation.remark(found, dataset.n_rows, scaled):
         report.warn(sentence)
 
 

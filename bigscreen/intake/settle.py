@@ -519,8 +519,8 @@ class StoreBuilder:
         if shape.left_out:
             some = _join_first([*map(repr, shape.left_out)])
             self.notes.append(
-                f"{len(shape.left_out)} column(s) that the store to be like does not have are left "
-                f"out: {some}."
+                f"{len(shape.left_out)} column(s) are left out, as the training data did not have "
+                f"them: {some}."
             )
         if shape.index_names:
             some = _join_first([*map(repr, shape.index_names)])

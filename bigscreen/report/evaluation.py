@@ -61,39 +61,41 @@ def describe_held_out(record: Mapping[str, Any]) -> str:
     return f"{', '.join(said)} on the {rows} of {record['store']}"
 
 
-def remark(record: Mapping[str, Any], n_rows: int | None = None) -> str | None:
+def remark(
+    record: Mapping[str, Any], n_rows: int | None = None, scaled: bool = False
+) -> str | None:
     """Warn of a model that is no better than a constant, and say what to try; None if it is better.
 
     ``record``: the result of `evaluate`; ``n_rows``: the number of all rows if only a sample of
-    them may have been evaluated. A classifier is no better if it predicts one label for all rows,
-    or if it is right for no more rows than the commonest label and tells labels apart hardly better
-    than chance; a regression (not of a quantile) if it explains nothing of the targets' variance.
+    them may have been evaluated; ``scaled``: whether columns are scaled already. A classifier is no
+    better if it predicts one label for all rows, or if it is right for no more rows than the
+    commonest label and tells labels apart hardly better than chance; a regression (not of a
+    quantile) if it explains nothing of the targets' variance.
     """
     sampled = n_rows is not None and n_rows > record["rows"] + record["unlabelled"]
     seen = f"on {count(record['rows'])} sampled rows, " if sampled else ""
+    advice = "try another gamma or C (`bigscreen tune`)"
+    advice += "" if scaled else ", or scale the columns (ingest --scale standard)"
+    balance = f"fit with --class-weight balanced if labels are rare, or {advice}"
     if record.get("r2") is not None:
         # (A quantile other than the median may well be farther from the targets than their mean.)
         if record["r2"] > 0 or record.get("pinball") is not None:
             return None
-        return f"{seen}the mean of the targets predicts no worse: {_TRY}"
+        return f"{seen}the mean of the targets predicts no worse: {advice}"
     confusion = record.get("confusion")
     if not confusion or sum(1 for row in confusion.values() if sum(row.values())) < 2:
         return None
     predicted = {label: sum(row.get(label, 0) for row in confusion.values()) for label in confusion}
     given = [label for label, rows in predicted.items() if rows]
     if len(given) == 1:
-        return f"{seen}every row is predicted to be {given[0]}: {_BALANCE}"
+        return f"{seen}every row is predicted to be {given[0]}: {balance}"
     rows = {label: sum(row.values()) for label, row in confusion.items()}
     often = max(rows, key=lambda label: rows[label])
     chance = 1.0 / sum(1 for n in rows.values() if n)
     right = sum(row.get(label, 0) for label, row in confusion.items())
     if right > rows[often] or record["balanced_accuracy"] > chance + 0.02:
         return None
-    return f"{seen}to call every row {often} is right as often as this model: {_BALANCE}"
-
-
-_TRY = "try another gamma or C (`bigscreen tune`), or scale the columns (ingest --scale standard)"
-_BALANCE = f"fit with --class-weight balanced if labels are rare, or {_TRY}"
+    return f"{seen}to call every row {often} is right as often as this model: {balance}"
 
 
 def by_label(record: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:

@@ -212,7 +212,7 @@ def test_columns_of_a_later_file_are_found_by_name(ending, order, tmp_path):
     assert made.store.preparation == first.preparation
     assert y.tolist() == ["b", "a"] if "y" in order else made.store.n_unlabelled == 2
     assert (
-        "1 column(s) that the store to be like does not have are left out: 'id'." in made.notes
+        "1 column(s) are left out, as the training data did not have them: 'id'." in made.notes
     ) == ("id" in order)
     with pytest.raises(InputError, match="the label's column cannot be the weight or a feature"):
         ingest(later, tmp_path / "x", like=first, label="size")

@@ -28,8 +28,9 @@ NEWLINE, RETURN, SPACE, QUOTE = b'\n\r "'
 def missing_value_error(place: str) -> InputError:
     """Return the error for a missing value at `place`, if missing values are not allowed."""
     return InputError(
-        f"{place}: the value is missing; fill it in, say what stands for such values "
-        "(`impute='median'`), or leave their rows out (`drop_missing`)."
+        f"{place}: the value is missing; fill it in, say what stands for missing numbers "
+        "(`impute='median'`; a missing text is then a category of its own), or leave their rows "
+        "out (`drop_missing`)."
     )
 
 
