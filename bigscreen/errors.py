@@ -28,6 +28,13 @@ class TimeOver(InputError):
     """
 
 
+class DeviceFailed(InputError):
+    """A device failed during a fit, or had too little memory left.
+
+    Finished work stays in the work folder, if there is one, for a fit that resumes.
+    """
+
+
 class Paused(KeyboardInterrupt):
     """Ctrl-C arrived during a pass over the data, and its work so far was saved if possible.
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import click
 
 from bigscreen.cli.signals import INTERRUPTED, exit_code, held_back, note_ending, orderly
-from bigscreen.errors import InputError, TimeOver, in_units, reason_of
+from bigscreen.errors import DeviceFailed, InputError, TimeOver, in_units, reason_of
 from bigscreen.files.output import (
     is_written_in_place,
     lock_path,
@@ -540,7 +540,7 @@ def resumable(
     except KeyboardInterrupt:
         click.echo(f"interrupted; {_how_to_resume(work)}", err=True)
         context.exit(INTERRUPTED)
-    except (ConnectionError, TimeOver) as error:
+    except (ConnectionError, DeviceFailed, TimeOver) as error:
         # (The workers' finished work is in the folder, as after an interruption.)
         raise type(error)(f"{reason_of(error)}; {_how_to_resume(work)}") from error
     except (InputError, OSError) as error:

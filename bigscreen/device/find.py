@@ -5,15 +5,16 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from bigscreen.device.place import CPU, Place
-from bigscreen.errors import InputError, reason_of
+from bigscreen.device.place import CPU, Place, is_failure, is_out_of_memory
+from bigscreen.errors import DeviceFailed, InputError, reason_of
 from bigscreen.fleet.protocol import Fleet
 
 
@@ -80,6 +81,30 @@ def find_device(wanted: str) -> Device:
     if wanted == "auto":
         return HOST
     raise InputError(f"device cuda: {', and '.join(reasons)}; or compute on device cpu")
+
+
+@contextmanager
+def explain_failures(device: Device) -> Iterator[None]:
+    """Turn the errors of a device inside the block into one sentence.
+
+    Raises
+    ------
+    DeviceFailed
+        If the device fails, or has too little memory left.
+    """
+    try:
+        yield
+    except Exception as error:
+        if device is HOST:
+            raise
+        if is_out_of_memory(error):
+            raise DeviceFailed(
+                f"{device.name} has too little memory left ({reason_of(error)}): another program "
+                "may use it, or `device_memory` is too large"
+            ) from error
+        if is_failure(error):
+            raise DeviceFailed(f"{device.name} has failed ({reason_of(error)})") from error
+        raise
 
 
 def find_on(fleet: Fleet, wanted: str) -> Device:

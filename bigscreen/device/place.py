@@ -91,3 +91,11 @@ CPU = Place()
 def is_out_of_memory(error: Exception) -> bool:
     """Whether an error says that a device, or the host, has too little memory left."""
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+def is_failure(error: Exception) -> bool:
+    """Whether an error says that a device has failed: an error of CuPy, or of CUDA in PyTorch."""
+    if type(error).__module__.partition(".")[0] in ("cupy", "cupy_backends"):
+        return True
+    by_cuda = isinstance(error, RuntimeError) and "CUDA" in str(error)
+    return by_cuda or type(error).__name__ == "AcceleratorError"

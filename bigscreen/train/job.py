@@ -372,6 +372,7 @@ class Job:
             "certify": tuning.certify,
             "source": attempt.source,
             "then": attempt.then,
+            "place": None if self.plan.on_device is None else self.plan.device.place,
             "report": lambda event: self._report_event(event, binary),
         }
 

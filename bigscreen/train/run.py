@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
 from bigscreen.data.views import Mapped
-from bigscreen.device.find import find_on
+from bigscreen.device.find import explain_failures, find_on
 from bigscreen.errors import InputError
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.blas import blas_threads
@@ -87,6 +87,8 @@ def train(
     InputError
         If parameters are bad, rows have no label or target, there is only one class, a nu is
         infeasible, memory is too small, or the data were replaced meanwhile.
+    DeviceFailed
+        If a device fails during the fit.
     TimeOver
         If ``deadline`` passes while features are written.
     """
@@ -106,7 +108,7 @@ def train(
     run = kind(rows, options, fleet, report, outlined, deadline, fold, instead)
     # One BLAS thread: idle threads of BLAS spin after each product, and would take cores from the
     # threads of the shards.
-    with blas_threads(1), run as job:
+    with blas_threads(1), explain_failures(outlined.device), run as job:
         job.begin()
         for some in job.turns():
             job.solve(some)
@@ -200,7 +202,8 @@ def train_many(
     """
     _check_shareable(options)
     options, outlined = _plan_fits(data, options, fleet, scratch, len(outcomes))
-    with blas_threads(1), ManyJob(data, options, fleet, outlined, outcomes) as job:
+    run = ManyJob(data, options, fleet, outlined, outcomes)
+    with blas_threads(1), explain_failures(outlined.device), run as job:
         job.begin()
         for some in job.turns():
             job.solve(some)
@@ -242,7 +245,7 @@ def train_targets(
     outcomes = [Outcomes(np.ascontiguousarray(y), None) for y in targets.T]
     options, outlined = _plan_fits(data, options, fleet, scratch, len(outcomes))
     run = ManyJob(data, options, fleet, outlined, outcomes, report, noun="target")
-    with blas_threads(1), run as job:
+    with blas_threads(1), explain_failures(outlined.device), run as job:
         job.begin()
         for some in job.turns():
             job.solve(some)
