@@ -28,6 +28,7 @@ from bigscreen.options.option import INSIDE
 if TYPE_CHECKING:
     from bigscreen.data.dataset import Dataset
     from bigscreen.fleet.protocol import Each
+    from bigscreen.model.model import Model
 
 threshold_option = click.option(
     "--threshold",
@@ -38,27 +39,47 @@ threshold_option = click.option(
 )
 
 
-@contextmanager
-def each_chunk(
-    where: dict[str, Any], dataset: "Dataset", deadline: float | None = None
-) -> Iterator["Each"]:
-    """Yield ``each(function, chunks)``: a map over chunks of the store, in their order.
+device_option = click.option(
+    "--device",
+    type=click.Choice(("auto", "cpu", "cuda")),
+    default="auto",
+    show_default=True,
+    help="What computes scores. cuda: a GPU, with CuPy or PyTorch; auto: a GPU if there is one and "
+    "the rows are dense and many, else the cpu.",
+)
 
-    It runs on threads, worker processes or a cluster, as the options ``where`` say. ``deadline``, a
-    value of ``time.monotonic()``, bounds the waiting for workers.
+
+@contextmanager
+def scoring(
+    where: dict[str, Any], dataset: "Dataset", fitted: "Model", deadline: float | None = None
+) -> Iterator[tuple["Each", "Model"]]:
+    """Yield ``each(function, chunks)``, a map over chunks of the store, and the model that scores.
+
+    The map runs on threads, worker processes or a cluster, and keeps the order of chunks; scores
+    are computed on a device or not, as the options ``where`` say. ``deadline``, a value of
+    ``time.monotonic()``, bounds the waiting for workers.
     """
+    from bigscreen.device.kernel import place_scores
     from bigscreen.train.job import rely_on
 
+    device = where.pop("device")
+    if where["workers"] or where["scheduler"]:
+        if device == "cuda":
+            raise InputError(
+                "--device cuda scores in one process; leave out --workers and --scheduler"
+            )
+        device = "cpu"
+    placed = place_scores(fitted, dataset, device)
     with open_fleet({**where, "memory": None}, deadline) as fleet:
         rely_on(fleet, dataset, None)
-        yield fleet.each
+        yield fleet.each, placed
 
 
 @click.command(
     cls=GroupedCommand,
     groups={
         "Answers": ("scores", "probability", "prior", "alpha", "threshold", "cross"),
-        "Running": ("time_budget",),
+        "Running": ("time_budget", "device"),
     },
     short_help="Write predictions for a STORE to a file.",
 )
@@ -94,6 +115,7 @@ def each_chunk(
 )
 @threshold_option
 @time_option
+@device_option
 @fit_options(())
 @overwrite_option
 @json_option
@@ -156,9 +178,9 @@ def predict(
         too_few = fitted.held_out.explain_infinite(alpha, cross)
     with ExitStack() as stack:
         dataset, fitted = stack.enter_context(open_rows(store, fitted, model, deadline))
-        each = stack.enter_context(each_chunk(where, dataset, deadline))
+        each, scorer = stack.enter_context(scoring(where, dataset, fitted, deadline))
         counts = write_predictions(
-            fitted,
+            scorer,
             dataset,
             out,
             all_scores=scores,
@@ -193,7 +215,7 @@ def _shares(given: tuple[str, ...]) -> dict[str, float]:
 
 @click.command(
     cls=GroupedCommand,
-    groups={"Comparison": ("positive", "threshold")},
+    groups={"Comparison": ("positive", "threshold"), "Running": ("device",)},
     short_help="Compare predictions with what a STORE says.",
 )
 @click.argument("model")
@@ -205,6 +227,7 @@ def _shares(given: tuple[str, ...]) -> dict[str, float]:
     "second of two]",
 )
 @threshold_option
+@device_option
 @fit_options(())
 @report_option
 @json_option
@@ -274,8 +297,8 @@ def evaluate(
         fitted = fitted.thresholded(threshold)
     with ExitStack() as stack:
         dataset, fitted = stack.enter_context(open_rows(store, fitted, model))
-        each = stack.enter_context(each_chunk(where, dataset))
-        record = compare(fitted, dataset, each, positive, curves=page is not None)
+        each, scorer = stack.enter_context(scoring(where, dataset, fitted))
+        record = compare(scorer, dataset, each, positive, curves=page is not None)
         if page:
             write_page(page, fitted, model, dataset, record)
     if json_file:

@@ -1,23 +1,34 @@
 """Kernel entries, scores and certificates of a device: within the bounds that are stated."""
 
+import json
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import contracts
 import numpy as np
 import pytest
+from cli_world import bigscreen, succeed, write_csv
 from scipy import sparse
 
 from bigscreen import SVC, LinearSVC, NystroemSVC
 from bigscreen.certify.exact import close_exact
 from bigscreen.certify.explicit import close_explicit
 from bigscreen.certify.scores import ScoreProgram
-from bigscreen.device.find import find_device
-from bigscreen.device.kernel import FUNCTION_ULPS, PlacedKernel, place_design, place_model
+from bigscreen.device import kernel as placing
+from bigscreen.device.find import Device, find_device
+from bigscreen.device.kernel import (
+    FUNCTION_ULPS,
+    PlacedKernel,
+    place_design,
+    place_model,
+    place_scores,
+)
 from bigscreen.device.place import Place
+from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.base import FLOAT64_ERROR_FACTOR
@@ -242,3 +253,58 @@ def test_the_host_computes_what_the_place_cannot() -> None:
     np.testing.assert_array_equal(own.dots(thin, few, V), kernel.dots(thin, few, V))
     given = Design(contracts.rows(0, 20), Precomputed(np.eye(20)))
     assert place_design(given, Place()) is given
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The tiles computed on a machine with a device, for which array-api-strict stands in."""
+    place = Place("array_api_strict")
+    device = Device(place, "Stand-in", "array-api-strict 2", 2**30)
+    monkeypatch.setattr(placing, "find_device", lambda wanted: device)
+    tiles: list[Any] = []
+    entries = PlacedKernel._entries
+    monkeypatch.setattr(
+        PlacedKernel, "_entries", lambda *given: tiles.append(given) or entries(*given)
+    )
+    return tiles
+
+
+def test_auto_places_the_scores_of_many_dense_rows_only(gpu: list[Any]) -> None:
+    data = contracts.rows(0, 90)
+    X, y = data.X(0, 90), data.y(0, 90)
+    model = NystroemSVC(n_components=20, random_state=0).fit(X, y).model_
+    for wanted, least in (("cuda", 1e9), ("auto", 1800)):
+        placed = place_scores(model, data, wanted, least)
+        np.testing.assert_allclose(placed.scores(X), model.scores(X), rtol=0, atol=1e-5)
+        assert gpu
+        gpu.clear()
+    thin, linear = contracts.rows(0, 90, sparse_rows=True), LinearSVC().fit(X, y).model_
+    for given, rows, least in ((model, data, 1801), (model, thin, 0), (linear, data, 0)):
+        assert place_scores(given, rows, "auto", least) is given
+        assert place_scores(given, rows, "cpu", least) is given
+        if rows is thin or given is linear:
+            with pytest.raises(InputError, match="computes the scores of dense rows by a kernel"):
+                place_scores(given, rows, "cuda")
+
+
+def test_predict_and_evaluate_score_on_a_device(gpu: list[Any], tmp_path: Path) -> None:
+    store, model = tmp_path / "rows.store", tmp_path / "model.bsm"
+    succeed("ingest", write_csv(tmp_path / "rows.csv", 300), store, "--label", "inside")
+    succeed("fit", store, model, "--landmarks", 30)
+    found = []
+    for device in ("cpu", "cuda"):
+        out, result = tmp_path / f"{device}.csv", tmp_path / f"{device}.json"
+        assert not gpu
+        succeed("predict", model, store, out, "--device", device)
+        succeed("evaluate", model, store, "--device", device, "--json", result)
+        written = np.loadtxt(out, str, delimiter=",", skiprows=1)
+        found.append((written, json.loads(result.read_text())["error"]))
+    assert gpu
+    (here, error), (there, same) = found
+    np.testing.assert_array_equal(here[:, :2], there[:, :2])
+    np.testing.assert_allclose(here[:, 2].astype(float), there[:, 2].astype(float), atol=1e-4)
+    assert error == same
+    wrong = bigscreen(
+        "predict", model, store, out, "--overwrite", "--device", "cuda", "--workers", 2
+    )
+    assert wrong.exit_code == 2 and "--device cuda scores in one process" in wrong.output
