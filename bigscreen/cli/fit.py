@@ -122,11 +122,15 @@ def _device_facts(outline: "Plan") -> dict[str, str]:
     kept = f"rows {size(rows)}" if rows else "rows computed once" if features else f"rows {where}"
     if outline.landmarks:
         kept += f", features {size(features)}" if features else ", features computed in every pass"
+    work = "scores, tiles and Hessians"
+    if outline.features == "exact":
+        kept = f"rows {size(rows)}" if rows else "rows read from the host for each column"
+        kept, work = f"{kept}, kernel columns {size(features)}", "tiles"
     total = found.work_bytes + features + rows
     return {
         "computed on": f"{each}{found.device.name}, {found.device.library}",
         "device memory": f"about {size(total)} of {size(found.limit_bytes)}: {kept}, "
-        f"scores, tiles and Hessians {size(found.work_bytes)}",
+        f"{work} {size(found.work_bytes)}",
     }
 
 

@@ -1,7 +1,7 @@
 """Kernel columns of an exact machine on a device: computed there, and cached in its memory.
 
 The block solver's shards ask for sums of kernel columns (`DeviceColumns.accumulate`), and its
-coordinator for the kernel matrix of a block (`DeviceBackend.square`). Both are computed on the
+coordinator for the kernel matrix of a block (`PlacedKernel.block`). Both are computed on the
 device; what comes back is one float64 number for each row of the shard, or the block's matrix.
 """
 
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bigscreen.device.features import TILE_ENTRIES, kernel_entries
+from bigscreen.device.kernel import placed
 from bigscreen.device.place import CPU, Place, is_out_of_memory
 from bigscreen.errors import InputError
 from bigscreen.features.design import row_ranges
-from bigscreen.kernels.backend import RowsOfSquare
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
@@ -67,18 +67,9 @@ class DeviceBackend:
         """Return an empty cache of columns on the device; see `KernelBackend.columns`."""
         return DeviceColumns(self, kernel, side, capacity, dtype)
 
-    def square(self, kernel: Kernel, side: Operand, dtype: type) -> RowsOfSquare:
-        """Return a function that computes rows of a kernel matrix; see `KernelBackend.square`."""
-        place, xp = self.place, self.place.xp
-        X = place.put(_shifted(side.X, _origin(kernel, side)), dtype)
-
-        def rows(places: NDArray[Any], out: NDArray[Any]) -> None:
-            """Write the entries of the rows at ``places`` with all rows to ``out``."""
-            with _ONE_AT_A_TIME:
-                some = xp.take(X, place.put(places, np.int64), axis=0)
-                out[:] = place.take_back(kernel_entries(xp, kernel, some, X))
-
-        return rows
+    def kernel(self, kernel: Kernel) -> Kernel:
+        """Return the kernel on the place, whose bounds hold for sums in any order."""
+        return placed(kernel, self.place)
 
 
 class DeviceColumns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,9 +11,6 @@ from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.cache import KernelCache
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
-
-RowsOfSquare = Callable[[NDArray[Any], NDArray[Any]], None]
-"""Write the entries of the rows at some places with all rows of a side: (places, output array)."""
 
 
 class Columns(Protocol):
@@ -46,12 +42,8 @@ class KernelBackend(Protocol):
         ``dtype``: float32 or float64, of the entries.
         """
 
-    def square(self, kernel: Kernel, side: Operand, dtype: type) -> RowsOfSquare:
-        """Return a function that computes rows of the kernel matrix of ``side``.
-
-        It takes places of rows, int64 (k,), and a C-contiguous array (k, rows of side) of
-        ``dtype``, which it overwrites; several threads may call it.
-        """
+    def kernel(self, kernel: Kernel) -> Kernel:
+        """Return the kernel that computes entries here; its error bounds hold for columns, too."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +54,9 @@ class HostBackend:
         """Return an empty `KernelCache`; see `KernelBackend.columns`."""
         return KernelCache(kernel, side, capacity, dtype)
 
-    def square(self, kernel: Kernel, side: Operand, dtype: type) -> RowsOfSquare:
-        """Return a function that computes rows of a kernel matrix; see `KernelBackend.square`."""
-        kernel.prepare(side)
-
-        def rows(places: NDArray[Any], out: NDArray[Any]) -> None:
-            """Write the entries of the rows at ``places`` with all rows to ``out``."""
-            kernel.block(side.part(places), side, out=out, dtype=dtype)
-
-        return rows
+    def kernel(self, kernel: Kernel) -> Kernel:
+        """Return the kernel as it is."""
+        return kernel
 
 
 HOST = HostBackend()

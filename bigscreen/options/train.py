@@ -101,8 +101,9 @@ RECIPE_OFFSETS = {"true": "true", "penalized": "constant", "none": "none"}
 STOCHASTIC = ("snacks", "pegasos")
 """Solvers whose steps use rows drawn at random."""
 
-ON_DEVICES = ("auto", "dense")
-"""Values of the option solver with which a fit can compute on a device other than the CPU."""
+DEVICE_SOLVER, EXACT_DEVICE_SOLVER = "dense", "block"
+"""The solvers that compute on a device other than the CPU: of machines on landmarks and linear
+machines, and of exact machines."""
 
 UNSCREENED = (*STOCHASTIC, "dense")
 """Solvers that leave no rows out, whatever the screening rule: they read all, or rows at random."""
@@ -432,8 +433,8 @@ class TrainOptions:
         "auto",
         "Running",
         Words(("auto", "cpu", "cuda")),
-        "What computes. cuda: a GPU, by --solver dense, with CuPy or PyTorch; auto: a GPU if there "
-        "is one and the fit is large, else the cpu.",
+        "What computes. cuda: a GPU, with CuPy or PyTorch, by --solver dense (block for exact "
+        "machines); auto: a GPU if there is one and the fit is large, else the cpu.",
     )
     device_memory: int | None = option(
         None,
@@ -651,15 +652,30 @@ class TrainOptions:
         """Refuse a device for machines and solvers that only the CPU computes."""
         if self.device != "cuda":
             return
-        if self.exact:
+        if self._kernel_is_given or self.early:
+            what = "an early machine" if self.early else "a given kernel"
+            raise InputError(f"{what} is computed on the CPU; leave out `device`")
+        if not self.can_use_device:
             raise InputError(
-                "an exact machine is computed on the CPU; ask for landmarks, or leave out `device`"
+                f"solver {self.solver} computes on the CPU, and solver {self._device_solver} on "
+                "device cuda; leave out `solver`, or `device`"
             )
-        if self.solver not in ON_DEVICES:
-            raise InputError(
-                f"solver {self.solver} computes on the CPU, and solver dense on device cuda; leave "
-                "out `solver`, or `device`"
-            )
+
+    @property
+    def can_use_device(self) -> bool:
+        """Whether a device other than the CPU can compute this fit, as far as options tell."""
+        given = self._kernel_is_given or self.early
+        return not given and self.solver in ("auto", self._device_solver)
+
+    @property
+    def _device_solver(self) -> str:
+        """The solver of this machine on a device other than the CPU."""
+        return EXACT_DEVICE_SOLVER if self.exact else DEVICE_SOLVER
+
+    @property
+    def _kernel_is_given(self) -> bool:
+        """Whether the kernel is a function or a precomputed matrix."""
+        return callable(self.kernel) or self.kernel == "precomputed"
 
     def _check_stochastic(self) -> None:
         """Refuse problems that stochastic solvers do not solve."""
@@ -677,7 +693,7 @@ class TrainOptions:
 
     def _check_exact(self) -> None:
         """Refuse kernels and solvers that do not go with an exact machine, or only with one."""
-        given = callable(self.kernel) or self.kernel == "precomputed"
+        given = self._kernel_is_given
         if given and not self.exact:
             kernel = "a precomputed kernel or one that is a function"
             raise InputError(ONLY_EXACT.format(name=kernel))

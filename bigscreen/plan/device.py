@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bigscreen.data.rows import Rows
+from bigscreen.device.columns import column_work_bytes
 from bigscreen.device.find import HOST, Device
 from bigscreen.device.newton import DENSE, dense_bytes
 from bigscreen.errors import InputError, in_units
-from bigscreen.options.train import ON_DEVICES, TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.plan.memory import DevicePlan
 from bigscreen.plan.tuning import PLAN, PlanTuning
 
@@ -46,10 +47,12 @@ def choose_device(
 
 def _gains(data: Rows, options: TrainOptions, fits: int, tuning: PlanTuning) -> bool:
     """Whether a device is worth its start: a large fit of dense rows, with no choice against it."""
-    plain = options.solver in ON_DEVICES and options.tuning.start in ("auto", "cold")
-    if options.exact or data.is_sparse or not plain:
+    plain = options.can_use_device and options.tuning.start in ("auto", "cold")
+    if data.is_sparse or not plain:
         return False
-    columns = data.n_features if options.kernel == "linear" else options.landmarks
+    columns: float = data.n_features if options.kernel == "linear" else options.landmarks
+    if options.exact:
+        columns = tuning.computed_fraction * data.n_rows
     return fits * data.n_rows * columns >= tuning.device_entries
 
 
@@ -66,10 +69,11 @@ def plan_device(
     """
     if device.free_bytes is None:
         return None
+    if options.exact:
+        return _plan_columns(device, data, options, workers, tuning)
     m = data.n_features if options.kernel == "linear" else min(options.landmarks, data.n_rows)
     n, entry = -(-data.n_rows // workers), 4 if options.tol >= DENSE.float32_tol else 8
-    limit = options.device_memory or int(tuning.device_share * device.free_bytes)
-    limit, work = min(limit, device.free_bytes), dense_bytes(n, m)
+    limit, work = _limit(device, options, tuning), dense_bytes(n, m)
     if work > limit:
         states, matrices = in_units(work - dense_bytes(0, m)), in_units(dense_bytes(0, m))
         refusal = (
@@ -87,3 +91,40 @@ def plan_device(
     else:
         features, rows = 0, rows * (work + rows <= limit)
     return DevicePlan(device, workers, limit, work, features, rows)
+
+
+def _plan_columns(
+    device: Device, data: Rows, options: TrainOptions, workers: int, tuning: PlanTuning
+) -> DevicePlan | None:
+    """Plan the memory of an exact fit's devices; see `plan_device`.
+
+    Rows are counted in float64, which the end of a fit may need. Cached kernel columns take what
+    rows leave, or less if the options say how much.
+    """
+    assert device.free_bytes is not None
+    n, d = -(-data.n_rows // workers), data.n_features
+    limit, work = _limit(device, options, tuning), column_work_bytes(d)
+    column, rows = 4 * n, 8 * n * d
+    least = min(tuning.min_columns, data.n_rows) * column
+    if work + least > limit:
+        refusal = (
+            f"this fit needs about {in_units(work + least)} on {device.name} and the memory "
+            f"allowed there is {in_units(limit)}: {in_units(work)} for tiles of kernel entries, "
+            f"{in_units(least)} for {least // column} kernel columns of {n} rows; allow more "
+            "(`device_memory`), take more devices, or leave out `device`"
+        )
+        none = options.device == "auto"
+        return None if none else DevicePlan(device, workers, limit, work, 0, 0, refusal)
+    if work + rows + least > limit:
+        rows = 0
+    columns = min(limit - work - rows, column * data.n_rows)
+    if options.cache is not None:
+        columns = min(columns, max(least, options.cache // workers))
+    return DevicePlan(device, workers, limit, work, columns // column * column, rows)
+
+
+def _limit(device: Device, options: TrainOptions, tuning: PlanTuning) -> int:
+    """Return the bytes to stay within on each device."""
+    assert device.free_bytes is not None
+    limit = options.device_memory or int(tuning.device_share * device.free_bytes)
+    return min(limit, device.free_bytes)

@@ -29,7 +29,10 @@ def plan_exact(data: Rows, request: Request) -> Plan:
         share = useful_cache_bytes(data, request.kernel, share)
     cache = request.cache or max(min(share, room), min(tuning.min_columns, n) * column)
     cache = min(cache, column * n)
-    refusal = None
+    found = request.on_device
+    if found is not None:  # (Columns are in its memory.)
+        cache = 0
+    refusal = None if found is None else found.refusal
     if cache > room:
         kept = over_shards(cache)
         refusal = request.refusal(
@@ -55,15 +58,17 @@ def plan_exact(data: Rows, request: Request) -> Plan:
         worker_bytes=int(peak.each),
         disk_bytes=0,
         refusal=refusal,
-        cache_bytes=int(cache),
+        cache_bytes=int(cache) if found is None else found.devices * found.feature_bytes,
         nearby_bytes=max(0, room - int(held)),
         alone=request.idle > 0,
+        on_device=found,
     )
 
 
 def is_solved_by_pairs(request: Request, n: int) -> bool:
     """Whether an exact machine of n rows is solved by pair steps (SMO), in one process."""
-    few = request.solver == "auto" and n <= request.tuning.few_rows
+    free = request.solver == "auto" and request.on_device is None
+    few = free and n <= request.tuning.few_rows
     return few or request.solver == "pairs"
 
 

@@ -87,7 +87,8 @@ class DevicePlan:
     work_bytes : int
         Memory on each device for the state of its rows, for tiles and for Hessians.
     feature_bytes : int
-        Memory on each device for the features of its rows; 0 if each pass computes them again.
+        Memory on each device for the features of its rows; 0 if each pass computes them again. Of
+        an exact fit: for the cached kernel columns of its rows.
     row_bytes : int
         Memory on each device for its rows; 0 if the features are kept instead, or if each pass
         reads the rows from the host.

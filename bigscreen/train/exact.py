@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from bigscreen.certify.exact import feasible_alpha
 from bigscreen.data.views import Moved
+from bigscreen.device.columns import DeviceBackend
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit.ladder import Rung, rungs_after_pairs
@@ -59,10 +61,18 @@ class ExactJob(Job):
             own, rows = self.by_label.pair(binary.codes)
             return Attempt(own, Pairs(), self.alone, then=self._fallbacks(own), rows=rows)
         start = self._start(self.design, binary)
+        design = self._with_device(self.design)
         solver: Solver = Block(cache=self.plan.cache_bytes, seed=self.options.seed)
         if self.plan.solver == "pairs":
             solver = Pairs(cache=self.plan.cache_bytes)
-        return Attempt(self.design, solver, self.fleet, start, then=self._fallbacks(self.design))
+        return Attempt(design, solver, self.fleet, start, then=self._fallbacks(design))
+
+    def _with_device(self, design: Design) -> Design:
+        """Return the design with kernel columns on the plan's device, if it has one."""
+        found = self.plan.on_device
+        if found is None:
+            return design
+        return replace(design, backend=DeviceBackend(found.device.place, found.row_bytes > 0))
 
     def _fallbacks(self, design: Design) -> tuple[Rung, ...]:
         """Return the solvers that may continue a solve; none if the options name a solver."""

@@ -94,8 +94,14 @@ def test_auto_takes_a_device_for_large_fits_of_dense_rows_only():
     fewer = replace(tuning, device_entries=400 * 31)
     assert choose(tuning=fewer) is HOST and choose(tuning=fewer, fits=2) is GPU
     assert choose(tuning=fewer, device="cuda") is GPU
-    for other in ({"exact": True}, {"solver": "newton"}, {"device": "cpu"}, {"kernel": "linear"}):
+    for other in ({"solver": "newton"}, {"device": "cpu"}, {"kernel": "linear"}):
         assert choose(**other) is HOST
+    entries = replace(tuning, device_entries=PLAN.computed_fraction * 400**2)
+    assert choose(tuning=entries, exact=True) is choose(tuning=entries, exact=True, solver="block")
+    assert choose(tuning=entries, exact=True) is GPU
+    for other in ({"solver": "pairs"}, {"early": True}, {"kernel": len}):
+        assert choose(tuning=entries, exact=True, **other) is HOST
+    assert choose(tuning=replace(entries, device_entries=2 * 400**2), exact=True) is HOST
     assert choose(data=wide) is HOST
     with pytest.raises(InputError, match="computes with dense rows, and these are sparse"):
         choose(data=wide, device="cuda")
@@ -104,7 +110,9 @@ def test_auto_takes_a_device_for_large_fits_of_dense_rows_only():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"exact": True}, "an exact machine is computed on the CPU"),
+        ({"exact": True, "solver": "pairs"}, "solver pairs computes .* solver block on device"),
+        ({"exact": True, "early": True}, "an early machine is computed on the CPU"),
+        ({"exact": True, "kernel": "precomputed"}, "a given kernel is computed on the CPU"),
         ({"solver": "cd"}, "solver cd computes on the CPU, and solver dense on device cuda"),
         ({"device": "gpu"}, "device must be one of auto, cpu, cuda"),
     ],
@@ -170,7 +178,7 @@ def test_commands_take_the_option_and_plan_says_what_goes_where(gpu, tmp_path):
     assert json.loads((tmp_path / "fit.json").read_text())["device"]["name"] == "Stand-in"
     assert "Stand-in" in succeed("info", model)
     for *more, sentence in (
-        ("--exact", "an exact machine is computed on the CPU; ask for landmarks, or leave out "
+        ("--exact", "--solver", "pairs", "solver block on device cuda; leave out --solver, or "
          "--device"),
         ("--solver", "cd", "leave out --solver, or --device"),
         ("--device", "cpu", "--device-memory", "1GB", "--device-memory has no meaning with "

@@ -137,13 +137,14 @@ class BlockGram:
         """
         n, side, kernel = len(self.ids), Operand(self.X, self.ids), self.design.kernel
         assert kernel is not None
-        rows_of = self.design.backend.square(kernel, side, self.dtype)
+        kernel = self.design.backend.kernel(kernel)
+        kernel.prepare(side)
 
         def strip(a: int, b: int) -> None:
             """Compute and write the entries of the new rows [a, b)."""
             at = new[a:b]
             entries: NDArray[Any] = np.empty((len(at), n), self.dtype)
-            rows_of(at, entries)
+            kernel.block(side.part(at), side, out=entries, dtype=self.dtype)
             if self.constant:
                 entries += 1
             write_entries(entries, at, held, self.room)

@@ -86,7 +86,9 @@ class BlockProgram:
             scores=np.zeros(stop - start),
             alive=alive,
             decided=np.zeros(stop - start, np.int32),
-            errors=EntryErrors.of(kernel, side, constant, data.max_sqnorm),
+            errors=EntryErrors.of(
+                self.design.backend.kernel(kernel), side, constant, data.max_sqnorm
+            ),
             X=X,
             columns=self._columns(side if len(alive) == len(ids) else side.part(alive)),
             held=alive,
