@@ -110,6 +110,8 @@ def explain_failures(device: Device) -> Iterator[None]:
 def find_on(fleet: Fleet, wanted: str) -> Device:
     """Find the device of the processes that compute, for a value of the option ``device``.
 
+    On a cluster the coordinating process is one of them, as it solves for the steps.
+
     Returns
     -------
     Device
@@ -121,13 +123,20 @@ def find_on(fleet: Fleet, wanted: str) -> Device:
         If a process has no device and "cuda" is wanted, or if their devices differ.
     """
     found = fleet.everywhere(partial(find_device, wanted))
+    if hasattr(fleet, "address"):
+        try:
+            found.append(find_device(wanted))
+        except InputError as error:
+            raise InputError(
+                f"the process that coordinates the workers needs a device as they do; {error}"
+            ) from error
     first = found[0]
     unlike = next((one for one in found if one.record != first.record), None)
     if unlike is not None and wanted == "auto":
         return HOST
     if unlike is not None:
         raise InputError(
-            f"device cuda: one worker has {first.name} ({first.library}) and another "
+            f"device cuda: one process has {first.name} ({first.library}) and another "
             f"{unlike.name} ({unlike.library}), which do not give the same bits; use workers with "
             "equal devices"
         )

@@ -227,7 +227,7 @@ class Workers:
 def test_workers_must_have_equal_devices_and_the_least_memory_counts():
     small, other = replace(GPU, free_bytes=1000), replace(GPU, name="Another")
     assert find_on(Workers(GPU, small), "cuda") == small
-    with pytest.raises(InputError, match="one worker has Stand-in .* and another Another"):
+    with pytest.raises(InputError, match="one process has Stand-in .* and another Another"):
         find_on(Workers(GPU, other), "cuda")
     assert find_on(Workers(GPU, other), "auto") is HOST
     assert find_on(Workers(HOST, HOST), "auto") == HOST
@@ -268,3 +268,14 @@ def test_features_that_a_device_has_no_memory_for_are_computed_in_every_pass(fai
     monkeypatch.setattr(failing, "most_bytes", 100)
     with pytest.raises(DeviceFailed, match="Frail has too little memory left"):
         fitted(device="cuda")
+
+
+def test_the_process_that_coordinates_workers_needs_a_device_as_well(gpu, monkeypatch):
+    workers = Workers(GPU, GPU)
+    workers.address = "tcp://somewhere"
+    assert find_on(workers, "cuda") == GPU
+    monkeypatch.setattr(find, "LIBRARIES", {})
+    with pytest.raises(InputError, match="the process that coordinates the workers needs a device"):
+        find_on(workers, "cuda")
+    monkeypatch.setattr(find, "count_devices", lambda: 0)
+    assert find_on(workers, "auto") is HOST
