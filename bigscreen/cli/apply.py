@@ -215,7 +215,7 @@ def _shares(given: tuple[str, ...]) -> dict[str, float]:
 
 @click.command(
     cls=GroupedCommand,
-    groups={"Comparison": ("positive", "threshold"), "Running": ("device",)},
+    groups={"Comparison": ("positive", "leave_one_out", "threshold"), "Running": ("device",)},
     short_help="Compare predictions with what a STORE says.",
 )
 @click.argument("model")
@@ -226,6 +226,12 @@ def _shares(given: tuple[str, ...]) -> dict[str, float]:
     help="Of a one-class machine: the label of rows like those it was fitted on.  [default: the "
     "second of two]",
 )
+@click.option(
+    "--leave-one-out",
+    is_flag=True,
+    help="Of an exact machine and the STORE that it was fitted on: judge each row by the machine "
+    "fitted without it, with a proof.",
+)
 @threshold_option
 @device_option
 @fit_options(())
@@ -235,6 +241,7 @@ def evaluate(
     model: str,
     store: str,
     positive: str | None,
+    leave_one_out: bool,
     threshold: str | None,
     page: str | None,
     json_file: str | None,
@@ -284,6 +291,7 @@ def evaluate(
       bigscreen evaluate model.bsm new.csv
       bigscreen evaluate oneclass.bsm test.store --positive normal
       bigscreen evaluate model.bsm test.store --report model.html
+      bigscreen evaluate exact.bsm train.store --leave-one-out
     """
     from bigscreen.evaluate.evaluate import evaluate as compare
     from bigscreen.model.model import Model
@@ -293,6 +301,11 @@ def evaluate(
     check_page(page, model, *filter(None, [json_file]))
     check_fleet(where)
     fitted = Model.load(model)
+    if leave_one_out:
+        others = {"--positive": positive, "--threshold": threshold, "--report": page}
+        on_device = {"device": where["device"] == "cuda"}
+        _leave_one_out(fitted, store, {**others, **where, **on_device}, json_file)
+        return
     if threshold is not None:
         fitted = fitted.thresholded(threshold)
     with ExitStack() as stack:
@@ -317,3 +330,40 @@ def evaluate(
         report.matrix("confusion (rows)", "true \\ predicted", cells)
     else:
         report.note(f"--json FILE also tells which of the {len(fitted.labels)} labels are confused")
+
+
+def _leave_one_out(
+    fitted: "Model", store: str, given: dict[str, Any], json_file: str | None
+) -> None:
+    """Print, and write to ``json_file``, how a model does on rows that it was not fitted on.
+
+    ``given``: the other options of the command, by name; InputError if one does not go with it.
+    """
+    from bigscreen.amend.leave_one_out import leave_one_out
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.fleet.blas import blas_threads
+    from bigscreen.fleet.inline import Inline
+    from bigscreen.report import report
+
+    threads = given.pop("threads", None)
+    for name, value in given.items():
+        if value is not None and value is not False:
+            flag = name if name.startswith("--") else f"--{name.replace('_', '-')}"
+            raise InputError(f"{flag} does not go with --leave-one-out; leave out one of them")
+    with Inline(threads) as fleet, blas_threads(1):
+        record = leave_one_out(fitted, Dataset.open(store), fleet.each).record()
+    if json_file:
+        report.write_result(json_file, "evaluate", {"unlabelled": 0, **record})
+    wrong, doubt, rows = record["wrong"], record["undecided"], record["rows"]
+    most = report.percent((wrong + doubt) / rows, 2)
+    report.table(
+        f"Each row of {store} without itself",
+        {
+            "rows": report.count(rows),
+            "fitted anew": report.count(record["refitted"]),
+            "predicted wrongly": f"{report.count(wrong)} (proved)",
+            "not decided": report.count(doubt),
+            "error": most if not doubt else f"{report.percent(wrong / rows, 2)} to {most}",
+            "scores known to": f"{record['bound']:.2g}",
+        },
+    )

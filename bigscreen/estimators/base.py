@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,9 @@ from bigscreen.options.train import OPTIONS, TrainOptions
 from bigscreen.options.tuning import Tuning
 from bigscreen.report.report import FitReport
 from bigscreen.train.run import train, train_targets
+
+if TYPE_CHECKING:
+    from bigscreen.amend.leave_one_out import LeftOut
 
 INTERCEPTS = {True: "true", "true": "true", "penalized": "penalized", False: "none"}
 """Values of ``fit_intercept`` and the corresponding values of ``TrainOptions.intercept``."""
@@ -551,10 +554,7 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
         remove, relabel, add = on_host(remove, relabel, add)
         before, more = self.classes_, None
         with ExitStack() as owned:
-            data, numbers = self._rows(X, y, sample_weight, owned)
-            same, self.classes_ = np.array_equal(before, self.classes_), before
-            if not same or numbers is not None:
-                raise InputError("these are not the rows that the machine was fitted on")
+            data = self._same_rows(X, y, sample_weight, owned)
             if add is not None:
                 fresh, labels = self._checked(*add, reset=False)
                 codes = np.searchsorted(before, labels)
@@ -575,6 +575,53 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
                 made = amend(self.model_, data, edits, fleet, time_budget=budget)
         self._publish(made.model, None)
         return self
+
+    def leave_one_out(
+        self, X: Any, y: Any, sample_weight: Any = None, *, tol: float = 1e-2
+    ) -> LeftOut:
+        """Compute for each row the scores of the machine fitted without it, with a bound.
+
+        Rows whose dual variable is 0 keep their score; each other row is removed in turn, and the
+        solve goes on without it. The kernel matrix is held in memory.
+
+        Parameters
+        ----------
+        X, y, sample_weight : as in ``fit``
+            The rows that the machine was fitted on; no weight is 0.
+        tol : float, default=1e-2
+            Largest distance of a score from that of the best machine without the row, unless
+            rounding prevents it.
+
+        Returns
+        -------
+        bigscreen.amend.leave_one_out.LeftOut
+            ``scores`` and ``bounds`` (n, k) of the scores of ``model_``, ``wrong`` and ``decided``
+            (n,): whether a prediction is wrong, and whether the bounds prove it.
+
+        Raises
+        ------
+        InputError
+            If the machine is not an exact C-SVC, the rows are not those it was fitted on, or their
+            kernel matrix does not fit in memory.
+        """
+        from bigscreen.amend.leave_one_out import leave_one_out
+
+        check_is_fitted(self)
+        with ExitStack() as owned, Inline(self._threads()) as threads, blas_threads(1):
+            data = self._same_rows(X, y, sample_weight, owned)
+            return leave_one_out(self.model_, data, threads.each, tol)
+
+    def _same_rows(self, X: Any, y: Any, sample_weight: Any, owned: ExitStack) -> Rows:
+        """Return the rows of the fit, given again; InputError if their classes or weights differ.
+
+        ``owned`` deletes temporary folders afterwards.
+        """
+        before = self.classes_
+        data, numbers = self._rows(X, y, sample_weight, owned)
+        same, self.classes_ = np.array_equal(before, self.classes_), before
+        if not same or numbers is not None:
+            raise InputError("these are not the rows that the machine was fitted on")
+        return data
 
     def _rows(
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
