@@ -213,11 +213,11 @@ class _Demo:
         for name, label in (("straight", "straight (linear)"), ("curved", "curved (rbf)")):
             table.add_row(
                 label,
-                f"{record['error'][name]:.2%}",
+                report.percent(record["error"][name]),
                 format_gap(record[name]["relative_gap"]),
                 report.seconds(self.seconds[f"fit {name}"]),
             )
-        table.add_row("best possible, from the formula", f"{record['error']['bayes']:.2%}")
+        table.add_row("best possible, from the formula", report.percent(record["error"]["bayes"]))
         Console(highlight=False).print(table)
         facts = {
             "data": "made up (see above)",

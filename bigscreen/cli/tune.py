@@ -94,8 +94,8 @@ METRIC_KINDS: Any = OPTIONS["metric_learning"].values
     default="rbf",
     show_default=True,
     metavar="NAME,NAME,...",
-    help="Kernels to try (see fit), each with values of gamma of its own by default, such as "
-    "rbf,laplacian,matern12.",
+    help="Kernels to try (see fit), such as rbf,laplacian,matern12; each has values of gamma of "
+    "its own by default.",
 )
 @click.option(
     "--gamma",
