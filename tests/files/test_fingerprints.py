@@ -229,7 +229,11 @@ def test_images_whose_labels_changed_are_read_again(tmp_path):
 
 
 def test_every_option_of_a_fit_is_in_the_record_of_its_work_folder():
-    some = TrainOptions(intercept_scaling=2, probability=True), TrainOptions(metric_learning="full")
+    some = (
+        TrainOptions(intercept_scaling=2, probability=True),
+        TrainOptions(metric_learning="full"),
+        TrainOptions(device="cuda", device_memory=2**30),
+    )
     given = [TrainOptions(components=GivenLandmarks(X[a : a + 5])) for a in (0, 1)]
     known = set().union(*(one.folder_record for one in (*some, given[0])))
     assert given[0].folder_record != given[1].folder_record
