@@ -1,9 +1,10 @@
-"""The features of all rows on a device, in tiles: kept there, or recomputed in every pass."""
+"""The features of rows on a device, in tiles: kept there, or recomputed in every pass."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -23,25 +24,25 @@ from bigscreen.kernels.standard import (
     Rbf,
     Sigmoid,
 )
-from bigscreen.numerics.rows import FloatArray
 
 TILE_ENTRIES = 2**23
 """Compute at most this many kernel entries (rows times landmarks) at a time."""
 
 
 class Features:
-    """The vectors ``[phi_i, border_i]`` of all rows i, with ``phi_i = T' k(x_i, Z)`` (`Design`).
+    """The feature vectors ``phi_i = T' k(x_i, Z)`` of a range of rows i (see `Design`), in tiles.
 
     Features are kept if they fit, and else recomputed from the rows in every pass. Rows are then
-    moved to the place once, if they fit, and else tile by tile in every pass. Sums over rows are
-    float64. Products of kept features are of their own type; columns that are recomputed are
-    multiplied in float64, since the coefficients ``T w`` are much larger than w and cancel out.
+    moved to the place once, if they fit, and else tile by tile in every pass, the next tile being
+    read while the present one is used. Sums over rows are float64. Products of kept features are of
+    their own type; columns that are recomputed are multiplied in float64, since the coefficients
+    ``T w`` are much larger than w and cancel out.
 
     Parameters
     ----------
     design : Design
-    border : float64 (n, extras)
-        The rows' entries for the extras, see `SumLayout.border`.
+    rows : tuple of int
+        The first row and the end of the range.
     place : Place
     dtype : type
         float32 or float64: of rows, kernel entries and features.
@@ -50,12 +51,11 @@ class Features:
     """
 
     def __init__(
-        self, design: Design, border: FloatArray, place: Place, dtype: type, room: float
+        self, design: Design, rows: tuple[int, int], place: Place, dtype: type, room: float
     ) -> None:
         """Move landmarks and factor to the place, and the features or the rows if they fit."""
         self.design, self.place, self.xp, self.dtype = design, place, place.xp, dtype
-        self.n, self.border = len(border), place.put(border)
-        self.size = design.rank + border.shape[1]
+        self.start, self.n = rows[0], rows[1] - rows[0]
         self.factor = None if design.factor is None else place.put(design.factor)
         self.landmarks = None
         if design.landmarks is not None:
@@ -67,47 +67,43 @@ class Features:
             if self.factor is not None and width * self.n * design.rank <= room:
                 self._keep()
             elif width * self.n * design.data.n_features <= room:
-                self.rows = place.put(_dense(design.data.X(0, self.n)), dtype)
+                self.rows = self._read(0, self.n)
                 self.kept = self.rows if self.factor is None else None
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             self.kept = None  # (another program took the memory: go on with tiles)
 
-    def dot(self, x: Any) -> Any:
-        """Return ``[phi_i, border_i] . x`` of every row: float64 (n,); one pass."""
-        w = x[: self.design.rank]
+    def dot(self, w: Any) -> Any:
+        """Return ``phi_i . w_j`` of every row and column of w (r, k): float64 (n, k); one pass."""
         coef = w if self.kept is not None or self.factor is None else self.factor @ w
         found = [
             self._wide(tile @ self.place.cast(coef, self._type(tile)))
             for _, _, tile in self._tiles()
         ]
-        scores = self.xp.concat(found) if found else self.place.zeros((0,))
-        return scores + self.border @ x[self.design.rank :]
+        return self.xp.concat(found) if found else self.place.zeros((0, w.shape[1]))
 
     def sums(self, coefs: Any) -> Any:
-        """Return ``sum_i coefs_ik [phi_i, border_i]``: float64 (k, size); one pass.
-
-        ``coefs``: float64 (n, k).
-        """
+        """Return ``sum_i coefs_ij phi_i`` for float64 coefs (n, k): float64 (k, r); one pass."""
         found: Any = self.place.zeros((coefs.shape[1], self._width))
         for a, b, tile in self._tiles():
             part = self.place.cast(coefs[a:b, :], self._type(tile))
             found = found + self._wide(part.T @ tile)
         if self.kept is None and self.factor is not None:
             found = found @ self.factor
-        return self.xp.concat([found, coefs.T @ self.border], axis=1)
+        return found
 
-    def moment(self, ids: Any, weights: Any) -> Any:
-        """Return ``sum_k weights_k f f'`` over the rows ``f = [phi_i, border_i]``, ``i = ids_k``.
+    def moment(self, ids: Any, border: Any, weights: Any) -> Any:
+        """Return ``sum_k weights_k f f'`` over the rows ``f = [phi_i, border_k]``, ``i = ids_k``.
 
-        ``ids``: int64 (k,), ``weights``: float64 (k,). Features are formed before the product: in
-        terms of kernel entries, the product would lose the small eigenvalues. float64 (size, size).
+        ``ids``: int64 (k,), within the range; ``border``: float64 (k, extras), ``weights``: float64
+        (k,). Features are formed before the product: in terms of kernel entries, the product would
+        lose the small eigenvalues. float64 (size, size) with ``size = r + extras``.
         """
-        found: Any = self.place.zeros((self.size, self.size))
+        size = self.design.rank + border.shape[1]
+        found: Any = self.place.zeros((size, size))
         for a, b in row_ranges(ids.shape[0], self._tile_rows):
-            phi, border = self._features(ids[a:b]), self.xp.take(self.border, ids[a:b], axis=0)
-            both = self.xp.concat([self._wide(phi), border], axis=1)
+            both = self.xp.concat([self._wide(self._features(ids[a:b])), border[a:b, :]], axis=1)
             both = both * self.xp.sqrt(weights[a:b])[:, None]
             found = found + both.T @ both
         return found
@@ -132,17 +128,23 @@ class Features:
 
     def _tiles(self) -> Iterator[tuple[int, int, Any]]:
         """Yield the first row, the end and the columns of each tile of a pass over all rows."""
-        for a, b in row_ranges(self.n, self._tile_rows):
-            if self.kept is not None:
-                yield a, b, self.kept[a:b, :]
-            else:
-                yield a, b, self._wide(self._columns(self._rows(a, b)))
+        ranges = row_ranges(self.n, self._tile_rows)
+        if self.kept is not None:
+            yield from ((a, b, self.kept[a:b, :]) for a, b in ranges)
+        else:
+            for (a, b), X in zip(ranges, self._row_tiles(ranges), strict=True):
+                yield a, b, self._wide(self._columns(X))
 
-    def _rows(self, a: int, b: int) -> Any:
-        """Return the rows from a to b, from the device or the host."""
+    def _row_tiles(self, ranges: list[tuple[int, int]]) -> Iterator[Any]:
+        """Yield the rows of each range, from the device or the host."""
         if self.rows is not None:
-            return self.rows[a:b, :]
-        return self.place.put(_dense(self.design.data.X(a, b)), self.dtype)
+            return (self.rows[a:b, :] for a, b in ranges)
+        return read_ahead(self._read, ranges)
+
+    def _read(self, a: int, b: int) -> Any:
+        """Read the rows from a to b of the range, and move them to the place."""
+        X = self.design.data.X(self.start + a, self.start + b)
+        return self.place.put(_dense(X), self.dtype)
 
     def _columns(self, X: Any) -> Any:
         """Return the columns of rows X (rows, d): X itself, or kernel entries with landmarks."""
@@ -158,7 +160,8 @@ class Features:
         if self.rows is not None:
             X = self.xp.take(self.rows, ids, axis=0)
         else:
-            X = self.place.put(_dense(self.design.data.rows(self.place.take_back(ids))), self.dtype)
+            places = self.start + self.place.take_back(ids)
+            X = self.place.put(_dense(self.design.data.rows(places)), self.dtype)
         return self._project(self._columns(X))
 
     def _project(self, columns: Any) -> Any:
@@ -170,9 +173,23 @@ class Features:
     def _keep(self) -> None:
         """Compute the features of all rows, and keep them on the device."""
         kept = self.place.zeros((self.n, self.design.rank), self.dtype)
-        for a, b in row_ranges(self.n, self._tile_rows):
-            kept[a:b, :] = self._project(self._columns(self._rows(a, b)))
+        ranges = row_ranges(self.n, self._tile_rows)
+        for (a, b), X in zip(ranges, self._row_tiles(ranges), strict=True):
+            kept[a:b, :] = self._project(self._columns(X))
         self.kept = kept
+
+
+def read_ahead(read: Callable[[int, int], Any], ranges: Sequence[tuple[int, int]]) -> Iterator[Any]:
+    """Yield ``read(a, b)`` for each range; a thread reads the next one in the meantime."""
+    with ThreadPoolExecutor(1) as thread:
+        coming = [thread.submit(read, *each) for each in ranges[:1]]
+        for after in [*ranges[1:], None]:
+            if not coming:
+                return
+            tile = coming.pop().result()
+            if after is not None:
+                coming.append(thread.submit(read, *after))
+            yield tile
 
 
 def kernel_entries(xp: Any, kernel: Kernel, X: Any, Z: Any) -> Any:

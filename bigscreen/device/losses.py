@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +18,12 @@ from bigscreen.problems.point import SumLayout
 class Hinge:
     """The hinge ``max(0, z)``, smoothed within ``|z| < h`` (maths.md 5.4).
 
-    With ``theta = clip(z / (2 h) + 1/2, 0, 1)`` it is ``h theta^2 + max(0, z - h)``.
+    With ``theta = clip(z / (2 h) + 1/2, 0, 1)`` it is ``h theta^2 + max(0, z - h)``. Arguments are
+    (rows, k), and h is (k,), or (1,) for all columns.
     """
 
     xp: Any
-    h: float
-
-    def value(self, z: Any) -> Any:
-        """Return the smoothed hinge at each z."""
-        return self.h * self.slope(z) ** 2 + self.xp.clip(z - self.h, min=0.0)
+    h: Any
 
     def slope(self, z: Any) -> Any:
         """Return theta, the derivative of the smoothed hinge."""
@@ -44,10 +41,6 @@ class SquaredHinge:
 
     xp: Any
 
-    def value(self, z: Any) -> Any:
-        """Return the squared hinge at each z."""
-        return 0.5 * self.slope(z) ** 2
-
     def slope(self, z: Any) -> Any:
         """Return ``max(0, z)``, the derivative of the squared hinge."""
         return self.xp.clip(z, min=0.0)
@@ -58,121 +51,159 @@ class SquaredHinge:
 
 
 class Losses:
-    """The losses of all rows, ``base G + up H(G - e) + down H(-G - e)``, with H a hinge.
+    """The losses of rows in k problems, ``base G + up H(G - e) + down H(-G - e)``, H a hinge.
 
-    G is a row's gradient ``p - s u - t mu`` (see `Dual`). For the hinge of a C-SVC ``up`` is its
-    box and the others are 0; a tube has both hinges. The dual variable that a smoothed loss implies
-    is its slope, ``alpha = base + up H'(G - e) - down H'(-G - e)``.
+    G is a row's gradient ``p - s u - t mu`` in a problem (see `Dual`). For the hinge of a C-SVC
+    ``up`` is its box and the others are 0; a tube has both hinges. The dual variable that a
+    smoothed loss implies is its slope, ``alpha = base + up H'(G - e) - down H'(-G - e)``.
+
+    G and alpha are float64 (rows, k), h is (k,). Numbers of rows that are equal in all problems are
+    kept once, as (rows, 1).
 
     Parameters
     ----------
     place : Place
-    dual : Dual
-        Of all rows, on the host.
+    duals : sequence or iterator of Dual
+        One for each problem, of the same rows; on the host.
+    k : int
+        The number of problems.
     frame : SumLayout
-        The coupling, and the terms into which sums over alpha are split.
-
-    Attributes
-    ----------
-    sign, lin : float64 (n,)
-        The s and p of each row, arrays of ``place``.
-    weight : float64 (n,)
-        How fast a row's loss can grow with G: ``up + down``.
+        The coupling, and the terms into which sums over alpha are split; all problems have the
+        layout of any of them, and differ in totals only.
     """
 
-    def __init__(self, place: Place, dual: Dual, frame: SumLayout) -> None:
+    def __init__(self, place: Place, duals: Iterable[Dual], k: int, frame: SumLayout) -> None:
         """Move the rows' numbers to the place."""
         self.xp, self.frame = place.xp, frame
-        base, up, down = np.zeros(len(dual)), dual.hi, -dual.lo
-        if dual.curve is not None:
-            up, down = (dual.hi > 0) / dual.curve, (dual.lo < 0) / dual.curve
-        elif dual.tube is None:
-            base, up, down = dual.lo, dual.hi - dual.lo, base
-        self.sign, self.lin = place.put(dual.sign), place.put(dual.lin)
-        self.base, self.up = place.put(base), place.put(up)
-        self.down = place.put(down) if np.any(down) else None
-        self.tube = None if dual.tube is None else place.put(dual.tube)
-        self.curve = None if dual.curve is None else place.put(dual.curve)
-        self.weight = self.up if self.down is None else self.up + self.down
-        ways = np.zeros((len(dual), frame.groups))
-        if dual.coupling is not None:
-            group = np.zeros(len(dual), np.int64) if dual.group is None else dual.group
-            ways[np.arange(len(dual)), group] = dual.coupling
-        self.ways = place.put(ways)
-        """The coupling's t in the column of each row's group, else 0: (n, groups)."""
-        if frame.lifts:
-            self.lo, self.hi = place.put(dual.lo), place.put(dual.hi)
-            self.highest = place.put(frame.rise(dual, np.zeros(len(dual))))
+        made = _stack((_numbers(dual, frame) for dual in duals), k)
+        self.of_rows = {name: place.put(values) for name, values in made.items()}
+        """Arrays (rows, k) or (rows, 1) of the place, by name."""
 
-    def hinge(self, h: float) -> Hinge | SquaredHinge:
+    def narrow(self, keep: Any) -> None:
+        """Keep the problems at the positions ``keep``, int64, an array of the place."""
+        for name, values in self.of_rows.items():
+            if values.shape[1] > 1:
+                self.of_rows[name] = self.xp.take(values, keep, axis=1)
+
+    @property
+    def weight(self) -> Any:
+        """How fast a row's loss can grow with G: ``up + down``, (rows, k) or (rows, 1)."""
+        up, down = self.of_rows["up"], self.of_rows.get("down")
+        return up if down is None else up + down
+
+    @property
+    def border(self) -> list[Any]:
+        """The factor of each of a machine's extras in scores, see `SumLayout.border`.
+
+        A number, or an array (rows, k) or (rows, 1).
+        """
+        rows, frame = self.of_rows, self.frame
+        ways = [rows["sign"] * rows[f"way {g}"] for g in range(frame.groups)]
+        return [frame.constant, *ways] if frame.constant else ways
+
+    def gradients(self, scores: Any) -> Any:
+        """Return ``G = p - s u`` for scores u (rows, k)."""
+        return self.of_rows["lin"] - self.of_rows["sign"] * scores
+
+    def hinge(self, h: Any) -> Hinge | SquaredHinge:
         """Return the hinge of all rows, smoothed by h unless losses are squared."""
-        return Hinge(self.xp, h) if self.curve is None else SquaredHinge(self.xp)
+        return SquaredHinge(self.xp) if self.frame.curved else Hinge(self.xp, h)
 
-    def value(self, G: Any, h: float) -> float:
-        """Return the sum of the smoothed losses at gradients G (n,)."""
-        return self._sum(G, self.hinge(h).value)
+    def plain(self, G: Any) -> Any:
+        """Return the sums (k,) of the losses at gradients G, without smoothing."""
+        rows, power = self.of_rows, 2 if self.frame.curved else 1
+        over, under = (self.xp.clip(z, min=0.0) ** power / power for z in self._ends(G))
+        found = rows["base"] * G + rows["up"] * over
+        if "down" in rows:
+            found = found + rows["down"] * under
+        return self.xp.sum(found, axis=0)
 
-    def plain(self, G: Any) -> float:
-        """Return the sum of the losses at gradients G (n,), without smoothing."""
-        if self.curve is not None:
-            return self.value(G, 0.0)
-        return self._sum(G, lambda z: self.xp.clip(z, min=0.0))
+    def alpha(self, G: Any, h: Any) -> Any:
+        """Return the dual variables (rows, k) that the smoothed losses imply at gradients G."""
+        rows, hinge, (over, under) = self.of_rows, self.hinge(h), self._ends(G)
+        found = rows["base"] + rows["up"] * hinge.slope(over)
+        return found - rows["down"] * hinge.slope(under) if "down" in rows else found
 
-    def alpha(self, G: Any, h: float) -> Any:
-        """Return the dual variables (n,) that the smoothed losses imply at gradients G (n,)."""
-        hinge, (over, under) = self.hinge(h), self._ends(G)
-        found = self.base + self.up * hinge.slope(over)
-        return found if self.down is None else found - self.down * hinge.slope(under)
-
-    def curvature(self, G: Any, h: float) -> Any:
-        """Return the second derivatives (n,) of the smoothed losses at gradients G (n,)."""
-        hinge, (over, under) = self.hinge(h), self._ends(G)
-        found = self.up * hinge.curvature(over)
-        return found if self.down is None else found + self.down * hinge.curvature(under)
+    def curvature(self, G: Any, h: Any) -> Any:
+        """Return the second derivatives (rows, k) of the smoothed losses at gradients G."""
+        rows, hinge, (over, under) = self.of_rows, self.hinge(h), self._ends(G)
+        found = rows["up"] * hinge.curvature(over)
+        return found + rows["down"] * hinge.curvature(under) if "down" in rows else found
 
     def conjugate(self, alpha: Any) -> Any:
-        """Return the part of D that is separate for each row (n,) or (n, k), see `Dual.value`."""
-        column = (slice(None), *[None] * (alpha.ndim - 1))
-        found = self.lin[column] * alpha
-        if self.tube is not None:
-            found = found - self.tube[column] * self.xp.abs(alpha)
-        return found
+        """Return the linear part of D, which is separate for each row (rows, k)."""
+        rows, found = self.of_rows, self.of_rows["lin"] * alpha
+        return found - rows["tube"] * self.xp.abs(alpha) if "tube" in rows else found
 
-    def terms(self, alpha: Any) -> tuple[Any, FloatArray]:
-        """Split alpha (n,) into the terms of the layout, see `SumLayout.scales`.
+    def slopes(self, G: Any, alpha: Any) -> Any:
+        """Return the sums (k,) of ``alpha G - e |alpha|``: of the losses, had alpha no rounding."""
+        rows = self.of_rows
+        return self.xp.sum(self.conjugate(alpha) + (G - rows["lin"]) * alpha, axis=0)
 
-        Returns ``s alpha`` of each term (n, terms), and what D has of each term on the host.
+    def terms(self, alpha: Any) -> tuple[list[Any], list[Any]]:
+        """Split alpha (rows, k) into the terms of the layout, see `SumLayout.scales`.
+
+        Returns ``s alpha`` of each term (rows, k), and each of `SumLayout.value`'s sums (k,).
         """
-        xp, frame = self.xp, self.frame
-        if not frame.groups:
-            parts = alpha[:, None]
-        else:
-            ties = self.ways * alpha[:, None]
-            own = self.ways != 0
-            split = [own & (ties >= 0), own & (ties < 0)]
+        xp, rows, frame = self.xp, self.of_rows, self.frame
+        parts, rises = [], []
+        for g in range(frame.groups):
+            way = rows[f"way {g}"]
+            own, up = way != 0, way * alpha >= 0
+            parts += [self._masked(alpha, own & up), self._masked(alpha, own & ~up)]
             if frame.lifts:
-                free = (alpha > self.lo) & (alpha < self.hi)
-                split.append(own & free[:, None])
-            masks = [xp.astype(mask, alpha.dtype) for mask in split]
-            both = [alpha[:, None] * mask for mask in masks[:2]]
-            columns = [part[:, g] for g in range(frame.groups) for part in both]
-            for mask in masks[2:]:
-                rise = (self.highest - alpha)[:, None] * mask
-                columns += [rise[:, g] for g in range(frame.groups)]
-            parts = xp.stack(columns, axis=1)
-        sums = [xp.sum(self.conjugate(parts), axis=0)]
-        if self.curve is not None:
-            sums.append(xp.sum(0.5 * self.curve[:, None] * parts**2, axis=0))
-        return self.sign[:, None] * parts, xp.concat(sums)
+                free = (alpha > rows["lo"]) & (alpha < rows["hi"])
+                rises.append(self._masked(rows["highest"] - alpha, own & free))
+        parts = [*parts, *rises] or [alpha]
+        sums = [xp.sum(self.conjugate(part), axis=0) for part in parts]
+        if frame.curved:
+            sums += [xp.sum(0.5 * rows["curve"] * part**2, axis=0) for part in parts]
+        return [rows["sign"] * part for part in parts], sums
 
-    def _sum(self, G: Any, hinge: Callable[[Any], Any]) -> float:
-        """Return the sum of the losses at gradients G (n,) for a function that gives the hinge."""
-        over, under = self._ends(G)
-        found = self.base * G + self.up * hinge(over)
-        if self.down is not None:
-            found = found + self.down * hinge(under)
-        return float(self.xp.sum(found))
+    def _masked(self, values: Any, mask: Any) -> Any:
+        """Return the values where the mask is True, else 0."""
+        return values * self.xp.astype(mask, values.dtype)
 
     def _ends(self, G: Any) -> tuple[Any, Any]:
         """Return the arguments of both hinges, ``G - e`` and ``-G - e``."""
-        return (G, -G) if self.tube is None else (G - self.tube, -G - self.tube)
+        tube = self.of_rows.get("tube")
+        return (G, -G) if tube is None else (G - tube, -G - tube)
+
+
+def _numbers(dual: Dual, frame: SumLayout) -> dict[str, FloatArray]:
+    """Return what `Losses` needs of the rows of one problem, arrays (rows,) by name."""
+    zero = np.zeros(len(dual))
+    base, up, down = zero, dual.hi, -dual.lo
+    if dual.curve is not None:
+        up, down = (dual.hi > 0) / dual.curve, (dual.lo < 0) / dual.curve
+    elif dual.tube is None:
+        base, up, down = dual.lo, dual.hi - dual.lo, zero
+    found = {"sign": dual.sign, "lin": dual.lin, "base": base, "up": up, "down": down}
+    if dual.tube is not None:
+        found["tube"] = dual.tube
+    if dual.curve is not None:
+        found["curve"] = dual.curve
+    for g in range(frame.groups):
+        assert dual.coupling is not None
+        found[f"way {g}"] = dual.coupling * (True if dual.group is None else dual.group == g)
+    if frame.lifts:
+        found |= {"lo": dual.lo, "hi": dual.hi, "highest": frame.rise(dual, zero)}
+    return found
+
+
+def _stack(problems: Iterable[dict[str, FloatArray]], k: int) -> dict[str, FloatArray]:
+    """Stack arrays (rows,) of k problems, by name: (rows, 1) if all are equal, else (rows, k).
+
+    Without "down", if it is 0 in all rows of all problems.
+    """
+    made: dict[str, FloatArray] = {}
+    for j, found in enumerate(problems):
+        for name, values in found.items():
+            array = made.setdefault(name, np.array(values, dtype=np.float64)[:, None])
+            if array.shape[1] == 1 and not np.array_equal(array[:, 0], values):
+                made[name] = array = np.repeat(array, k, axis=1)
+            if array.shape[1] == k:
+                array[:, j] = values
+    if not np.any(made["down"]):
+        del made["down"]
+    return made

@@ -5,32 +5,46 @@
 
 with losses smoothed within ``|z| < h`` of their hinge points (`losses.Losses`). Each iteration has
 one pass for the dual point ``alpha = loss_h'(G)`` and the gradient, a product over the rows of the
-smoothing band for the Hessian, and one pass for the change of all scores along the step. It leaves
-out all that makes `newton.solver.Newton` fast on a CPU (subsamples, rows left out, steps over rows
-gathered, shards), and is the specification that the other one is tested against.
+smoothing band for the Hessian, and one pass for the change of all scores along the step. Problems
+that share features are the columns of one matrix: a pass multiplies the features by the machines of
+all of them, and each has its own h, Hessian, step length, dual point and end. Shards of the rows
+live where the workers of a fleet have them (`program.DenseProgram`), and only sums travel.
+
+It leaves out all that makes `newton.solver.Newton` fast on a CPU (subsamples, rows left out, steps
+over rows gathered), and is the specification that the other one is tested against.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.device.features import TILE_ENTRIES, Features
-from bigscreen.device.losses import Losses
+from bigscreen.certify.explicit import score_doubt
+from bigscreen.data.rows import Rows
+from bigscreen.device.features import TILE_ENTRIES
 from bigscreen.device.place import CPU, Place
+from bigscreen.device.program import DenseProgram, newton_direction
 from bigscreen.errors import InputError
-from bigscreen.files.checkpoint import load_alone, save_alone
+from bigscreen.features.design import row_ranges
+from bigscreen.numerics import reproducible
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.problems.point import Point, SumLayout
-from bigscreen.solvers.protocol import Check, Run
+from bigscreen.problems.point import Point, Reading, SumLayout
+from bigscreen.solvers.protocol import Case, Check, Run, Save, Verdict
 
 CHECKPOINT_NAME = "dense"
 """Folder of the solver's checkpoints within the folder of a problem."""
+
+ROW_BYTES = 8 * 30
+"""Estimated memory in bytes for each row and each problem: losses, G, alpha and copies of them."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,19 @@ class DenseTuning:
         Give up after this many steps that lower neither h nor the gap by a tenth.
     float32_tol : float
         Compute features in float64 if the requested relative gap is below this.
+    max_shards : int
+        Divide the rows into at most this many shards, one or more for each worker. (Each sends a
+        Hessian in each step.)
+    shard_entries : int
+        Divide the rows into shards of at least this many numbers (rows times features). A single
+        shard keeps its Hessians on the device.
+    hessian_bytes : int
+        Sum the Hessians of as many problems at once over the shards as take this many bytes.
+    many_part : float
+        When many problems are solved together, end one at this part of the requested gap, so that
+        its closing pass proves it.
+    many_steps : int
+        When many problems are solved together, end after this many steps.
     """
 
     first_h: float = 2.0
@@ -75,6 +102,11 @@ class DenseTuning:
     slope_fraction: float = 1e-3
     patience: int = 5
     float32_tol: float = 1e-4
+    max_shards: int = 8
+    shard_entries: int = 2**26
+    hessian_bytes: int = 2**28
+    many_part: float = 0.8
+    many_steps: int = 200
 
 
 DENSE = DenseTuning()
@@ -82,7 +114,7 @@ DENSE = DenseTuning()
 
 @dataclass(frozen=True)
 class DenseNewton:
-    """The textbook Newton, on arrays of any namespace; all rows are in one process.
+    """The textbook Newton, on arrays of any namespace.
 
     It begins at w = 0; a start is not used, since the path of h begins at a wide band.
 
@@ -91,7 +123,7 @@ class DenseNewton:
     tol : float
         Requested relative gap; decides on the precision of features.
     place : Place
-        Where arrays live.
+        Where arrays live: on the device of this name of each worker.
     tuning : DenseTuning
     """
 
@@ -107,292 +139,554 @@ class DenseNewton:
         InputError
             If no alpha within the box meets the coupling.
         """
-        tuning, of = self.tuning, _Problem(run, self)
-        now = of.start(check)
-        while True:
-            alpha = of.losses.alpha(now.G, now.h)
-            V = of.take_dual_point(now, alpha)
-            point = of.point(now, alpha, check.target)
-            verdict = check(point, now.stats(run, tuning), now.save)
-            if verdict is None:
-                return point
-            if (verdict.doubted or now.idle >= tuning.patience) and of.widen():
-                now = replace(now, G=of.gradients(now.x), idle=0)
-                continue
+        case = Case(run.problem, run.design.data)
+        return _Solve(self, run, (case,), (check,)).run()[0]
 
-            g = of.metric * now.x + of.linear - V
-            H = of.hessian(now, g)
-            d = -of.xp.linalg.solve(H, g[:, None])[:, 0]
-            dG = -of.losses.sign * of.features.dot(d)
-            t, promise = of.search_line(now, d, dG), -0.5 * float(of.xp.sum(g * d))
+    def solve_many(self, run: Run, cases: Sequence[Case], until: float | None) -> list[Point]:
+        """Solve problems together that share the features of a run, and return their points.
 
-            now.x, now.G = now.x + t * d, now.G + t * dG
-            now.steps += 1
-            if now.steps % tuning.rescore_steps == 0:
-                now.G = of.gradients(now.x)
-            done = t >= tuning.full_step or promise <= 0.1 * now.smoothing
-            if done and now.smoothing > now.smoothing_target:
-                now.lower_h(max(tuning.h_factor * now.h, tuning.least_h * of.unit))
+        Parameters
+        ----------
+        run : Run
+            Its problem is not used.
+        cases : sequence of Case
+            Problems of one kind, with the same kind of offset.
+        until : float or None
+            Stop all problems at this value of ``time.monotonic()``.
+
+        Raises
+        ------
+        InputError
+            If no alpha within the box meets the coupling of a problem.
+        """
+        goal = self.tuning.many_part * self.tol
+        checks = [_Goal(goal, until, self.tuning.many_steps) for _ in cases]
+        return _Solve(self, run, tuple(cases), checks).run()
 
 
 @dataclass
+class _Goal:
+    """The check of one of many problems that are solved together; no closing pass follows.
+
+    ``target``: end at this relative gap; ``until``: at this value of ``time.monotonic()``, if not
+    None; ``left``: after this many calls.
+    """
+
+    target: float
+    until: float | None
+    left: int
+
+    def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
+        """Count a call; returns None if the problem's solve should end."""
+        self.left -= 1
+        met = point.relative_gap <= self.target or stats["stalled"] or self.left <= 0
+        return None if met or self.expired() else Verdict()
+
+    def expired(self) -> bool:
+        """Whether the time is used up."""
+        return self.until is not None and time.monotonic() > self.until
+
+    def pause(self, save: Save | None = None) -> None:
+        """Do nothing: nothing is saved before all problems are solved."""
+
+    def restored(self, meta: dict[str, Any]) -> None:
+        """Do nothing: no solve is resumed."""
+
+
+@dataclass(frozen=True)
 class _DualPoint:
-    """A feasible dual point: D, alpha (n,) or None if it is 0, and ``[w(alpha), ...]`` (size,)."""
+    """A feasible dual point: D, ``[w(alpha), ...]`` (size,), and how alpha is read off scores.
+
+    ``reading`` is None if alpha is 0. ``alpha`` (rows,) is known if the reading's h is so small
+    that rounding of the scores would change alpha.
+    """
 
     value: float
-    alpha: Any
     features: FloatArray
+    reading: Reading | None
+    alpha: FloatArray | None = None
 
 
 @dataclass
-class _Iterate:
-    """The current x = (w, b, mu), the gradients G of all rows there, and h.
-
-    ``smoothing``: the part of the gap that smoothing makes; ``smoothing_target``: the part that it
-    may make. ``best``: the dual point of largest D. ``least``: the smallest gap since h fell last.
-    ``idle``: steps since then that have not lowered it by a tenth.
-    """
-
-    x: Any
-    G: Any
-    h: float
-    best: _DualPoint | None
-    place: Place
-    steps: int = 0
-    idle: int = 0
-    least: float = math.inf
-    smoothing: float = math.inf
-    smoothing_target: float = 0.0
-
-    def lower_h(self, h: float) -> None:
-        """Set a smaller h: the gap may grow at first."""
-        if h < self.h:
-            self.h, self.idle, self.least = h, 0, math.inf
-
-    def note_gap(self, gap: float) -> None:
-        """Count whether a step has lowered the gap by a tenth."""
-        self.idle = 0 if gap < 0.9 * self.least else self.idle + 1
-        self.least = min(self.least, gap)
-
-    def stats(self, run: Run, tuning: DenseTuning) -> dict[str, Any]:
-        """Return the report for `Check`: every pass reads all rows."""
-        n = run.design.data.n_rows
-        return {
-            "rows_visited": n,
-            "rows_alive": n,
-            "fixed_hi": 0,
-            "fixed_lo": 0,
-            "stalled": self.idle >= 2 * tuning.patience,
-            "full_passes": self.steps,
-            "partial_passes": 0,
-        }
-
-    def save(self, folder: Path, meta: dict[str, Any]) -> None:
-        """Write a checkpoint atomically; ``meta``: other values for its record."""
-        record = {name: getattr(self, name) for name in ("steps", "idle", "least", "h")}
-        arrays = {"x": self.place.take_back(self.x), "G": self.place.take_back(self.G)}
-        if self.best is not None:
-            record["dual"] = self.best.value
-            arrays["features"] = self.best.features
-            if self.best.alpha is not None:
-                arrays["alpha"] = self.place.take_back(self.best.alpha)
-        save_alone(folder / CHECKPOINT_NAME, {**meta, "dense": record}, arrays)
-
-    @classmethod
-    def restore(
-        cls, place: Place, meta: dict[str, Any], arrays: dict[str, NDArray[Any]]
-    ) -> _Iterate:
-        """Return the iterate that ``save`` wrote, and remove its record from ``meta``."""
-        own, best = meta.pop("dense"), None
-        if "dual" in own:
-            alpha = place.put(arrays["alpha"]) if "alpha" in arrays else None
-            best = _DualPoint(own.pop("dual"), alpha, arrays["features"])
-        return cls(place.put(arrays["x"]), place.put(arrays["G"]), best=best, place=place, **own)
-
-
-def dense_bytes(rows: int, columns: int) -> int:
-    """Return the bytes that a solve takes next to its rows and features.
-
-    These are float64 numbers of each row (its loss, G, alpha), a tile of kernel entries in float32
-    and float64, and matrices of as many rows and columns as there are features.
-    """
-    return 8 * (30 * rows + 2 * TILE_ENTRIES + 5 * (columns + 1) ** 2)
-
-
-class _Problem:
-    """The problem of a run on the device: losses, features, and the parts of P without losses.
+class _Iterates:
+    """The current x = (w, b, mu) and h of the problems that are not solved yet.
 
     Attributes
     ----------
-    metric, linear : float64 (size,)
+    problems : int64 (k,)
+        The numbers of the problems; other arrays have a row for each of them.
+    x : float64 (k, size)
+    linear : float64 (k, size)
         P has ``1/2 metric . x^2 + linear . x`` in addition to the losses.
-    unit : float
-        The typical size of G at w = 0, known after ``start``.
+    unit : float64 (k,)
+        The typical size of G at w = 0.
+    reach : float64 (k,)
+        The sums of the rows' reach, see `Dual.reach`.
+    h, t : float64 (k,)
+        The half-width of the smoothing band; the length of the step that rows have yet to take.
+    read : float64 (k,)
+        The h that the last step was made with. The next dual point is read off with it: with a
+        smaller h and a few rows in the band, the step would hardly raise D.
+    smoothing, smoothing_target : float64 (k,)
+        The part of the gap that smoothing makes, and the part that it may make.
+    least : float64 (k,)
+        The smallest gap since h fell last.
+    idle : int64 (k,)
+        Steps since then that have not lowered the gap by a tenth.
+    curvature, band : float64 (k,)
+        The sum of all second derivatives of the losses; the number of rows in the smoothing band.
+    best : list of _DualPoint or None
+        The dual point of largest D.
+    steps : int
+        Steps so far.
+    rescore : bool
+        Whether to score all rows anew in the next pass, and not only to move their scores.
     """
 
-    def __init__(self, run: Run, options: DenseNewton) -> None:
-        """Move the rows and their losses to the place, and compute features."""
-        self.run, self.place, self.tuning = run, options.place, options.tuning
-        self.xp, design = options.place.xp, run.design
-        self.frame = SumLayout.of(run.problem, design.data)
-        dual = design.dual(run.problem)
-        self.losses = Losses(self.place, dual, self.frame)
-        self.border = self.frame.border(dual)
-        self.features = self._features(
-            np.float32 if options.tol >= self.tuning.float32_tol else np.float64
+    problems: NDArray[np.int64]
+    x: FloatArray
+    linear: FloatArray
+    unit: FloatArray
+    reach: FloatArray
+    h: FloatArray
+    best: list[_DualPoint | None]
+    read: FloatArray = field(init=False)
+    t: FloatArray = field(init=False)
+    smoothing: FloatArray = field(init=False)
+    smoothing_target: FloatArray = field(init=False)
+    least: FloatArray = field(init=False)
+    idle: NDArray[np.int64] = field(init=False)
+    curvature: FloatArray = field(init=False)
+    band: FloatArray = field(init=False)
+    steps: int = 0
+    rescore: bool = False
+
+    def __post_init__(self) -> None:
+        """Set what a pass finds to zeros, and the smallest gaps to infinity."""
+        self.read = self.h
+        for name in ("t", "smoothing", "smoothing_target", "curvature", "band"):
+            setattr(self, name, np.zeros(len(self.problems)))
+        self.least = np.full(len(self.problems), math.inf)
+        self.idle = np.zeros(len(self.problems), np.int64)
+
+    def narrow(self, keep: NDArray[np.bool_]) -> None:
+        """Keep the problems of this mask (k,), and drop all others."""
+        for name, value in vars(self).items():
+            if isinstance(value, np.ndarray):
+                setattr(self, name, value[keep])
+        self.best = [one for one, stays in zip(self.best, keep, strict=True) if stays]
+
+    def note_gaps(self, gaps: FloatArray) -> None:
+        """Count whether the last step has lowered each gap by a tenth."""
+        self.idle = np.where(gaps < 0.9 * self.least, 0, self.idle + 1)
+        self.least = np.minimum(self.least, gaps)
+
+    def lower_h(self, promise: FloatArray, tuning: DenseTuning) -> None:
+        """Lower h where the smoothed problem is nearly solved and smoothing makes much of the gap.
+
+        ``promise`` (k,): the decrease of P_h that the last Newton steps promised.
+        """
+        done = (self.t >= tuning.full_step) | (promise <= 0.1 * self.smoothing)
+        lower = np.maximum(tuning.h_factor * self.h, tuning.least_h * self.unit)
+        falls = done & (self.smoothing > self.smoothing_target) & (lower < self.h)
+        self.read = self.h
+        self.h = np.where(falls, lower, self.h)
+        # (With a smaller h the gap may grow at first.)
+        self.idle, self.least = np.where(falls, 0, self.idle), np.where(falls, math.inf, self.least)
+
+
+class _Solve:
+    """One solve of problems over shared features: it sends messages, and sums the answers.
+
+    Parameters
+    ----------
+    options : DenseNewton
+    run : Run
+    cases : tuple of Case
+    checks : sequence of Check
+        One for each case.
+
+    Attributes
+    ----------
+    metric : float64 (size,)
+        P has ``1/2 metric . x^2 + linear . x`` in addition to the losses.
+    points : dict of int to Point
+        The last points of problems that are solved, by number.
+    dtype : type
+        float32 or float64, of features.
+    """
+
+    def __init__(
+        self, options: DenseNewton, run: Run, cases: tuple[Case, ...], checks: Sequence[Check]
+    ) -> None:
+        """Start the program on all shards, at x = 0."""
+        self.fleet, self.design, self.checkpoint = run.fleet, run.design, run.checkpoint
+        self.place, self.tuning = options.place, options.tuning
+        self.cases, self.checks = cases, checks
+        self.frames = [SumLayout.of(*case) for case in cases]
+        self.frame, data, rank = self.frames[0], run.design.data, run.design.rank
+        self.dtype = np.float32 if options.tol >= self.tuning.float32_tol else np.float64
+        self.metric = np.ones(rank + self.frame.extras)
+        self.metric[rank + self.frame.first :] = 0.0
+        self.points: dict[int, Point] = {}
+        self.ranges = shard_ranges(data, len(self.metric), self.tuning)
+        room = run.spare + (data.n_rows * data.row_bytes if run.resident == 1 else 0.0)
+        program = DenseProgram(
+            run.design, cases, self.frame, self.place, self.dtype, room, self.ranges
         )
-        metric, linear = np.ones(self.features.size), np.zeros(self.features.size)
-        multipliers = slice(design.rank + self.frame.first, None)
-        metric[multipliers], linear[multipliers] = 0.0, self.frame.total
-        self.metric, self.linear = self.place.put(metric), self.place.put(linear)
-        self.unit, self.best = 1.0, None
-        if not self.frame.lifts and np.all(dual.lo <= 0) and np.all(dual.hi >= 0):
-            self.best = _DualPoint(0.0, None, np.zeros(len(metric)))  # alpha = 0 is feasible
+        run.fleet.start(program, len(self.ranges))
 
-    def start(self, check: Check) -> _Iterate:
-        """Return the iterate of the run's checkpoint, or x = 0 and a band as wide as all G."""
-        x = self.place.zeros((self.features.size,))
-        G = self.gradients(x)
-        self.unit = self._unit(G)
-        found = load_alone(self.run.checkpoint, CHECKPOINT_NAME)
-        if found is not None:
-            now = _Iterate.restore(self.place, *found)
-            check.restored(found[0])
-            return now
-        return _Iterate(x, G, self.tuning.first_h * self.unit, self.best, self.place)
+    def run(self) -> list[Point]:
+        """Step until the check of each problem returns None."""
+        now = self._start()
+        while True:
+            sums = self._pass(now)
+            self._take_dual_points(now, sums)
+            if self._gap_may_be_rounding(now, sums):
+                self._widen(now)
+                continue
+            keep, doubted = self._check(now, sums)
+            if not keep.any():
+                return [self.points[j] for j in range(len(self.cases))]
+            now.narrow(keep)
+            stuck = doubted or bool(np.any(now.idle >= self.tuning.patience))
+            if stuck and self.dtype is np.float32:
+                self._widen(now)
+                continue
 
-    def gradients(self, x: Any) -> Any:
-        """Score all rows at x: G (n,)."""
-        return self.losses.lin - self.losses.sign * self.features.dot(x)
+            g = self.metric * now.x + now.linear - sums.V[keep]
+            d = self._directions(now, g)
+            self._round(now, "along", d=d)
+            now.t = self._search_lines(now, d)
+            now.x = now.x + now.t[:, None] * d
+            now.steps += 1
+            now.rescore = now.steps % self.tuning.rescore_steps == 0
+            now.lower_h(-0.5 * np.sum(g * d, axis=1), self.tuning)
 
-    def take_dual_point(self, now: _Iterate, alpha: Any) -> Any:
-        """Sum alpha (n,) over the rows, and keep it if its D, once it is feasible, is the best.
+    def _round(self, now: _Iterates, kind: str, **what: Any) -> FloatArray:
+        """Send a message to all shards; returns the sum of their answers (k, ...).
+
+        ``kind``: which method of `DenseProgram` answers; ``what``: other keys of the message. Sets
+        ``totals``, the exact sums.
+        """
+        stack, self.totals = self.fleet.round({"kind": kind, "left": now.problems, **what})
+        found: FloatArray = stack.sum(axis=0).reshape(len(now.problems), -1)
+        return found
+
+    def _start(self) -> _Iterates:
+        """Return the iterates of the run's checkpoint, or x = 0 and bands as wide as all G."""
+        if self.checkpoint is not None:
+            meta = self.fleet.load(self.checkpoint / CHECKPOINT_NAME)
+            if meta is not None:
+                now = self._restore(meta)
+                self.checks[0].restored(meta)
+                return now
+        k, size = len(self.cases), len(self.metric)
+        linear = np.zeros((k, size))
+        linear[:, self.design.rank + self.frame.first :] = [frame.total for frame in self.frames]
+        one = np.ones(k)
+        now = _Iterates(np.arange(k), np.zeros((k, size)), linear, one, one, one, [None] * k)
+        now.reach, weight, sizes, infeasible = self._round(now, "sizes").T
+        now.unit = self._units(now, weight, sizes)
+        now.h = now.read = self.tuning.first_h * now.unit
+        for j in np.flatnonzero(infeasible == 0).tolist():
+            if not self.frame.lifts:
+                now.best[j] = _DualPoint(0.0, np.zeros(size), None)  # alpha = 0 is feasible
+        return now
+
+    def _widen(self, now: _Iterates) -> None:
+        """Compute features in float64 from the next pass on."""
+        self.dtype, now.rescore = np.float64, True
+        now.idle, now.least = np.zeros_like(now.idle), np.full_like(now.least, math.inf)
+        for j, best in enumerate(now.best):
+            # (D of float32 features may be larger than any of float64 features.)
+            if best is not None and best.reading is not None:
+                now.best[j] = replace(best, value=-math.inf)
+
+    def _units(self, now: _Iterates, weight: FloatArray, sizes: FloatArray) -> FloatArray:
+        """Return the mean size of G at x = 0, each row weighted by how fast its loss can grow.
+
+        If all are 0 (a nu-SVC), the mean size of scores at w(alpha), alpha in the middle.
+        ``weight``: the sums of these weights, ``sizes``: those of weights times ``|G|``.
+        """
+        if np.any(sizes == 0):
+            middle = self._pass(now).V
+            sizes = np.where(sizes == 0, self._round(now, "along", d=middle)[:, 0], sizes)
+        mean = sizes / np.maximum(weight, 1e-300)
+        return np.where(mean == 0, 1.0, mean)
+
+    def _pass(self, now: _Iterates) -> _Sums:
+        """Move the scores of all rows by the last step, or score anew; returns sums over alpha."""
+        what = {"x": now.x, "dtype": np.dtype(self.dtype).name} if now.rescore else {"t": now.t}
+        found = self._round(now, "take", h=now.h, read=now.read, **what)
+        plain, slopes, now.curvature, now.band = found[:, :4].T
+        terms, frame = self.frame.terms, self.frame
+        rest = 4 + terms * (2 if frame.curved else 1)
+        v = found[:, rest:].reshape(len(found), -1, len(self.metric))
+        V = v[:, : frame.buckets].sum(axis=1) if v.shape[1] == terms else v[:, terms]
+        coefs = self.design.coef(now.x[:, : self.design.rank].T)
+        return _Sums(plain, slopes, found[:, 4:rest], v[:, :terms], V, coefs)
+
+    def _take_dual_points(self, now: _Iterates, sums: _Sums) -> None:
+        """Keep the alpha of each problem if its D, once it is feasible, is the best.
 
         With a coupling, a feasible alpha scales each term of the layout, see `SumLayout.scales`.
-        Returns ``sum s alpha [phi, border]`` of alpha as it is (size,).
         """
-        xp, losses, frame = self.xp, self.losses, self.frame
-        coefs, sums = losses.terms(alpha)
-        V = self.features.sums(coefs)
-        v = self.place.take_back(V)
-        scales = frame.scales(v)
-        if scales is not None:
-            features = scales @ v
-            value = frame.value(scales, self.place.take_back(sums))
-            value -= 0.5 * float(self.place.take_back(self.metric) @ features**2)
-            if now.best is None or value > now.best.value:
-                feasible = losses.sign * (coefs @ self.place.put(scales))
-                now.best = _DualPoint(value, feasible, features)
-        return xp.sum(V[: frame.buckets, :], axis=0)
+        unread: dict[int, tuple[_DualPoint, FloatArray]] = {}
+        for j, number in enumerate(now.problems.tolist()):
+            frame, best = self.frames[number], now.best[j]
+            scales = frame.scales(sums.v[j])
+            if scales is None:
+                continue
+            features = scales @ sums.v[j]
+            value = frame.value(scales, sums.parts[j]) - 0.5 * self.metric @ features**2
+            if best is None or value > best.value:
+                coef, constant, multiplier = self._machine(now, sums, j)
+                reading = Reading(coef, constant, float(now.read[j]), multiplier=multiplier)
+                now.best[j] = found = _DualPoint(float(value), features, reading)
+                # Scores that are rounded by d move alpha by d / h, and D by the square of this.
+                least = self._score_doubt(coef) / math.sqrt(self.checks[number].target)
+                if now.read[j] < least and not frame.curved:
+                    unread[j] = found, scales
+        if unread:
+            of, longest = np.array(list(unread)), max(b - a for a, b in self.ranges)
+            what = {"of": of, "scales": np.stack([scales for _, scales in unread.values()])}
+            message = {"kind": "alpha", "left": now.problems, "read": now.read, "longest": longest}
+            stack, _ = self.fleet.round({**message, **what})
+            rows = stack.reshape(len(stack), len(of), longest)
+            for i, (j, (found, _)) in enumerate(unread.items()):
+                alpha = rows[:, i, :].ravel()
+                now.best[j] = replace(found, alpha=alpha[~np.isnan(alpha)])
 
-    def point(self, now: _Iterate, alpha: Any, target: float) -> Point:
-        """Return the point of an iterate: its P, and the best D so far.
+    def _primals(self, now: _Iterates, sums: _Sums) -> FloatArray:
+        """Return P of each problem (k,)."""
+        regular: FloatArray = np.sum((0.5 * self.metric * now.x + now.linear) * now.x, axis=1)
+        return regular + sums.plain
 
-        Sets what ``now`` records of the gap. ``alpha`` (n,): of the smoothed losses at its G;
-        ``target``: the requested relative gap.
+    def _gap_may_be_rounding(self, now: _Iterates, sums: _Sums) -> bool:
+        """Whether a gap is so small that rounding of float32 scores may have made it."""
+        if self.dtype is np.float64:
+            return False
+        primal, n = self._primals(now, sums), self.design.data.n_rows
+        for j, best in enumerate(now.best):
+            # (Errors of n rows that are independent add up to the root of n.)
+            error = now.reach[j] / math.sqrt(n) * self._score_doubt(sums.coefs[:, j])
+            if best is not None and primal[j] - best.value < error:
+                return True
+        return False
+
+    def _score_doubt(self, coef: FloatArray) -> float:
+        """Return how far scores of these coefficients (m,) are off here, or in a closing pass."""
+        own = np.finfo(self.dtype).eps * self.design.column_bound * float(np.linalg.norm(coef))
+        return max(score_doubt(self.design, coef), float(own))
+
+    def _machine(
+        self, now: _Iterates, sums: _Sums, j: int
+    ) -> tuple[FloatArray, float, tuple[float, ...]]:
+        """Return the j-th machine: coefficients of columns (m,), the constant, the multipliers."""
+        extras, first = now.x[j, self.design.rank :], self.frame.first
+        constant = self.frame.constant * float(np.sum(extras[:first]))
+        return sums.coefs[:, j].copy(), constant, tuple(extras[first:].tolist())
+
+    def _check(self, now: _Iterates, sums: _Sums) -> tuple[NDArray[np.bool_], bool]:
+        """Ask each problem's check whether to go on.
+
+        Sets what ``now`` records of gaps. Returns the mask (k,) of problems that go on, and whether
+        rounding made a gap of any of them.
         """
-        run, losses, frame, best = self.run, self.losses, self.frame, now.best
+        primal = self._primals(now, sums)
+        target = np.array([self.checks[number].target for number in now.problems])
+        now.smoothing_target = self.tuning.smoothing_fraction * target * np.abs(primal)
+        now.smoothing = 0.0 * primal if self.frame.curved else sums.plain - sums.slopes
+        keep, doubted, gaps = np.ones(len(primal), bool), False, np.zeros(len(primal))
+        for j, number in enumerate(now.problems.tolist()):
+            point = self._point(now, sums, j, float(primal[j]))
+            verdict = self.checks[number](point, self._stats(now, j), partial(self._save, now))
+            gaps[j] = point.gap
+            if verdict is None:
+                keep[j], self.points[number] = False, point
+            else:
+                doubted |= verdict.doubted
+        now.note_gaps(gaps)
+        return keep, doubted
+
+    def _point(self, now: _Iterates, sums: _Sums, j: int, primal: float) -> Point:
+        """Return the j-th point: its x, with its P, and the best D so far."""
+        best, rank = now.best[j], self.design.rank
         if best is None:
             raise InputError(
                 "no alpha within the box meets the coupling; with weights as they are, nu is "
                 "too large for one of the classes: use a smaller nu"
             )
-        design, metric = run.design, self.place.take_back(self.metric)
-        x = self.place.take_back(now.x)
-        w, extras = x[: design.rank], x[design.rank :]
-        coef = design.coef(w)
-        plain = losses.plain(now.G)
-        primal = float(0.5 * metric @ x**2 + self.place.take_back(self.linear) @ x) + plain
-        slopes = losses.conjugate(alpha) + (now.G - losses.lin) * alpha
-        now.smoothing = 0.0 if frame.curved else plain - float(self.xp.sum(slopes))
-        now.smoothing_target = self.tuning.smoothing_fraction * target * abs(primal)
-        now.note_gap(primal - best.value)
-        constant = frame.constant * float(np.sum(extras[: frame.first]))
+        coef, constant, multiplier = self._machine(now, sums, j)
+        number = int(now.problems[j])
+        mu, problem = self.frames[number].mu(now.x[j, rank:]), self.cases[number].problem
+        error = self.design.score_error(coef, self.dtype)
         return Point(
             coef,
-            w,
-            constant + run.problem.offset(frame.mu(extras)),
+            now.x[j, :rank].copy(),
+            constant + problem.offset(mu),
             primal,
             best.value,
             paired=False,
-            alpha=None if best.alpha is None else self.place.take_back(best.alpha),
-            rounding=3 * run.reach.total * design.score_error(coef, self.features.dtype),
-            multiplier=tuple(extras[frame.first :].tolist()),
-            apart=float(np.sqrt(metric @ (x - best.features) ** 2)),
+            readings=() if best.reading is None or best.alpha is not None else (best.reading,),
+            alpha=best.alpha,
+            rounding=float(3 * now.reach[j] * error),
+            multiplier=multiplier,
+            apart=float(np.sqrt(self.metric @ (now.x[j] - best.features) ** 2)),
         )
 
-    def hessian(self, now: _Iterate, g: Any) -> Any:
-        """Return the Hessian of P_h at an iterate with gradient g, of evenly spread band rows.
+    def _stats(self, now: _Iterates, j: int) -> dict[str, Any]:
+        """Return the report for `Check`: every pass reads all rows."""
+        n = self.design.data.n_rows
+        return {
+            "rows_visited": n,
+            "rows_alive": n,
+            "fixed_hi": 0,
+            "fixed_lo": 0,
+            "stalled": bool(now.idle[j] >= 2 * self.tuning.patience),
+            "full_passes": now.steps,
+            "partial_passes": 0,
+        }
+
+    def _directions(self, now: _Iterates, g: FloatArray) -> FloatArray:
+        """Return the Newton directions (k, size) of P_h, each with a Hessian of its band rows.
 
         While no row is in the band, P is linear in a multiplier: its entry limits its step to about
-        100 units, and goes to 0 with g.
+        100 units, and goes to 0 with g (k, size), the gradients.
         """
-        xp, tuning = self.xp, self.tuning
-        curvature = self.losses.curvature(now.G, now.h)
-        (band,) = xp.nonzero(curvature > 0)
-        stride = max(1, math.ceil(band.shape[0] / (tuning.band_rows_per_column * g.shape[0])))
-        ids = band[now.steps % stride :: stride]
-        moment = self.features.moment(ids, stride * xp.take(curvature, ids))
-        diagonal = self.metric + (1.0 - self.metric) * (1e-10 + 0.01 / self.unit * xp.abs(g))
-        diagonal = diagonal + 1e-15 * xp.max(moment)
-        return moment + xp.eye(g.shape[0], dtype=xp.float64, device=self.place.device) * diagonal
+        tuning, size = self.tuning, len(self.metric)
+        strides = np.ceil(now.band / (tuning.band_rows_per_column * size))
+        strides = np.maximum(strides, 1).astype(np.int64)
+        free = 1e-10 + 0.01 / now.unit[:, None] * np.abs(g)
+        ridge = self.metric + (1.0 - self.metric) * free
+        what = {"h": now.h, "strides": strides, "turn": now.steps}
+        if len(self.ranges) == 1:
+            return self._round(now, "newton", g=g, ridge=ridge, **what)
+        largest = max(self.design.largest_norm, self.frame.constant, 1.0)
+        bounds, d = strides * now.curvature * largest**2, np.empty_like(g)
+        for a, b in row_ranges(len(g), max(1, tuning.hessian_bytes // (8 * size**2))):
+            self._round(now, "hessian", of=np.arange(a, b), bounds=bounds[a:b], **what)
+            for j in range(a, b):
+                H = self.place.put(reproducible.read(self.totals, f"hessian {j - a}", bounds[j]))
+                d[j] = newton_direction(self.place, H, g[j], ridge[j])
+        return d
 
-    def search_line(self, now: _Iterate, d: Any, dG: Any) -> float:
-        """Return the length t at which P_h is least along ``x + t d``, where G is ``G + t dG``.
+    def _search_lines(self, now: _Iterates, d: FloatArray) -> FloatArray:
+        """Return the lengths t (k,) at which each P_h is least along ``x + t d``, with G + t dG.
 
-        The slope of P_h along the step is piecewise linear and grows with t: Newton's steps on it,
+        The slope of P_h along a step is piecewise linear and grows with t: Newton's steps on it,
         within a bracket of its zero. 0 if rounding hides that P_h falls.
         """
-        xp, losses, tuning = self.xp, self.losses, self.tuning
-        first = float(xp.sum((self.metric * now.x + self.linear) * d))
-        bend = float(xp.sum(self.metric * d**2))
+        tuning = self.tuning
+        first = np.sum((self.metric * now.x + now.linear) * d, axis=1)
+        bend = np.sum(self.metric * d**2, axis=1)
 
-        def slope(t: float) -> float:
-            """Return the derivative of P_h at length t."""
-            return first + bend * t + float(xp.sum(losses.alpha(now.G + t * dG, now.h) * dG))
+        def slope(t: FloatArray) -> tuple[FloatArray, FloatArray]:
+            """Return the first and the second derivative of P_h at lengths t."""
+            slopes, curvatures = self._round(now, "slope", t=t, h=now.h).T
+            return first + bend * t + slopes, bend + curvatures
 
-        def curvature(t: float) -> float:
-            """Return the second derivative of P_h at length t."""
-            return bend + float(xp.sum(losses.curvature(now.G + t * dG, now.h) * dG**2))
-
-        low, high, t, steepest = 0.0, math.inf, 1.0, slope(0.0)
-        if steepest >= 0:
-            return 0.0
+        low, high, t = np.zeros_like(bend), np.full_like(bend, math.inf), np.ones_like(bend)
+        steepest, _ = slope(low)
+        done = steepest >= 0
+        found = np.where(done, 0.0, np.nan)
         for _ in range(tuning.max_evaluations):
-            here = slope(t)
-            if abs(here) <= tuning.slope_fraction * -steepest:
-                return t
-            low, high = (t, high) if here < 0 else (low, t)
-            t -= here / max(curvature(t), 1e-300)
-            if not low < t < high:
-                # (A multiplier without rows in the band takes steps a billion times too long.)
-                t = 2 * low if high == math.inf else 0.5 * (low + high) if low else 0.1 * high
-        return low
+            here, curvature = slope(t)
+            met = ~done & (np.abs(here) <= tuning.slope_fraction * -steepest)
+            found, done = np.where(met, t, found), done | met
+            if done.all():
+                return found
+            low, high = np.where(here < 0, t, low), np.where(here < 0, high, t)
+            t = t - here / np.maximum(curvature, 1e-300)
+            # (A multiplier without rows in the band takes steps a billion times too long.)
+            inside = np.where(low > 0, 0.5 * (low + high), 0.1 * high)
+            inside = np.where(high == math.inf, 2 * low, inside)
+            t = np.where((low < t) & (t < high), t, inside)
+        return np.where(done, found, low)
 
-    def widen(self) -> bool:
-        """Compute features in float64 from now on; False if they are already."""
-        if self.features.dtype is np.float64:
-            return False
-        del self.features
-        self.features = self._features(np.float64)
-        return True
+    def _save(self, now: _Iterates, folder: Path, meta: dict[str, Any]) -> None:
+        """Write a checkpoint of a run of one problem; ``meta``: other values for its record."""
+        (best,) = now.best
+        assert best is not None
+        record = {name: getattr(now, name).tolist() for name in _SAVED}
+        record |= {"steps": now.steps, "dtype": np.dtype(self.dtype).name, "dual": best.value}
+        record["reading"] = None if best.reading is None else best.reading.to_dict()
+        arrays = {"x": now.x, "linear": now.linear, "features": best.features}
+        arrays |= {} if best.alpha is None else {"alpha": best.alpha}
+        self.fleet.save(folder / CHECKPOINT_NAME, {**meta, "dense": record, **arrays})
 
-    def _features(self, dtype: type) -> Features:
-        """Make the features of all rows in a float type."""
-        run, data = self.run, self.run.design.data
-        room = run.spare + (data.n_rows * data.row_bytes if run.resident == 1 else 0.0)
-        return Features(run.design, self.border, self.place, dtype, room)
+    def _restore(self, meta: dict[str, Any]) -> _Iterates:
+        """Return the iterates that ``_save`` wrote, and remove its record from ``meta``."""
+        own, x, linear, features = (meta.pop(n) for n in ("dense", "x", "linear", "features"))
+        self.dtype = np.dtype(own["dtype"]).type
+        saved = {name: np.array(own[name]) for name in _SAVED}
+        reading = None if own["reading"] is None else Reading.from_dict(own["reading"])
+        best: list[_DualPoint | None] = [
+            _DualPoint(own["dual"], features, reading, meta.pop("alpha", None))
+        ]
+        fixed = saved["unit"], saved["reach"], saved["h"]
+        now = _Iterates(np.arange(1), x, linear, *fixed, best, steps=own["steps"])
+        now.read, now.least, now.idle = saved["read"], saved["least"], saved["idle"]
+        return now
 
-    def _unit(self, G: Any) -> float:
-        """Return the mean size of G at x = 0, each row weighted by how fast its loss can grow.
 
-        If all are 0 (a nu-SVC), the mean size of scores at w(alpha), alpha in the middle.
-        """
-        xp, losses = self.xp, self.losses
-        weight = max(float(xp.sum(losses.weight)), 1e-300)
-        size = float(xp.sum(losses.weight * xp.abs(G)))
-        if size == 0:
-            V = self.features.sums((losses.sign * losses.alpha(G, 1.0))[:, None])
-            middle = self.features.dot(V[0, :])
-            size = float(xp.sum(losses.weight * xp.abs(middle)))
-        return size / weight or 1.0
+_SAVED = ("unit", "reach", "h", "read", "least", "idle")
+"""Attributes of `_Iterates` in the record of a checkpoint; what a pass finds is found again."""
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """The sums of a pass over all rows, and the machines that it was made with.
+
+    ``plain`` (k,): the losses, ``slopes`` (k,): what they would be without smoothing. ``parts``
+    (k, ...): what `SumLayout.value` takes. ``v`` (k, terms, size): ``sum s alpha [phi, border]`` of
+    each term. These are of the dual point; ``V`` (k, size) is the sum for the alpha that h implies.
+    ``coefs`` (m, k): coefficients of the columns.
+    """
+
+    plain: FloatArray
+    slopes: FloatArray
+    parts: FloatArray
+    v: FloatArray
+    V: FloatArray
+    coefs: FloatArray
+
+
+def shard_ranges(data: Rows, columns: int, tuning: DenseTuning) -> tuple[tuple[int, int], ...]:
+    """Join shards of the data: returns the first row and the end of each larger one.
+
+    They depend on the data and the number of columns alone, and not on the workers.
+    """
+    entries = data.n_rows * columns // tuning.shard_entries
+    count = max(1, min(data.n_shards, tuning.max_shards, entries))
+    edges = [data.n_shards * i // count for i in range(count + 1)]
+    return tuple((data.shard(a)[0], data.shard(b - 1)[1]) for a, b in pairwise(edges))
+
+
+class DenseBytes(NamedTuple):
+    """Bytes that a solve takes next to its rows and features, see `dense_bytes`.
+
+    ``own``: in the coordinating process; ``thread``: in each thread that steps shards; ``rows``: of
+    all rows together.
+    """
+
+    own: int
+    thread: int
+    rows: int
+
+    @property
+    def total(self) -> int:
+        """The bytes with one thread."""
+        return self.own + self.thread + self.rows
+
+
+def dense_bytes(rows: int, columns: int, problems: int = 1) -> DenseBytes:
+    """Return the bytes that a solve of ``problems`` together takes.
+
+    Rows have float64 numbers of each problem (its loss, G, alpha, and what is computed of them). A
+    thread has a tile of kernel entries in float32 and float64, and sums a Hessian; the coordinating
+    process solves with one.
+    """
+    square, tile = 8 * (columns + 3) ** 2, min(TILE_ENTRIES, rows * columns)
+    return DenseBytes(4 * square, 3 * square + 32 * tile, ROW_BYTES * rows * problems)

@@ -37,8 +37,9 @@ class PathOptions:
     fit : TrainOptions
         Problem, kernel, offset, class weights, tolerance, memory, seed. ``work`` is the folder that
         keeps points until the path is complete, and ``resume`` continues with them. A time budget
-        is divided among the folds and all rows. C, nu and the options of solvers, starts and
-        screening are ignored: a path has its own.
+        is divided among the folds and all rows. With ``solver="dense"`` all values and folds are
+        solved together. C, nu and all other options of solvers, starts and screening are ignored: a
+        path has its own.
     values : array (points,)
         The grid of C (or of nu, if the problem has one), strictly ascending.
     folds : int, sequence of (rows to fit, rows to hold out), or None

@@ -157,12 +157,13 @@ class PathJob:
         self.dynamic = options.dynamic
         self.scoring = SCORINGS[self.fit.problem]
         self.folds = make_folds(data, self.y, self.weights, options, self.binaries, self.values)
-        self.streamed = beyond_memory(data, self.fit, fleet)
+        self.streamed = self.fit.solver == "dense" or beyond_memory(data, self.fit, fleet)
         if self.streamed and options.rules:
             raise InputError(
-                f"rule {options.rules[0]} leaves out rows from value to value, and where features "
-                "(or rows) do not fit into the memory allowed all values are solved at once; leave "
-                "rules out, use fewer landmarks, or allow more memory"
+                f"rule {options.rules[0]} leaves out rows from value to value, and solver dense "
+                "solves all values at once, as does any path whose features (or rows) do not fit "
+                "into the memory allowed; leave rules out, use fewer landmarks, or allow more "
+                "memory"
             )
         self._strict = self._end = deadline
         self.done, self.total = 0, len(self.values) * (1 + len(self.folds))
@@ -364,15 +365,16 @@ class PathJob:
         folds = [*self.folds, Fold(self.weights, np.zeros(0, np.int64))]
         values: list[float] = self.values.tolist()
         held = sum(one.nbytes for fold in self.folds for one in fold)
-        on_disk = work is not None and self.fit.kernel != "linear"
+        dense = self.fit.solver == "dense"
+        on_disk = work is not None and self.fit.kernel != "linear" and not dense
         fit = replace(
             self.fit.tuned(features="stored" if on_disk else "auto"),
             memory=max(1, allowed_memory(self.fit.memory) - held),
             work=work,
             resume=resume,
             time_budget=None if self._end is None else max(1e-3, self._end - time.monotonic()),
-            # The fit's own solver is ignored. (Only Newton's passes serve several machines.)
-            solver="auto" if self.fit.kernel == "linear" else "newton",
+            # (Only the passes of both Newtons serve several machines.)
+            solver="dense" if dense else "auto" if self.fit.kernel == "linear" else "newton",
             cache=None,
         )
         fits = len(folds) * len(values)

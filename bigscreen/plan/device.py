@@ -73,9 +73,10 @@ def plan_device(
         return _plan_columns(device, data, options, workers, tuning)
     m = data.n_features if options.kernel == "linear" else min(options.landmarks, data.n_rows)
     n, entry = -(-data.n_rows // workers), 4 if options.tol >= DENSE.float32_tol else 8
-    limit, work = _limit(device, options, tuning), dense_bytes(n, m)
+    limit, parts = _limit(device, options, tuning), dense_bytes(n, m)
+    work = parts.total
     if work > limit:
-        states, matrices = in_units(work - dense_bytes(0, m)), in_units(dense_bytes(0, m))
+        states, matrices = in_units(parts.rows), in_units(parts.own + parts.thread)
         refusal = (
             f"this fit needs about {in_units(work)} on {device.name} and the memory allowed there "
             f"is {in_units(limit)}: {states} for the state of {n} rows, {matrices} for tiles and "

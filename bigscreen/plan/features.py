@@ -16,7 +16,7 @@ from bigscreen.solvers.interior import interior_bytes, interior_is_quick
 from bigscreen.solvers.newton.tuning import NEWTON
 from bigscreen.solvers.snacks.draws import CHUNK_BUFFER_BYTES
 
-SINGLE_PROCESS = ("dense", "cd", "pairs", "interior")
+SINGLE_PROCESS = ("cd", "pairs", "interior")
 """Solvers that run in the coordinating process only, and leave workers idle."""
 
 
@@ -48,7 +48,7 @@ def plan_features(data: Rows, request: Request) -> Plan:
         peak += request.over_shards(columns, reserve=False)
     on_host = fit.solver == "dense" and request.on_device is None
     if on_host and 4 * fit.n * fit.m <= spare and features == "recomputed":
-        peak += request.once(4 * fit.n * fit.m)
+        peak += request.over_shards(4 * fit.n * fit.m, reserve=False)
     refusal = _explain_refusal(fit, fixed, read, peak)
     if request.on_device is not None:
         refusal = refusal or request.on_device.refusal
@@ -154,9 +154,12 @@ class _Fit:
         if self.solver in STOCHASTIC and not request.is_linear:
             return request.once(square)  # T in both precisions, and the candidate machines
         if self.solver == "dense" and request.on_device is not None:
-            return request.once(2 * square)  # the Hessians of devices, summed and factored
+            # The Hessians of devices, summed in each process and factored.
+            return request.once(2 * square) + request.everywhere(2 * square)
         if self.solver == "dense":
-            return request.once(dense_bytes(self.n, self.m))
+            dense = dense_bytes(self.n, self.m)
+            own = request.once(dense.own) + request.everywhere(dense.thread)
+            return own + request.over_shards(dense.rows)
         if self.solver != "newton":
             return request.once(0)
         if self.has_many:

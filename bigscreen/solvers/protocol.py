@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from bigscreen.data.rows import Rows
 from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray
@@ -28,6 +29,13 @@ class Reach(NamedTuple):
     total: float
     least: float
     most: float
+
+
+class Case(NamedTuple):
+    """One of many problems that share features, and the rows with its own labels and weights."""
+
+    problem: Problem
+    rows: Rows
 
 
 class Near(NamedTuple):

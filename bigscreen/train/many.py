@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
 from bigscreen.data.views import Recast
+from bigscreen.device.newton import DenseNewton, dense_bytes
 from bigscreen.features.design import Design
 from bigscreen.files.sealed import hash_arrays
 from bigscreen.fit.monitor import Report
@@ -24,12 +25,12 @@ from bigscreen.problems.point import Point
 from bigscreen.solvers.newton.many import (
     MANY,
     ROW_BYTES,
-    Case,
     PresolvedPoint,
     can_solve_together,
     solve_many,
 )
 from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Case
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.job import Attempt, Start
 from bigscreen.train.problems import Binary, check_rows, problems
@@ -119,10 +120,12 @@ class ManyJob(FeaturesJob):
             one.folder: Case(one.problem, self._recast(self.design, one).data)
             for one in self.problems
         }
-        if self.plan.solver == "newton" and can_solve_together(self.design, list(cases.values())):
+        dense, newton = (self.plan.solver == name for name in ("dense", "newton"))
+        if dense or (newton and can_solve_together(self.design, list(cases.values()))):
             allowed, tuning = allowed_memory(self.options.memory), self.tuning
             room = min(tuning.max_state_bytes, tuning.max_state_fraction * allowed)
-            fitting = int(room // (ROW_BYTES * self.data.n_rows))
+            row_bytes = dense_bytes(1, 0).rows if dense else ROW_BYTES
+            fitting = int(room // (row_bytes * self.data.n_rows))
             some = max(1, min(tuning.max_problems, fitting))
             total = len(self.problems)
             told = {"event": "progress", "phase": "solve together", "total": total}
@@ -141,8 +144,14 @@ class ManyJob(FeaturesJob):
         points = [Point.from_dict(found[0]) for found in kept if found is not None]
         if len(points) < len(turn):
             own = [cases[one.folder] for one in turn]
-            how = self.options.tol, self.deadline, self._resident(len(turn)), self.solve_tuning
-            points = solve_many(self.design, own, self.fleet, *how)
+            if self.plan.solver == "dense":
+                attempt = super()._attempt(turn[0])
+                assert isinstance(attempt.solver, DenseNewton)
+                run = replace(self._run(turn[0], attempt), folder=None, resume=False)
+                points = attempt.solver.solve_many(run, own, self.deadline)
+            else:
+                how = self.options.tol, self.deadline, self._resident(len(turn)), self.solve_tuning
+                points = solve_many(self.design, own, self.fleet, *how)
             # A solution that the time limit cut short must not be what a resumed run starts from.
             if self.deadline is None or time.monotonic() < self.deadline:
                 for one, point in zip(turn, points, strict=True):
@@ -176,7 +185,7 @@ class ManyJob(FeaturesJob):
         design = self._recast(attempt.design, binary)
         if source is not None:  # recomputed features are their own source
             source = design if source is attempt.design else self._recast(source, binary)
-        if binary.folder in self.points and isinstance(solver, Newton):
+        if binary.folder in self.points and isinstance(solver, (Newton, DenseNewton)):
             solver = PresolvedPoint(self.points[binary.folder], solver)
         return attempt._replace(design=design, solver=solver, source=source)
 

@@ -28,6 +28,7 @@ from bigscreen.options.tuning import Tuning
 from bigscreen.plan.plan import plan_on
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton import many
+from bigscreen.solvers.protocol import Case
 from bigscreen.train.many import ManyJob, Outcomes
 from bigscreen.train.run import train_many
 
@@ -181,7 +182,7 @@ def test_rows_that_do_not_fit_are_read_in_every_pass(offset):
             return super().X(start, stop)
 
     data = Counted(X, (Y == "yes").astype(np.int32), ["no", "yes"], shard_rows=128)
-    cases = [many.Case(CSvc(1.0, 1, (), offset), Recast(data, None, DRAWS[:, j])) for j in range(3)]
+    cases = [Case(CSvc(1.0, 1, (), offset), Recast(data, None, DRAWS[:, j])) for j in range(3)]
     points, counts = [], []
     with Inline(2) as fleet:
         for resident in (1.0, 0.5, 0.0):
@@ -205,7 +206,7 @@ def test_a_curvature_that_rounding_leaves_indefinite_is_damped(ridge):
     diagonal += 1 + np.float32(ridge) * diagonal
     assert (factorise(curvature) is None) == (ridge == 1e-12)
     data = MemoryDataset(repeated, (Y == "yes").astype(np.int32), ["no", "yes"])
-    cases = [many.Case(CSvc(C, 1, (), "none"), data) for C in (1e8, 2e8)]
+    cases = [Case(CSvc(C, 1, (), "none"), data) for C in (1e8, 2e8)]
     with Inline(1) as fleet:
         tuning = many.ManyTuning(ridge=ridge)
         points = many.solve_many(Design(data), cases, fleet, 1e-3, tuning=tuning)
@@ -214,7 +215,7 @@ def test_a_curvature_that_rounding_leaves_indefinite_is_damped(ridge):
 
 def test_a_shard_moves_to_another_worker():
     data = MemoryDataset(X, (Y == "yes").astype(np.int32), ["no", "yes"])
-    cases = tuple(many.Case(CSvc(1.0, 1), Recast(data, None, DRAWS[:, j])) for j in range(3))
+    cases = tuple(Case(CSvc(1.0, 1), Recast(data, None, DRAWS[:, j])) for j in range(3))
     program = many.ManyProgram(Design(data), cases, 0.0)
     along = RNG.normal(size=(2, 4)).astype(np.float32)
     left, h = np.array([0, 2]), np.full(2, 0.5)

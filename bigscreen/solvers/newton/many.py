@@ -13,12 +13,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.rows import Rows
 from bigscreen.features.design import Design, row_ranges
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics import reproducible
@@ -26,12 +25,10 @@ from bigscreen.numerics.cholesky import factorise
 from bigscreen.numerics.reproducible import Totals
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.point import Point, Reading, SumLayout
-from bigscreen.problems.recipes import Problem
 from bigscreen.solvers.kept_rows import KeptRows
 from bigscreen.solvers.newton.near import w_with_constant
-from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.newton.tuning import NEWTON
-from bigscreen.solvers.protocol import Check, Near, Run
+from bigscreen.solvers.protocol import Case, Check, Near, Run, Solver
 
 Single = NDArray[np.float32]
 """A float32 array."""
@@ -93,13 +90,6 @@ MANY = ManyTuning()
 ROW_BYTES = 40
 """Estimated memory in bytes, for each row and each problem that is solved together with others:
 signs, bounds, scores, alpha and copies of them."""
-
-
-class Case(NamedTuple):
-    """One of many problems that share features, and the rows with its own labels and weights."""
-
-    problem: Problem
-    rows: Rows
 
 
 def can_solve_together(design: Design, cases: Sequence[Case]) -> bool:
@@ -549,12 +539,12 @@ class PresolvedPoint:
     Parameters
     ----------
     point : Point
-    rest : Newton
+    rest : Solver
         Solves the problem if the closing pass proves too wide a gap.
     """
 
     point: Point
-    rest: Newton
+    rest: Solver
 
     def solve(self, run: Run, check: Check) -> Point:
         """Report the point to ``check``; solve with ``rest`` unless ``check`` returns None."""
