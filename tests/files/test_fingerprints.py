@@ -238,7 +238,8 @@ def test_every_option_of_a_fit_is_in_the_record_of_its_work_folder():
     known = set().union(*(one.folder_record for one in (*some, given[0])))
     assert given[0].folder_record != given[1].folder_record
     assert known | {"work", "resume"} == OPTIONS.keys()
-    assert set(CHANGEABLE) == {"memory", "cache", "time_budget", "max_iter"}
+    spent = {"memory", "cache", "time_budget", "max_iter", "device", "device_memory"}
+    assert set(CHANGEABLE) == spent
 
 
 def test_many_fits_of_other_outcomes_are_not_resumed(tmp_path):
