@@ -88,7 +88,8 @@ def test_rows_of_another_ingest_are_not_held_out(fitted, tmp_path):
     assert Dataset.open(tmp_path / "s").held_out() is not None
     ran("ingest", *both, "--label", "label", "--overwrite")  # now of all rows
     assert Dataset.open(tmp_path / "s").held_out() is None
-    ran("ingest", *both, "--label", "label", "--overwrite", "--holdout", "0.1", "--seed", 1)
+    again = ("--overwrite", "--holdout", "0.1", "--seed", 1, "--scale", "none")
+    ran("ingest", *both, "--label", "label", *again)
     shutil.rmtree(tmp_path / "s-holdout")
     shutil.copytree(folder / "s-holdout", tmp_path / "s-holdout")
     assert Dataset.open(tmp_path / "s").held_out() is None
