@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -59,19 +60,13 @@ def scoring(
     are computed on a device or not, as the options ``where`` say. ``deadline``, a value of
     ``time.monotonic()``, bounds the waiting for workers.
     """
-    from bigscreen.device.kernel import place_scores
+    from bigscreen.device.find import find_on
+    from bigscreen.plan.device import place_scores
     from bigscreen.train.job import rely_on
 
-    device = where.pop("device")
-    if where["workers"] or where["scheduler"]:
-        if device == "cuda":
-            raise InputError(
-                "--device cuda scores in one process; leave out --workers and --scheduler"
-            )
-        device = "cpu"
-    placed = place_scores(fitted, dataset, device)
     with open_fleet({**where, "memory": None}, deadline) as fleet:
         rely_on(fleet, dataset, None)
+        placed = place_scores(fitted, dataset, where["device"], partial(find_on, fleet))
         yield fleet.each, placed
 
 

@@ -10,11 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from bigscreen.data.rows import Rows
 from bigscreen.device.features import TILE_ENTRIES, kernel_entries
-from bigscreen.device.find import find_device
-from bigscreen.device.place import CPU, Place, is_out_of_memory
-from bigscreen.errors import InputError
+from bigscreen.device.place import Place, is_out_of_memory
 from bigscreen.features.design import Design, row_ranges
 from bigscreen.kernels.base import U32, Kernel, check_vectors, count_rows, output_array
 from bigscreen.kernels.operand import AnyRows, Operand
@@ -258,35 +255,6 @@ def place_model(model: Model, place: Place) -> Model:
         return placed(kernel, place) if isinstance(kernel, Compiled) else kernel
 
     return model.placed(on_place)
-
-
-def place_scores(model: Model, data: Rows, wanted: str, min_entries: float = 1e9) -> Model:
-    """Return a model that computes the scores of a data set on a device, or on the CPU.
-
-    Parameters
-    ----------
-    wanted : {"auto", "cpu", "cuda"}
-        A value of the option ``device``, see `find_device`.
-    min_entries : float
-        "auto" takes a device for at least this many kernel entries. (Two processors take some 3 s
-        for 1e9, which is what the import of an array library and the start of a device may take.)
-
-    Raises
-    ------
-    InputError
-        If "cuda" is wanted, and there is no device, rows are sparse or the model is linear.
-    """
-    can_place = model.landmarks is not None and not data.is_sparse
-    if wanted == "cuda" and not can_place:
-        raise InputError(
-            "device cuda computes the scores of dense rows by a kernel; of sparse rows, and by a "
-            "linear model, the CPU computes them: leave out `device`"
-        )
-    is_large = data.n_rows * model.coef.shape[1] >= min_entries
-    if wanted == "cpu" or (wanted == "auto" and not (can_place and is_large)):
-        return model
-    place = find_device(wanted).place
-    return model if place == CPU else place_model(model, place)
 
 
 def place_design(design: Design, place: Place) -> Design:

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from bigscreen.data.rows import Rows
 from bigscreen.device.columns import column_work_bytes
 from bigscreen.device.find import HOST, Device
+from bigscreen.device.kernel import place_model
 from bigscreen.device.newton import DENSE, dense_bytes
+from bigscreen.device.place import CPU
 from bigscreen.errors import InputError, in_units
+from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
 from bigscreen.plan.memory import DevicePlan
 from bigscreen.plan.tuning import PLAN, PlanTuning
@@ -43,6 +46,40 @@ def choose_device(
     if options.device == "auto" and not _gains(data, options, fits, tuning):
         return HOST
     return find(options.device)
+
+
+def place_scores(
+    model: Model,
+    data: Rows,
+    wanted: str,
+    find: Callable[[str], Device],
+    tuning: PlanTuning = PLAN,
+) -> Model:
+    """Return a model that computes the scores of a data set on a device, or on the CPU.
+
+    Parameters
+    ----------
+    wanted : {"auto", "cpu", "cuda"}
+        A value of the option ``device``; "auto" takes a device for many kernel entries only.
+    find : callable
+        Finds the device for a value of the option, as `device.find.find_device` does.
+
+    Raises
+    ------
+    InputError
+        If "cuda" is wanted, and there is no device, rows are sparse or the model is linear.
+    """
+    can_place = model.landmarks is not None and not data.is_sparse
+    if wanted == "cuda" and not can_place:
+        raise InputError(
+            "device cuda computes the scores of dense rows by a kernel; of sparse rows, and by a "
+            "linear model, the CPU computes them: leave out `device`"
+        )
+    is_large = data.n_rows * model.coef.shape[1] >= tuning.device_entries
+    if wanted == "cpu" or (wanted == "auto" and not (can_place and is_large)):
+        return model
+    place = find(wanted).place
+    return model if place == CPU else place_model(model, place)
 
 
 def _gains(data: Rows, options: TrainOptions, fits: int, tuning: PlanTuning) -> bool:

@@ -18,14 +18,13 @@ from bigscreen import SVC, LinearSVC, NystroemSVC
 from bigscreen.certify.exact import close_exact
 from bigscreen.certify.explicit import close_explicit
 from bigscreen.certify.scores import ScoreProgram
-from bigscreen.device import kernel as placing
+from bigscreen.device import find
 from bigscreen.device.find import Device, find_device
 from bigscreen.device.kernel import (
     FUNCTION_ULPS,
     PlacedKernel,
     place_design,
     place_model,
-    place_scores,
 )
 from bigscreen.device.place import Place
 from bigscreen.errors import InputError
@@ -35,6 +34,8 @@ from bigscreen.kernels.base import FLOAT64_ERROR_FACTOR
 from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Compiled, Linear, Polynomial, Rbf, Sigmoid, make_kernel
+from bigscreen.plan.device import place_scores
+from bigscreen.plan.tuning import PLAN
 from bigscreen.problems.point import Point, Reading
 
 NAMES = (
@@ -260,7 +261,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The tiles computed on a machine with a device, for which array-api-strict stands in."""
     place = Place("array_api_strict")
     device = Device(place, "Stand-in", "array-api-strict 2", 2**30)
-    monkeypatch.setattr(placing, "find_device", lambda wanted: device)
+    monkeypatch.setattr(find, "LIBRARIES", {"stand-in": lambda: device})
+    monkeypatch.setattr(find, "count_devices", lambda: 1)
     tiles: list[Any] = []
     entries = PlacedKernel._entries
     monkeypatch.setattr(
@@ -274,17 +276,19 @@ def test_auto_places_the_scores_of_many_dense_rows_only(gpu: list[Any]) -> None:
     X, y = data.X(0, 90), data.y(0, 90)
     model = NystroemSVC(n_components=20, random_state=0).fit(X, y).model_
     for wanted, least in (("cuda", 1e9), ("auto", 1800)):
-        placed = place_scores(model, data, wanted, least)
+        tuning = replace(PLAN, device_entries=least)
+        placed = place_scores(model, data, wanted, find_device, tuning)
         np.testing.assert_allclose(placed.scores(X), model.scores(X), rtol=0, atol=1e-5)
         assert gpu
         gpu.clear()
     thin, linear = contracts.rows(0, 90, sparse_rows=True), LinearSVC().fit(X, y).model_
     for given, rows, least in ((model, data, 1801), (model, thin, 0), (linear, data, 0)):
-        assert place_scores(given, rows, "auto", least) is given
-        assert place_scores(given, rows, "cpu", least) is given
+        tuning = replace(PLAN, device_entries=least)
+        assert place_scores(given, rows, "auto", find_device, tuning) is given
+        assert place_scores(given, rows, "cpu", find_device, tuning) is given
         if rows is thin or given is linear:
             with pytest.raises(InputError, match="computes the scores of dense rows by a kernel"):
-                place_scores(given, rows, "cuda")
+                place_scores(given, rows, "cuda", find_device)
 
 
 def test_predict_and_evaluate_score_on_a_device(gpu: list[Any], tmp_path: Path) -> None:
@@ -307,4 +311,4 @@ def test_predict_and_evaluate_score_on_a_device(gpu: list[Any], tmp_path: Path) 
     wrong = bigscreen(
         "predict", model, store, out, "--overwrite", "--device", "cuda", "--workers", 2
     )
-    assert wrong.exit_code == 2 and "--device cuda scores in one process" in wrong.output
+    assert wrong.exit_code == 2 and "2 workers need a device each" in wrong.output
