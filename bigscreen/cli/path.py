@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 OF_EVERY_POINT = (
     *("problem", "epsilon", "tau", "kernel", "gamma", "degree", "coef0", "exact", "landmarks"),
     *("sampling", "truncation", "seed", "class_weight", "tol", "time_budget", "memory"),
-    *("intercept", "work"),
+    *("intercept", "work", "device", "device_memory"),
 )
 """Options of `bigscreen fit` that `bigscreen path` has as well."""
 

@@ -88,6 +88,9 @@ def svm_path(
     time_budget : float or None
         Seconds, divided among the folds and the fit to all rows; a point that is cut short reports
         the gap it reached.
+    device : {"auto", "cpu", "cuda"}, default="auto"
+        As in `NystroemSVC`; a GPU solves all points and folds at once, without rules. Paths of
+        exact kernels are solved on the CPU, and "cuda" is refused.
     memory : int or None
         Bytes; None: 0.8 of the memory available to the process.
     n_jobs : int or None
@@ -157,6 +160,7 @@ class _Parameters:
     folds: int | Sequence[Any] | None = None
     random_state: int = 0
     time_budget: float | None = None
+    device: str = "auto"
     memory: int | None = None
     n_jobs: int | None = None
     work: str | os.PathLike[str] | None = None
@@ -166,7 +170,7 @@ class _Parameters:
 
 SAME_NAME = (
     *("class_weight", "kernel", "gamma", "degree", "coef0", "n_components", "fit_intercept"),
-    *("epsilon", "tau", "tol", "time_budget", "memory", "resume"),
+    *("epsilon", "tau", "tol", "time_budget", "device", "memory", "resume"),
 )
 """Parameters that are passed to `fit_options` under the same name."""
 
@@ -325,6 +329,8 @@ class SVCPathCV(Classifier):
         As in `svm_path`.
     random_state : int, RandomState or None, default=0
         Seed for folds and landmarks.
+    device
+        As in `svm_path`.
     memory, n_jobs, verbose
         As in `NystroemSVC`.
 
@@ -361,6 +367,7 @@ class SVCPathCV(Classifier):
     fit_intercept: bool | str = "penalized"
     rules: Sequence[str] | None = None
     random_state: Any = 0
+    device: str = "auto"
     memory: int | None = None
     n_jobs: int | None = None
     verbose: int = 0
@@ -394,6 +401,7 @@ class SVCPathCV(Classifier):
             coef0=self.coef0,
             tol=self.tol,
             seed=self._seed(),
+            device=self.device,
             memory=self.memory,
         )
         X, y, sample_weight = on_host(X, y, sample_weight)

@@ -53,6 +53,7 @@ class _Search(Classifier):
     tol: float = 1e-3
     time_budget: float | None = None
     random_state: Any = 0
+    device: str = "auto"
     memory: int | None = None
     n_jobs: int | None = None
     verbose: int = 0
@@ -101,7 +102,7 @@ class _Search(Classifier):
 
     def _options(self) -> TrainOptions:
         """Convert the estimator's parameters to training options, without the searched ones."""
-        own = {name: getattr(self, name) for name in ("degree", "coef0", "tol", "memory")}
+        own = {name: getattr(self, name) for name in ("degree", "coef0", "tol", "device", "memory")}
         return TrainOptions(
             problem=self._problem,
             kernel=self.kernel,
@@ -221,6 +222,9 @@ class NystroemSVCCV(_Search):
         Seconds; three quarters are for the search, and the rest for the fit of its best candidate.
     random_state : int, RandomState or None, default=0
         Seed for folds, rungs and landmarks.
+    device : {"auto", "cpu", "cuda"}, default="auto"
+        As in `NystroemSVC`, for the fits on all rows: a GPU solves the folds and values of C of a
+        gamma at once. Fits on a part of the rows, as halving begins with, are solved on the CPU.
     memory, n_jobs, verbose, tuning
         As in `NystroemSVC`.
 
@@ -291,6 +295,8 @@ class SVCCV(_Search):
         As in `NystroemSVC`.
     degree, coef0, class_weight, fit_intercept
         As in `SVC`.
+    device : {"auto", "cpu", "cuda"}, default="auto"
+        As in `SVC`, for the fit of the best candidate; the search is solved on the CPU.
     memory, n_jobs, verbose
         As in `NystroemSVC`.
 
@@ -319,7 +325,7 @@ class NuSVCCV(_Search):
         Ascending values in (0, 1], feasible for the weights of the classes in every fold.
     cv, elimination, scoring, kernel, degree, coef0, class_weight, fit_intercept, tol, time_budget
         As in `SVCCV`.
-    random_state, memory, n_jobs, verbose
+    random_state, device, memory, n_jobs, verbose
         As in `SVCCV`.
 
     Attributes

@@ -660,6 +660,12 @@ class TrainOptions:
                 f"solver {self.solver} computes on the CPU, and solver {self._device_solver} on "
                 "device cuda; leave out `solver`, or `device`"
             )
+        start = self.tuning.start
+        if not self.exact and start not in ("auto", "cold"):
+            raise InputError(
+                f"on device cuda a fit begins at zero, not at `tuning.start={start!r}`; use "
+                "`tuning.start='cold'`, or leave out `device`"
+            )
 
     @property
     def can_use_device(self) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
+from bigscreen.device.find import HOST, Device, explain_failures
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.features import nystrom
 from bigscreen.files.kept_files import KeptFiles
@@ -37,7 +38,7 @@ from bigscreen.path.scoring import SCORINGS, best_of, score_held_out
 from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
 from bigscreen.plan.memory import Plan
-from bigscreen.plan.plan import plan_on
+from bigscreen.plan.plan import choose_shared_device, plan_on
 from bigscreen.problems.point import ROUNDING_FIELDS, is_solved, largest_gaps
 from bigscreen.problems.recipes import with_mass_of
 from bigscreen.screening.sequential import make_path_rule
@@ -59,8 +60,8 @@ class Shared(NamedTuple):
     """Kernel, landmarks and provenance that the models of all points of a path have in common.
 
     ``landmarks`` and ``factor`` (of the landmarks' kernel matrix) are None without a Nystrom
-    kernel. ``solver`` and ``features`` are names for the provenance, and so is ``certified_in``:
-    the dtype in which the gaps are proved.
+    kernel. ``solver`` and ``features`` are names for the provenance, and so are ``certified_in``,
+    the dtype in which the gaps are proved, and ``device``, the record of what has computed.
     """
 
     kernel: Kernel
@@ -69,6 +70,7 @@ class Shared(NamedTuple):
     solver: str
     features: str
     certified_in: str
+    device: dict[str, str]
 
 
 def train_path(
@@ -133,10 +135,11 @@ class PathJob:
     ) -> None:
         """Check the options against the rows, and make the binary problems and the folds.
 
-        ``binaries``: the machines of one point, for the largest value; ``streamed``: whether
-        features do not fit in memory; ``_strict``: the deadline if it holds for the preparation
-        too; ``_end``: the deadline of the solves; ``done``, ``total``: reported points, of all
-        walks.
+        ``binaries``: the machines of one point, for the largest value; ``device``: what computes;
+        ``streamed``: whether all values are solved at once, by the dense solver (``_dense``) or
+        because features do not fit in memory; ``_strict``: the deadline if it holds for the
+        preparation too; ``_end``: the deadline of the solves; ``done``, ``total``: reported points,
+        of all walks.
         """
         self.data, self.options, self.fleet, self.tuning = data, options, fleet, tuning
         self.report: Report = report or (lambda event: None)
@@ -157,22 +160,41 @@ class PathJob:
         self.dynamic = options.dynamic
         self.scoring = SCORINGS[self.fit.problem]
         self.folds = make_folds(data, self.y, self.weights, options, self.binaries, self.values)
-        self.streamed = self.fit.solver == "dense" or beyond_memory(data, self.fit, fleet)
+        self._strict = self._end = deadline
+        self.done, self.total = 0, len(self.values) * (1 + len(self.folds))
+        self.device = self._choose_device()
+        self._dense = self.fit.solver == "dense" or self.device is not HOST
+        self.streamed = self._dense or beyond_memory(data, self.fit, fleet)
         if self.streamed and options.rules:
             raise InputError(
                 f"rule {options.rules[0]} leaves out rows from value to value, and solver dense "
-                "solves all values at once, as does any path whose features (or rows) do not fit "
-                "into the memory allowed; leave rules out, use fewer landmarks, or allow more "
-                "memory"
+                "solves all values at once, as does a device, and any path whose features (or "
+                "rows) do not fit into the memory allowed; leave rules out, use fewer landmarks, "
+                "or allow more memory"
             )
-        self._strict = self._end = deadline
-        self.done, self.total = 0, len(self.values) * (1 + len(self.folds))
         self._reporting = Lock()
+
+    def _choose_device(self) -> Device:
+        """Choose what computes: a device solves all values and folds at once, without rules.
+
+        Raises
+        ------
+        InputError
+            If "cuda" is wanted, and there is no device, or the machine is exact.
+        """
+        if self.fit.device == "cuda" and self.fit.exact:
+            raise InputError(
+                "the path of an exact machine is computed on the CPU; leave out `device`, or take "
+                "landmarks"
+            )
+        if self.options.rules and self.fit.device == "auto":
+            return HOST
+        return choose_shared_device(self.fleet, self.data, self.fit, self.total)
 
     def run(self) -> SolvedPath:
         """Solve the path, with the work folder locked against other processes."""
         of = self.fleet, self.data, self.fit, lambda: self.options.record
-        with claim_folder(*of, "path", "walk-*") as self._of:
+        with claim_folder(*of, "path", "walk-*") as self._of, explain_failures(self.device):
             return self._run()
 
     def _run(self) -> SolvedPath:
@@ -232,7 +254,7 @@ class PathJob:
         solved = self._solve_walks([*range(len(self.folds)), None])
         features = "exact" if self.fit.exact else "stored"
         of = prepared.kernel, prepared.landmarks, prepared.factor, prepared.name
-        return solved, Shared(*of, features, "float64"), spent
+        return solved, Shared(*of, features, "float64", HOST.record), spent
 
     # -- one walk ----------------------------------------------------------------------------------
     def _solve_walks(self, folds: list[int | None]) -> list[list[Point]]:
@@ -365,8 +387,7 @@ class PathJob:
         folds = [*self.folds, Fold(self.weights, np.zeros(0, np.int64))]
         values: list[float] = self.values.tolist()
         held = sum(one.nbytes for fold in self.folds for one in fold)
-        dense = self.fit.solver == "dense"
-        on_disk = work is not None and self.fit.kernel != "linear" and not dense
+        on_disk = work is not None and self.fit.kernel != "linear" and not self._dense
         fit = replace(
             self.fit.tuned(features="stored" if on_disk else "auto"),
             memory=max(1, allowed_memory(self.fit.memory) - held),
@@ -374,7 +395,7 @@ class PathJob:
             resume=resume,
             time_budget=None if self._end is None else max(1e-3, self._end - time.monotonic()),
             # (Only the passes of both Newtons serve several machines.)
-            solver="dense" if dense else "auto" if self.fit.kernel == "linear" else "newton",
+            solver="dense" if self._dense else "auto" if self.fit.kernel == "linear" else "newton",
             cache=None,
         )
         fits = len(folds) * len(values)
@@ -389,11 +410,12 @@ class PathJob:
             landmarks = job.model_landmarks()
         # (The weakest proof holds for all of them.)
         of = job.kernel, landmarks, job.factor, plan.solver, plan.features, min(proofs)
-        return points, Shared(*of), job.seconds["features"]
+        return points, Shared(*of, plan.device.record), job.seconds["features"]
 
     def _plan_streamed(self, fit: TrainOptions, fits: int) -> Plan:
         """Plan the ``fits`` fits of all folds and values, which share their features."""
-        return plan_on(self.fleet, self.data, fit, fits, has_folder=fit.work is not None)
+        has_folder = fit.work is not None
+        return plan_on(self.fleet, self.data, fit, fits, device=self.device, has_folder=has_folder)
 
     def _streamed_points(self, job: FoldsJob, f: int, scores: Sequence[float]) -> list[Point]:
         """Make the points of fold number f from the results of a job over streamed features.
@@ -483,6 +505,7 @@ class PathJob:
                 solver=shared.solver,
                 features=shared.features,
                 certified_in=shared.certified_in,
+                device=shared.device,
                 **({} if factor is None else {"nystrom": factor.record()}),
             ),
         }

@@ -110,6 +110,11 @@ class DevicePlan:
         return self.devices * max(0, self.limit_bytes - self.work_bytes)
 
     @property
+    def spare_bytes(self) -> int:
+        """The bytes that the fit leaves free within the limit, on all devices together."""
+        return max(0, self.room - self.devices * (self.feature_bytes + self.row_bytes))
+
+    @property
     def record(self) -> dict[str, Any]:
         """The plan as JSON values."""
         names = ("devices", "limit_bytes", "work_bytes", "feature_bytes", "row_bytes")

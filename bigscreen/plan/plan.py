@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from bigscreen.data.rows import Rows
-from bigscreen.device.find import HOST, Device
+from bigscreen.device.find import HOST, Device, find_on
 from bigscreen.fleet.inline import usable_processors
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.options.train import TrainOptions
-from bigscreen.plan.device import plan_device
+from bigscreen.plan.device import choose_device, plan_device
 from bigscreen.plan.exact import is_solved_by_pairs, plan_exact
 from bigscreen.plan.features import choose_solver, plan_features
 from bigscreen.plan.memory import Plan, Request
@@ -138,6 +139,24 @@ def plan_on(
         has_folder=has_folder,
         prefers_stored=prefers_stored,
     )
+
+
+def choose_shared_device(fleet: Fleet, data: Rows, options: TrainOptions, fits: int) -> Device:
+    """Choose the device that solves ``fits`` fits together, which share their features.
+
+    The CPU if the machine is exact, which has no features; or if the device has too little memory
+    for a fit that did not ask for it.
+
+    Raises
+    ------
+    InputError
+        As `choose_device`, for a machine that is not exact.
+    """
+    if options.exact:
+        return HOST
+    device = choose_device(data, options, partial(find_on, fleet), fits)
+    workers = fleet.workers if hasattr(fleet, "address") else 1
+    return HOST if plan_device(device, data, options, workers) is None else device
 
 
 def plan_stored(data: Rows, options: TrainOptions, fleet: Any, outlined: Plan) -> Plan | None:

@@ -122,11 +122,7 @@ class ManyJob(FeaturesJob):
         }
         dense, newton = (self.plan.solver == name for name in ("dense", "newton"))
         if dense or (newton and can_solve_together(self.design, list(cases.values()))):
-            allowed, tuning = allowed_memory(self.options.memory), self.tuning
-            room = min(tuning.max_state_bytes, tuning.max_state_fraction * allowed)
-            row_bytes = dense_bytes(1, 0).rows if dense else ROW_BYTES
-            fitting = int(room // (row_bytes * self.data.n_rows))
-            some = max(1, min(tuning.max_problems, fitting))
+            some = self._count_at_once(dense_bytes(1, 0).rows if dense else ROW_BYTES)
             total = len(self.problems)
             told = {"event": "progress", "phase": "solve together", "total": total}
             with self.timed("solve"):
@@ -134,6 +130,18 @@ class ManyJob(FeaturesJob):
                     self.report({**told, "done": start})
                     self._solve_at_once(self.problems[start : start + some], cases)
             self.report({**told, "done": total})
+
+    def _count_at_once(self, row_bytes: int) -> int:
+        """Return how many problems to solve together, each of which takes these bytes a row.
+
+        A device has counted the state of one problem's rows in its plan.
+        """
+        allowed, tuning = allowed_memory(self.options.memory), self.tuning
+        room = min(tuning.max_state_bytes, tuning.max_state_fraction * allowed)
+        each = row_bytes * self.data.n_rows
+        if self.plan.on_device is not None:
+            room = min(room, each + self.plan.on_device.spare_bytes)
+        return max(1, min(tuning.max_problems, int(room // each)))
 
     def _solve_at_once(self, turn: list[Binary], cases: dict[str, Case]) -> None:
         """Solve these problems together, and keep their solutions for a resumed run.

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
+from bigscreen.device.find import HOST, Device
 from bigscreen.errors import InputError, TimeOver, in_units
 from bigscreen.files.kept_files import KeptFiles
 from bigscreen.files.sealed import Arrays
@@ -24,6 +25,7 @@ from bigscreen.path.folds import Fold
 from bigscreen.path.prepare import PATH, free_bytes
 from bigscreen.path.scoring import Scoring, score_held_out
 from bigscreen.path.walk import PathSettings, Step
+from bigscreen.plan.plan import choose_shared_device
 from bigscreen.problems.point import is_solved, largest_gaps
 from bigscreen.train.job import claim_folder
 from bigscreen.train.problems import Binary, libsvm_scale
@@ -98,7 +100,8 @@ class RungSolver:
 
         ``threads``: the threads of this process, also if ``fleet`` is a cluster; ``allowed``,
         ``room``: bytes of memory allowed, and free for features; ``groups``: prepared (landmarks,
-        gamma) groups; ``done``: finished parts of the current rung.
+        gamma) groups; ``devices``: what solves each group on the current rung; ``done``: finished
+        parts of the current rung.
         """
         self.data, self.options, self.fleet, self.report = data, options, fleet, report
         self.folds, self.binaries, self.until = folds, binaries, until
@@ -117,6 +120,7 @@ class RungSolver:
         self.machines: dict[Unit, Arrays] = {}
         """For each group and fold, the machines of the last rung: starts for the next rung."""
         self.groups: dict[GroupKey, Group] = {}
+        self.devices: dict[GroupKey, Device] = {}
         self.done = 0.0
 
     @contextmanager
@@ -148,6 +152,9 @@ class RungSolver:
         self.done = 0.0
         folds = [self._fold_part(fold, rung) for fold in self.folds]
         task = RungTask(r, rung.rows, folds, values, tol, tol >= PATH.min_float32_tol)
+        self.devices = {
+            key: self._choose_device(key, rung, len(own)) for key, own in values.items()
+        }
         streamed = [key for key in values if self._streams(key, rung)]
         for batch in self._batches(task, [key for key in values if key not in streamed]):
             units = [(key, f) for key in batch for f in range(len(self.folds))]
@@ -224,14 +231,26 @@ class RungSolver:
         return outcomes
 
     def _streams(self, key: GroupKey, rung: Rung) -> bool:
-        """Whether a group's features of all rows do not fit in memory, or belong to workers.
+        """Whether all folds and values of a group are solved at once, in shared passes.
 
+        They are on a device, on workers, and if the features of all rows do not fit in memory.
         ``key``: the group's kernel, number of landmarks, and gamma.
         """
         landmarks, n = key[1], self.data.n_rows
         if rung.rows is not None or landmarks is None:
             return False
-        return self.cluster or 4.0 * n * landmarks > self.room
+        return self.cluster or self.devices[key] is not HOST or 4.0 * n * landmarks > self.room
+
+    def _choose_device(self, key: GroupKey, rung: Rung, values: int) -> Device:
+        """Choose what solves a group on a rung: for a part of the rows, the CPU.
+
+        ``key``: the group's kernel, number of landmarks, and gamma; ``values``: how many values of
+        C or nu it has.
+        """
+        if rung.rows is not None:
+            return HOST
+        fit, fits = self.options.fit_of(*key, 1e-3), len(self.folds) * values
+        return choose_shared_device(self.fleet, self.data, fit, fits)
 
     def _solve_streamed(self, task: RungTask, key: GroupKey) -> dict[Unit, Solved]:
         """Solve all folds of a group in shared passes over the data, or read an interrupted run's.
@@ -253,7 +272,7 @@ class RungSolver:
                 time_budget=None,
                 memory=self.allowed,
             )
-            given = self.folds, self.binaries, values, self.until, self.scoring
+            given = self.folds, self.binaries, values, self.until, self.scoring, self.devices[key]
             try:
                 found, late = solve_streamed(self.data, fit, self.fleet, *given)
             except TimeOver as error:

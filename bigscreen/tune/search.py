@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
+from bigscreen.device.find import find_on
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.files.work import PROBLEM
 from bigscreen.fit.monitor import Report
@@ -20,6 +22,7 @@ from bigscreen.model.model import Model
 from bigscreen.path.folds import make_folds
 from bigscreen.path.options import PathOptions
 from bigscreen.path.scoring import best_of
+from bigscreen.plan.device import choose_device
 from bigscreen.train.problems import check_rows, problems
 from bigscreen.train.run import train
 from bigscreen.tune.learned import MetricSearch
@@ -120,6 +123,7 @@ class Search:
                 "ask for fewer"
             )
         fit = options.fit_of(*most)
+        choose_device(data, fit, partial(find_on, fleet))  # (refuses a device that is not there)
         check_rows(data, fit.problem, fit.classifies)
         self.binaries = problems(data, fit)
         y: NDArray[Any] = data.y(0, data.n_rows)
@@ -295,7 +299,7 @@ class Search:
         for c in alive:
             values.setdefault((c.kernel, c.landmarks, c.gamma), []).append(c.value)
         rows = self.data.n_rows if rung.rows is None else len(rung.rows)
-        stage = {"rows": rows, "candidates": len(alive), "tol": tol, "dropped": 0}
+        stage: dict[str, Any] = {"rows": rows, "candidates": len(alive), "tol": tol, "dropped": 0}
         self.report({"event": "rung", "rung": r, **stage, "parts": len(values) * len(self.folds)})
         found: dict[Candidate, Outcome] = {}
         for outcomes in self.solver.solve(r, rung, values, tol):
@@ -304,6 +308,8 @@ class Search:
                 self.outcomes |= outcomes  # better than nothing, if the time ends
         self.outcomes |= found
         means = [one.mean for one in found.values()]
+        names = sorted({device.name for device in self.solver.devices.values()})
         stage |= {"best": means[best_of(means)], "seconds": time.monotonic() - began}
+        stage["device"] = ", ".join(names)
         self.stages.append(stage)
         self.report({"event": "rung done", "rung": r, **stage})

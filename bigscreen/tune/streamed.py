@@ -1,4 +1,4 @@
-"""Machines of a search over features that do not fit in memory, or are on other processes."""
+"""Machines of a search that are solved all at once: on a device, on workers, or beyond memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bigscreen.data.rows import Rows
+from bigscreen.device.find import HOST, Device, explain_failures
 from bigscreen.options.train import TrainOptions
 from bigscreen.path.folds import Fold
 from bigscreen.path.folds_job import FoldsJob
@@ -19,7 +20,7 @@ from bigscreen.train.problems import Binary
 from bigscreen.tune.options import Solved
 
 
-def solve_streamed(
+def solve_streamed(  # noqa: PLR0913
     data: Rows,
     options: TrainOptions,
     fleet: Any,
@@ -28,6 +29,7 @@ def solve_streamed(
     values: Sequence[float],
     deadline: float | None,
     scoring: Scoring,
+    device: Device = HOST,
 ) -> tuple[list[Solved], bool]:
     """Solve the paths of all folds to the options' gap, in shared passes over the data.
 
@@ -37,6 +39,8 @@ def solve_streamed(
         ``work`` is a folder for features, or None; it is removed at the end.
     scoring : str or callable
         As of `score_held_out`.
+    device : Device
+        What computes, see `choose_shared_device`.
 
     Returns
     -------
@@ -49,16 +53,21 @@ def solve_streamed(
     ------
     InputError
         If the solve does not fit in the memory allowed; the message has the numbers of bytes.
+    DeviceFailed
+        If the device fails.
     TimeOver
         If the time ends before the features are computed.
     """
     fits, has_folder = len(folds) * len(values), options.work is not None
-    found = plan_on(fleet, data, options, fits, has_folder=has_folder)
+    found = plan_on(fleet, data, options, fits, device=device, has_folder=has_folder)
     if options.work is not None:
         shutil.rmtree(options.work, ignore_errors=True)  # left by a run that was killed
     try:
         given = folds, binaries, values, None, deadline
-        with FoldsJob(data, options, fleet, found, *given) as job:
+        with (
+            explain_failures(found.device),
+            FoldsJob(data, options, fleet, found, *given) as job,
+        ):
             job.run()
             return _solved(job, scoring), job.is_late
     finally:

@@ -11,19 +11,25 @@ import pytest
 from cli_world import bigscreen, succeed, write_csv
 from scipy import sparse
 
-from bigscreen import LinearSVC, NystroemSVC, TrainOptions
+from bigscreen import LinearSVC, NystroemSVC, NystroemSVCCV, SVCPathCV, TrainOptions, svm_path
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.device import find
 from bigscreen.device.find import HOST, Device, device_of_each_worker, find_on
+from bigscreen.device.newton import DenseNewton
 from bigscreen.device.place import Place
 from bigscreen.errors import DeviceFailed, InputError
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
+from bigscreen.options.tuning import Tuning
+from bigscreen.path.options import PathOptions
+from bigscreen.path.run import train_path
 from bigscreen.plan.device import choose_device, plan_device
 from bigscreen.plan.plan import plan
 from bigscreen.plan.tuning import PLAN
 from bigscreen.report.certificate import facts, fit_record
 from bigscreen.train.run import train
+from bigscreen.tune.options import SearchTuning, TuneOptions
+from bigscreen.tune.search import tune
 
 GPU = Device(Place("array_api_strict"), "Stand-in", "array-api-strict 2", 2**30)
 
@@ -114,6 +120,7 @@ def test_auto_takes_a_device_for_large_fits_of_dense_rows_only():
         ({"exact": True, "early": True}, "an early machine is computed on the CPU"),
         ({"exact": True, "kernel": "precomputed"}, "a given kernel is computed on the CPU"),
         ({"solver": "cd"}, "solver cd computes on the CPU, and solver dense on device cuda"),
+        ({"tuning": Tuning(start="nystrom")}, "begins at zero, not at `tuning.start='nystrom'`"),
         ({"device": "gpu"}, "device must be one of auto, cpu, cuda"),
     ],
 )
@@ -279,3 +286,125 @@ def test_the_process_that_coordinates_workers_needs_a_device_as_well(gpu, monkey
         find_on(workers, "cuda")
     monkeypatch.setattr(find, "count_devices", lambda: 0)
     assert find_on(workers, "auto") is HOST
+
+
+def path_on(device, folds=None, rules=None, **options):
+    fit = TrainOptions(**{"landmarks": 30, "gamma": 0.3, "device": device, **options})
+    grid = (0.2, 0.4) if fit.problem == "nu-svc" else (0.1, 1.0)
+    with Inline(1) as fleet:
+        return train_path(data_of(), PathOptions(fit, grid, folds, rules), fleet)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"kernel": "linear", "gamma": "scale"}, {"problem": "nu-svc", "intercept": "true"}],
+)
+def test_a_path_on_a_device_has_the_points_and_scores_of_the_cpu(gpu, options):
+    one, other = (path_on(device, 2, **options) for device in ("cuda", "cpu"))
+    known = one.record["provenance"]
+    assert (known["device"]["name"], known["solver"]) == ("Stand-in", "dense")
+    assert other.record["provenance"]["device"]["name"] == "cpu"
+    for (a,), (b,) in zip(*(path.record["points"] for path in (one, other)), strict=True):
+        assert a["relative_gap"] <= 1e-3
+        apart = abs(a["primal"] - b["primal"])
+        assert apart <= sum(point["gap"] + point["rounding"] for point in (a, b))
+    assert np.abs(one.scores - other.scores).max() <= 0.02
+    assert one.model(0).provenance["device"]["name"] == "Stand-in"
+
+
+def test_a_path_that_no_device_solves_is_refused_or_left_to_the_cpu(gpu, monkeypatch):
+    with pytest.raises(InputError, match="path of an exact machine is computed on the CPU"):
+        path_on("cuda", exact=True)
+    with pytest.raises(InputError, match="rule gap leaves out rows .* as does a device"):
+        path_on("cuda", rules=("gap",))
+    monkeypatch.setattr("bigscreen.plan.device._gains", lambda *given: True)
+    assert path_on("auto").record["provenance"]["device"]["name"] == "Stand-in"
+    for options in ({"rules": ("gap",)}, {"exact": True}, {"device_memory": 1000}):
+        assert path_on("auto", **options).record["provenance"]["device"]["name"] == "cpu"
+
+
+def test_the_problems_of_a_path_are_solved_in_groups_that_the_device_has_memory_for(
+    gpu, monkeypatch
+):
+    groups, solve = [], DenseNewton.solve_many
+
+    def solve_many(self, run, cases, until):
+        groups.append(len(cases))
+        return solve(self, run, cases, until)
+
+    monkeypatch.setattr(DenseNewton, "solve_many", solve_many)
+    found = bytes_on_device()
+    path_on("cuda", 2)
+    few = path_on("cuda", 2, device_memory=found.work_bytes + found.feature_bytes + 240 * 400)
+    assert groups == [6, 2, 2, 2]
+    assert few.record["points"][1][0]["relative_gap"] <= 1e-3
+
+
+def search_on(device, elimination="none", n=400, gammas=(0.1, 0.5), **options):
+    fit = TrainOptions(**{"device": device, "landmarks": 1, **options})
+    counts = None if fit.exact else [20]
+    small = SearchTuning(min_rows=100, min_held_rows=100)
+    given = TuneOptions(fit, gammas, [0.1, 1.0], counts, 2, elimination, tuning=small)
+    with Inline(1) as fleet:
+        return tune(data_of(n), given, fleet)
+
+
+@pytest.mark.parametrize("intercept", ["penalized", "true"])
+def test_a_search_solves_all_folds_and_values_on_the_device(gpu, intercept):
+    one, other = (search_on(device, intercept=intercept) for device in ("cuda", "cpu"))
+    records = [model.provenance["search"] for model in (one, other)]
+    assert [record["stages"][0]["device"] for record in records] == ["Stand-in", "cpu"]
+    assert one.provenance["device"]["name"] == "Stand-in"
+    for a, b in zip(*(record["candidates"] for record in records), strict=True):
+        assert a["gap"] <= 1e-3
+        assert np.abs(np.subtract(a["scores"], b["scores"])).max() <= 0.02
+
+
+def test_rungs_of_a_part_of_the_rows_and_exact_searches_are_the_cpus(gpu):
+    found = search_on("cuda", "halving", gammas=np.geomspace(0.1, 1, 7)).provenance["search"]
+    on = [(stage["rows"] == 400, stage["device"]) for stage in found["stages"]]
+    assert set(on) == {(False, "cpu"), (True, "Stand-in")}
+    exact = search_on("cuda", n=100, exact=True)
+    assert exact.provenance["search"]["stages"][0]["device"] == "cpu"
+    assert exact.provenance["device"]["name"] == "Stand-in"
+
+
+def test_a_search_refuses_a_device_that_is_not_there_before_it_begins(monkeypatch):
+    monkeypatch.setattr(find, "LIBRARIES", {})
+    monkeypatch.setattr("bigscreen.tune.search.problems", None)
+    with pytest.raises(InputError, match="device cuda"):
+        search_on("cuda")
+
+
+def test_paths_and_searches_of_estimators_pass_the_device_on(gpu):
+    X, y = rows()
+    path = svm_path(X, y, (0.1, 1.0), device="cuda")
+    assert path.record["provenance"]["device"]["name"] == "Stand-in"
+    paths = SVCPathCV(Cs=[0.1, 1.0], cv=2, device="cuda").fit(X, y)
+    assert paths.model_.provenance["device"]["name"] == "Stand-in"
+    grid = {"gammas": [0.1], "Cs": [1.0], "n_components": 20, "cv": 2, "elimination": "none"}
+    searched = NystroemSVCCV(**grid, device="cuda").fit(X, y)
+    assert searched.search_["stages"][0]["device"] == "Stand-in"
+
+
+def test_fold_machines_of_probabilities_compute_on_the_device(gpu, monkeypatch):
+    places, solve = [], DenseNewton.solve
+
+    def noted(self, run, check):
+        places.append(self.place)
+        return solve(self, run, check)
+
+    monkeypatch.setattr(DenseNewton, "solve", noted)
+    fitted(device="cuda", probability=True)
+    assert len(places) > 2 and set(places) == {GPU.place}
+
+
+def test_a_path_on_a_device_that_fails_goes_on_elsewhere(failing, monkeypatch, tmp_path):
+    store, out = tmp_path / "rows.store", tmp_path / "all.bsp"
+    succeed("ingest", write_csv(tmp_path / "rows.csv"), store, "--label", "inside")
+    how = ("path", store, out, "--landmarks", 30, "--C", ".1,1", "--threads", 1)
+    monkeypatch.setattr(failing, "products_left", 12)
+    ended = bigscreen(*how, "--device", "cuda")
+    assert ended.exit_code != 0 and "Frail has failed (unspecified launch" in ended.output
+    succeed(*how, "--resume", "--device", "cpu", "--json", tmp_path / "path.json")
+    assert json.loads((tmp_path / "path.json").read_text())["provenance"]["device"]["name"] == "cpu"
