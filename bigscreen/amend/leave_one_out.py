@@ -147,6 +147,13 @@ def leave_one_out(
         alpha[order[np.searchsorted(numbers, model.support, sorter=order)]] = np.abs(model.coef[k])
         problem = _Problem(Matrix(K), K, dual, entry, binary.problem.offset, tol, tuning)
         full = problem.solve(dual, dual.feasible(alpha), None, None)
+        known = model.provenance["certificates"][k]
+        if not _is_same_problem(dual, full, known):
+            raise InputError(
+                f"{data.path or 'the data'} is not what the model was fitted on: its labels, "
+                f"weights or rows have the optimum {full.value_of(dual):.6g}, and the model "
+                f"proves {known['dual']:.6g} to {known['primal']:.6g}; give the rows of the fit"
+            )
         scores[:, k], bounds[:, k], left = problem.scores_of_rest(full)
         found = each(partial(problem.without, full), left.tolist())
         for row, (score, bound) in zip(left.tolist(), found, strict=True):
@@ -164,7 +171,8 @@ class _Solved:
     """A solution: alpha (n,), scores u of w(alpha) (n,), and what is proved of the best machine.
 
     ``reach`` (n,): how far the optimal scores can be from u. ``mu``: the best multiplier at u, and
-    ``low``, ``high``: an interval that holds the optimal one (0 without a coupling).
+    ``low``, ``high``: an interval that holds the optimal one (0 without a coupling). ``gap``: a
+    bound on how far the dual value of alpha is below the optimum.
     """
 
     alpha: FloatArray
@@ -173,6 +181,17 @@ class _Solved:
     mu: float
     low: float
     high: float
+    gap: float
+
+    def value_of(self, dual: Dual) -> float:
+        """Return the dual value of alpha."""
+        return dual.value(self.alpha, float(np.sum(dual.sign * self.alpha * self.u)))
+
+
+def _is_same_problem(dual: Dual, full: _Solved, known: dict[str, Any]) -> bool:
+    """Whether the optimum near a close solution is one that the certificate ``known`` allows."""
+    value, room = full.value_of(dual), full.gap + known["rounding_bound"]
+    return bool(known["dual"] - room <= value <= known["primal"] + room)
 
 
 @dataclass(frozen=True)
@@ -249,7 +268,8 @@ class _Problem:
         low = high = mu
         if dual.coupling is not None:
             low, high = dual.multiplier_interval(u - reach, u + reach)
-        return _Solved(alpha, u, reach, *(float(np.sum(end)) for end in (mu, low, high)))
+        ends = (float(np.sum(end)) for end in (mu, low, high))
+        return _Solved(alpha, u, reach, *ends, gap)
 
     def scores_of_rest(self, full: _Solved) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
         """Return scores and bounds (n,) of rows that the full solution decides, and the other rows.

@@ -612,15 +612,19 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
             return leave_one_out(self.model_, data, threads.each, tol)
 
     def _same_rows(self, X: Any, y: Any, sample_weight: Any, owned: ExitStack) -> Rows:
-        """Return the rows of the fit, given again; InputError if their classes or weights differ.
+        """Return the rows of the fit, given again; InputError if classes differ or a weight is 0.
 
         ``owned`` deletes temporary folders afterwards.
         """
         before = self.classes_
         data, numbers = self._rows(X, y, sample_weight, owned)
         same, self.classes_ = np.array_equal(before, self.classes_), before
-        if not same or numbers is not None:
-            raise InputError("these are not the rows that the machine was fitted on")
+        if numbers is not None:
+            raise InputError("rows of weight 0 are not among those fitted; leave them out")
+        if not same:
+            raise InputError(
+                "these are not the rows that the machine was fitted on: their classes differ"
+            )
         return data
 
     def _rows(

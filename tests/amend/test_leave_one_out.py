@@ -116,6 +116,20 @@ def test_the_command(tmp_path):
         assert result.exit_code == 2 and words in result.stderr
 
 
+def test_other_labels_or_weights_than_those_of_the_fit_are_refused():
+    X, y = rows(60)
+    weights = np.linspace(0.5, 2, 60)
+    machine = SVC(gamma=0.4).fit(X, y, weights)
+    order = np.random.default_rng(0).permutation(60)
+    same, moved = (machine.leave_one_out(X[at], y[at], weights[at]) for at in (slice(60), order))
+    np.testing.assert_allclose(same.scores[order], moved.scores, atol=0.02)
+    for other in ((X, y), (X[order], y, weights), (X, np.where(order < 6, 1 - y, y), weights)):
+        with pytest.raises(InputError, match="weights or rows have the optimum"):
+            machine.leave_one_out(*other)
+    with pytest.raises(InputError, match="rows of weight 0 are not among those fitted"):
+        machine.leave_one_out(X, y, np.where(order < 6, 0, weights))
+
+
 def test_what_cannot_be_left_out_is_refused(monkeypatch):
     X, y = rows(60)
     machine = SVC(gamma=0.4).fit(X, y)

@@ -116,6 +116,16 @@ def test_the_optimum_is_that_of_the_oracle(name, fleet):
     assert found.certificate.primal <= best.primal + found.certificate.gap + room
 
 
+def test_short_steps_within_a_narrow_band_are_not_taken_for_rounding():
+    """Steps that widen the band lower the gap by less than a tenth each, more than ten in a row."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 5)).astype(np.float32)
+    y = X[:, 0] * X[:, 1] + 0.5 * rng.normal(size=3000) > 0
+    how = {"n_components": 100, "gamma": 0.3, "tol": 1e-6, "fit_intercept": True}
+    machine = NystroemSVC(**how, solver="dense", random_state=3).fit(X, y)
+    assert machine.relative_gap_ <= 1e-6
+
+
 def test_features_are_kept_recomputed_or_streamed_alike(fleet):
     world, problem = world_of("c-svc", "rbf", 1, 90)
     rows, features = (4 * 90 * width for width in (world.design.data.n_features, 30))
