@@ -490,7 +490,7 @@ def _parse_rule(rule: str) -> tuple[str, list[float]]:
 
 def check_alpha(alpha: float) -> None:
     """Raise InputError unless alpha, the allowed rate of sets without the label, is in (0, 1)."""
-    if not 0 < alpha < 1:
+    if not isinstance(alpha, (int, float, np.number)) or not 0 < alpha < 1:
         raise InputError(f"alpha must lie strictly between 0 and 1, got {alpha!r}")
 
 

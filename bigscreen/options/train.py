@@ -159,7 +159,7 @@ METRIC = (
     Scope(
         lambda o: not o.probability,
         "with --probability",
-        "{name} has seen the labels of all rows, so that no fold could calibrate probabilities; "
+        "{name} learns from the labels or targets of all rows, so that no fold holds any out; "
         "leave out probability",
     ),
 )

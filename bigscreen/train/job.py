@@ -601,9 +601,9 @@ class Job:
         names = ", ".join(map(str, which[:max_names]))
         more = f" and {len(which) - max_names} more" if len(which) > max_names else ""
         if not missed:
-            return f"{len(short)} of {problems} classifiers ({names}{more}): {why}"
+            return f"{len(short)} of {problems} machines ({names}{more}): {why}"
         return (
-            f"{len(missed)} of {problems} classifiers missed tol {tol:g} ({names}{more}); the "
+            f"{len(missed)} of {problems} machines missed tol {tol:g} ({names}{more}); the "
             f"largest {what} is {gap:.2e}, of {worst}; {why}"
         )
 

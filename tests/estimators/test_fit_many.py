@@ -236,7 +236,7 @@ def test_a_budget_is_for_all_fits():
         warnings.simplefilter("always")
         found = fit_many(NystroemSVC(**HOW, time_budget=1e-9), X, Y, DRAWS)
     said = [str(each.message) for each in told if each.category is ConvergenceWarning]
-    assert len(said) == 1 and "5 of 5 classifiers missed tol" in said[0] and "fit 0" in said[0]
+    assert len(said) == 1 and "5 of 5 machines missed tol" in said[0] and "fit 0" in said[0]
     assert all(np.isfinite(each.dual_gap_) for each in found)
 
 

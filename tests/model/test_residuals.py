@@ -161,8 +161,9 @@ def test_estimators_predict_intervals():
     low = bigscreen.QuantileRegressor(n_components=30, quantile=0.1, probability=True).fit(X, y)
     ends = low.predict_interval(X, 0.1)
     assert np.isfinite(ends[:, 0]).all() and np.isposinf(ends[:, 1]).all()
-    with pytest.raises(InputError, match="alpha must lie strictly between 0 and 1"):
-        machine.predict_interval(X, 1.0)
+    for alpha in (1.0, np.nan, "0.1", [0.1, 0.2]):
+        with pytest.raises(InputError, match="alpha must lie strictly between 0 and 1"):
+            machine.predict_interval(X, alpha)
     with pytest.raises(InputError, match="intervals of targets are of a regression"):
         bigscreen.SVR(n_components=30).fit(X, y).predict_interval(X)
     with pytest.raises(InputError, match="no more than one sample has a weight"):

@@ -31,7 +31,7 @@ def test_every_pair_has_a_share():
     begun = sum(part["support"] > 0 for part in machine.certificate_)
     assert len(machine.certificate_) == 105 and begun > 30
     assert all(0 <= part["relative_gap"] <= 1 + 1e-9 for part in machine.certificate_)
-    assert len(told) == 1 and "of 105 classifiers missed tol 1e-09" in told[0]
+    assert len(told) == 1 and "of 105 machines missed tol 1e-09" in told[0]
     assert " vs " in told[0] and "100 more" in told[0]
 
 
@@ -51,7 +51,7 @@ def test_unused_time_goes_to_unsolved_problems():
 def test_none_is_left_out_where_there_is_no_time():
     X, y = hard(5)
     machine, told = fitted(bigscreen.SVC(C=1e6, tol=1e-9, time_budget=1e-9), X, y)
-    assert len(told) == 1 and "10 of 10 classifiers" in told[0]
+    assert len(told) == 1 and "10 of 10 machines" in told[0]
     assert [part["rows"] for part in machine.certificate_] == 10 * [2 * len(X) // 5]  # the pair's
     assert np.isfinite(machine.model_.intercept).all()
 
@@ -60,5 +60,5 @@ def test_one_machine_says_what_it_always_said():
     X, y = hard(2)
     _, told = fitted(bigscreen.SVC(C=1e6, tol=1e-9, max_iter=1), X, y)
     assert len(told) == 1 and "missed tol 1e-09; allow more passes" in told[0]
-    with pytest.warns(ConvergenceWarning, match="3 of 3 classifiers missed tol"):
+    with pytest.warns(ConvergenceWarning, match="3 of 3 machines missed tol"):
         bigscreen.LinearSVC(loss="hinge", C=1e3, tol=1e-9, max_iter=1).fit(*hard(3))

@@ -250,7 +250,7 @@ def test_classes_share_a_time_budget(fleet):
         warnings.simplefilter("always")
         model = trained(data, fleet, tol=1e-9, time_budget=1e-9)
     said = [str(each.message) for each in told if each.category is ConvergenceWarning]
-    assert len(said) == 1 and "5 of 5 classifiers missed tol 1e-09" in said[0]
+    assert len(said) == 1 and "5 of 5 machines missed tol 1e-09" in said[0]
     proofs = model.provenance["certificates"]
     assert len(proofs) == 5 and all(part["rows"] == 2400 for part in proofs)
     assert np.isfinite(model.coef).all()
