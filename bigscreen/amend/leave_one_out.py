@@ -268,8 +268,8 @@ class _Problem:
         low = high = mu
         if dual.coupling is not None:
             low, high = dual.multiplier_interval(u - reach, u + reach)
-        ends = (float(np.sum(end)) for end in (mu, low, high))
-        return _Solved(alpha, u, reach, *ends, gap)
+        best, least, most = (float(np.sum(end)) for end in (mu, low, high))
+        return _Solved(alpha, u, reach, best, least, most, gap)
 
     def scores_of_rest(self, full: _Solved) -> tuple[FloatArray, FloatArray, NDArray[np.int64]]:
         """Return scores and bounds (n,) of rows that the full solution decides, and the other rows.
