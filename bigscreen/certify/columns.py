@@ -172,7 +172,7 @@ class HostColumns:
 
 
 @dataclass(frozen=True)
-class DeviceColumns:
+class TileColumns:
     """Columns that stay on a device, which sums in an order of its own (see `Columns`)."""
 
     tile: KernelTile
@@ -612,7 +612,7 @@ def _columns(design: Design, X: Any, dtype: type, passing: str) -> Columns:
         return HostColumns(as_rows(X))
     tile = design.kernel.tile(X, design.side, dtype)
     if tile is not None:
-        return DeviceColumns(tile)
+        return TileColumns(tile)
     return HostColumns(as_rows(design.columns(X, dtype, passing)))
 
 
