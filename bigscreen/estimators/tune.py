@@ -223,8 +223,7 @@ class NystroemSVCCV(_Search):
     random_state : int, RandomState or None, default=0
         Seed for folds, rungs and landmarks.
     device : {"auto", "cpu", "cuda"}, default="auto"
-        As in `NystroemSVC`, for the fits on all rows: a GPU solves the folds and values of C of a
-        gamma at once. Fits on a part of the rows, as halving begins with, are solved on the CPU.
+        As in `NystroemSVC`; a GPU solves all folds and values of C of a gamma at once.
     memory, n_jobs, verbose, tuning
         As in `NystroemSVC`.
 

@@ -14,6 +14,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.rows import Rows
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design
+from bigscreen.features.landmarks import GivenLandmarks
 from bigscreen.files.sealed import Arrays
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.moved import move_rows
@@ -68,6 +69,17 @@ class Group:
             return Operand(options.components.as_rows_of(self.near))
         given = options.landmarks, options.sampling, options.seed
         return nystrom.choose_landmarks(self.near, self.own, *given)[0]
+
+    @cached_property
+    def landmarks(self) -> GivenLandmarks:
+        """The landmarks as rows of the data, which are not shifted."""
+        options = self.options
+        given_rows: GivenLandmarks | None = options.components
+        if given_rows is not None:
+            return given_rows
+        given = options.landmarks, options.sampling, options.seed
+        _, ids = nystrom.choose_landmarks(self.near, self.own, *given)
+        return GivenLandmarks(self.data.rows(ids))
 
     @cached_property
     def factor(self) -> nystrom.Factor:

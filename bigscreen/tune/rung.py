@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
+from bigscreen.data.views import Picked
 from bigscreen.device.find import HOST, Device
 from bigscreen.errors import InputError, TimeOver, in_units
 from bigscreen.files.kept_files import KeptFiles
@@ -152,9 +153,7 @@ class RungSolver:
         self.done = 0.0
         folds = [self._fold_part(fold, rung) for fold in self.folds]
         task = RungTask(r, rung.rows, folds, values, tol, tol >= PATH.min_float32_tol)
-        self.devices = {
-            key: self._choose_device(key, rung, len(own)) for key, own in values.items()
-        }
+        self.devices = {key: self._choose_device(task, key) for key in values}
         streamed = [key for key in values if self._streams(key, rung)]
         for batch in self._batches(task, [key for key in values if key not in streamed]):
             units = [(key, f) for key in batch for f in range(len(self.folds))]
@@ -237,20 +236,22 @@ class RungSolver:
         ``key``: the group's kernel, number of landmarks, and gamma.
         """
         landmarks, n = key[1], self.data.n_rows
+        if self.devices[key] is not HOST:
+            return True
         if rung.rows is not None or landmarks is None:
             return False
-        return self.cluster or self.devices[key] is not HOST or 4.0 * n * landmarks > self.room
+        return self.cluster or 4.0 * n * landmarks > self.room
 
-    def _choose_device(self, key: GroupKey, rung: Rung, values: int) -> Device:
-        """Choose what solves a group on a rung: for a part of the rows, the CPU.
+    def _choose_device(self, task: RungTask, key: GroupKey) -> Device:
+        """Choose what solves a group on a rung; ``key``: its kernel, landmarks, and gamma."""
+        fit, fits = self.options.fit_of(*key, 1e-3), len(self.folds) * len(task.values[key])
+        return choose_shared_device(self.fleet, self._rows(task), fit, fits)
 
-        ``key``: the group's kernel, number of landmarks, and gamma; ``values``: how many values of
-        C or nu it has.
-        """
-        if rung.rows is not None:
-            return HOST
-        fit, fits = self.options.fit_of(*key, 1e-3), len(self.folds) * values
-        return choose_shared_device(self.fleet, self.data, fit, fits)
+    def _rows(self, task: RungTask) -> Rows:
+        """Return the rows of a rung, which are read where they are used."""
+        if task.rows is None:
+            return self.data
+        return Picked(self.data, task.rows, task.folds[0].y, self.weights[task.rows])
 
     def _solve_streamed(self, task: RungTask, key: GroupKey) -> dict[Unit, Solved]:
         """Solve all folds of a group in shared passes over the data, or read an interrupted run's.
@@ -272,9 +273,13 @@ class RungSolver:
                 time_budget=None,
                 memory=self.allowed,
             )
-            given = self.folds, self.binaries, values, self.until, self.scoring, self.devices[key]
+            if task.rows is not None:
+                group = Group(self.data, fit, self.fleet, self.options.tuning)
+                fit = replace(fit, components=group.landmarks)
+            folds = [Fold(part.weights, part.held) for part in task.folds]
+            given = folds, self.binaries, values, self.until, self.scoring, self.devices[key]
             try:
-                found, late = solve_streamed(self.data, fit, self.fleet, *given)
+                found, late = solve_streamed(self._rows(task), fit, self.fleet, *given)
             except TimeOver as error:
                 raise OutOfTime from error
             if late:

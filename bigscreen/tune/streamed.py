@@ -6,8 +6,6 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from bigscreen.data.rows import Rows
 from bigscreen.device.find import HOST, Device, explain_failures
 from bigscreen.options.train import TrainOptions
@@ -45,7 +43,7 @@ def solve_streamed(  # noqa: PLR0913
     Returns
     -------
     solved : list of (records, arrays)
-        For each fold the records and machines of its points.
+        For each fold the records of its points; no arrays, from which another rung could start.
     late : bool
         Whether the deadline passed before all points were solved.
 
@@ -77,7 +75,7 @@ def solve_streamed(  # noqa: PLR0913
 
 
 def _solved(job: FoldsJob, scoring: Scoring) -> list[Solved]:
-    """Collect the records and machines of every fold from a job that has run.
+    """Collect the records of every fold from a job that has run.
 
     ``scoring``: how held-out rows are scored, as of `score_held_out`.
     """
@@ -92,10 +90,5 @@ def _solved(job: FoldsJob, scoring: Scoring) -> list[Solved]:
             {"relative_gap": gap, "score": float(score)}
             for gap, score in zip(gaps, scores[f], strict=True)
         ]
-        arrays = {
-            "values": np.array(job.values),
-            "coef": np.array([[one["coef"] for one in own] for own in machines]),
-            "intercept": np.array([[one["intercept"] for one in own] for own in machines]),
-        }
-        found.append((records, arrays))
+        found.append((records, {}))
     return found
