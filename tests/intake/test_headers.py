@@ -117,3 +117,19 @@ def test_columns_of_svmlight_are_counted_as_the_file_counts_them(tmp_path, base)
     model = LinearSVC().fit(made).model_
     said = {part["column"] for part in explain_score(model, made, 3)["parts"]}
     assert said == {f"column {base}", f"column {base + 2}"}
+
+
+def test_a_file_without_header_and_label_has_the_columns_of_the_store(tmp_path):
+    rows = [f"{i},{'uvw'[i % 3]},{i * i}" for i in range(30)]
+    labelled = "\n".join(f"{row},{i % 2}" for i, row in enumerate(rows))
+    (tmp_path / "a.csv").write_text("a,k,b,y\n" + labelled)
+    store = ingest(tmp_path / "a.csv", tmp_path / "s").store
+    found = {}
+    for name, text in {"with": labelled, "without": "\n".join(rows)}.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+        found[name] = ingest(tmp_path / f"{name}.csv", tmp_path / name, like=store).store
+        np.testing.assert_array_equal(in_source_order(found[name])[0], in_source_order(store)[0])
+    assert (found["with"].n_unlabelled, found["without"].n_unlabelled) == (0, 30)
+    (tmp_path / "b.csv").write_text("\n".join(row[:3] for row in rows[:10]))
+    with pytest.raises(InputError, match="has 1 columns beside the label.* be like has 3"):
+        ingest(tmp_path / "b.csv", tmp_path / "t", like=store)

@@ -146,7 +146,7 @@ class ColumnRoles:
         Features are the requested columns (default: all) that have no other role and are not
         dropped, in the order of the file. If the file and the existing store have names, the
         features are the store's columns, in any order of the file, and a label of None is not one
-        of them.
+        of them. A file without names that has as many columns as the store has no label.
 
         Parameters
         ----------
@@ -164,7 +164,8 @@ class ColumnRoles:
         Raises
         ------
         InputError
-            If a named column does not exist, or no column is left as a feature.
+            If a named column does not exist, no column is left as a feature, or columns that the
+            existing store has are missing.
         """
         like, label, weight = asked.like, asked.label, asked.weight
         weight_at = None if weight is None else find_column(path, count, names, weight)
@@ -184,6 +185,9 @@ class ColumnRoles:
             index_names = [names[f] for f in index]
             return ColumnRoles(at, weight_at, features, left_out, index_names)
         at = _find_label(path, count, names, label, range(count), index)
+        if label is None and not names and like is not None and not asked.columns:
+            # As many columns as the store has features: the last one is no label.
+            at = at if count - len({weight_at, *dropped} - {None}) != like.n_raw else None
         out = {at, weight_at, *dropped}
         kept = {find_column(path, count, names, column) for column in asked.columns}
         index = [f for f in index if f not in kept | out]
@@ -195,6 +199,12 @@ class ColumnRoles:
                 "and which columns are the label, the weight and dropped."
             )
         _check_label(path, at, [weight_at, *dropped])
+        if like is not None and like.categories and len(features) < (like.n_raw or 0):
+            beside = "" if at is None else f" beside the label, column {at} (from 0)"
+            raise InputError(
+                f"{path} has {len(features)} columns{beside}, and the store it shall be like has "
+                f"{like.n_raw}; give all of them."
+            )
         index_names = [names[f] for f in index] if names else []
         return ColumnRoles(at, weight_at, features, index_names=index_names)
 
