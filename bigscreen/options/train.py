@@ -660,12 +660,6 @@ class TrainOptions:
                 f"solver {self.solver} computes on the CPU, and solver {self._device_solver} on "
                 "device cuda; leave out `solver`, or `device`"
             )
-        start = self.tuning.start
-        if not self.exact and start not in ("auto", "cold"):
-            raise InputError(
-                f"on device cuda a fit begins at zero, not at `tuning.start={start!r}`; use "
-                "`tuning.start='cold'`, or leave out `device`"
-            )
 
     @property
     def can_use_device(self) -> bool:
@@ -729,6 +723,13 @@ class TrainOptions:
         if self.early and start not in ("auto", "divide"):
             raise InputError(
                 f"early stops after the parts; it does not go with `tuning.start={start!r}`"
+            )
+        on_device = self.device == "cuda" and not self.exact
+        if (on_device or self.solver == "dense") and start not in ("auto", "cold"):
+            raise InputError(
+                f"{'device cuda' if on_device else 'solver dense'} begins a fit at zero, not at "
+                f"`tuning.start={start!r}`; use `tuning.start='cold'`, or leave out "
+                f"`{'device' if on_device else 'solver'}`"
             )
         if start == "nystrom" and (self.kernel == "precomputed" or callable(self.kernel)):
             raise InputError(

@@ -50,9 +50,9 @@ def resample(
     Returns
     -------
     dict
-        JSON-able: way, fits, seed, rows (tested), error (of the fit to the rows themselves),
-        errors (of the resamples), relative_gap (the largest of all fits). For bootstrap also
-        interval (the middle 95 % of the errors). For permutation also p_value:
+        JSON-able: device (what has computed), way, fits, seed, rows (tested), error (of the fit to
+        the rows themselves), errors (of the resamples), relative_gap (the largest of all fits). For
+        bootstrap also interval (the middle 95 % of the errors). For permutation also p_value:
         ``(1 + permutations with an error no larger) / (1 + permutations)``.
 
     Raises
@@ -79,6 +79,7 @@ def resample(
     error, *errors = (counts[1:] / counts[0]).tolist()
     proofs = [proof for model in models for proof in model.provenance["certificates"]]
     record = {
+        "device": models[0].provenance["device"],
         "way": way,
         "fits": fits,
         "seed": options.seed,

@@ -27,6 +27,7 @@ from bigscreen.plan.device import choose_device, plan_device
 from bigscreen.plan.plan import plan
 from bigscreen.plan.tuning import PLAN
 from bigscreen.report.certificate import facts, fit_record
+from bigscreen.train.resample import resample
 from bigscreen.train.run import train
 from bigscreen.tune.options import SearchTuning, TuneOptions
 from bigscreen.tune.search import tune
@@ -120,7 +121,8 @@ def test_auto_takes_a_device_for_large_fits_of_dense_rows_only():
         ({"exact": True, "early": True}, "an early machine is computed on the CPU"),
         ({"exact": True, "kernel": "precomputed"}, "a given kernel is computed on the CPU"),
         ({"solver": "cd"}, "solver cd computes on the CPU, and solver dense on device cuda"),
-        ({"tuning": Tuning(start="nystrom")}, "begins at zero, not at `tuning.start='nystrom'`"),
+        ({"tuning": Tuning(start="nystrom")}, "device cuda begins a fit at zero, not at"),
+        ({"tuning": Tuning(start="divide"), "device": "cpu", "solver": "dense"}, "dense begins a"),
         ({"device": "gpu"}, "device must be one of auto, cpu, cuda"),
     ],
 )
@@ -418,6 +420,13 @@ def test_fold_machines_of_probabilities_compute_on_the_device(gpu, monkeypatch):
     monkeypatch.setattr(DenseNewton, "solve", noted)
     fitted(device="cuda", probability=True)
     assert len(places) > 2 and set(places) == {GPU.place}
+
+
+def test_resamples_are_fitted_on_the_device(gpu):
+    options = TrainOptions(landmarks=20, device="cuda")
+    with Inline(1) as fleet:
+        record = resample(data_of(), data_of(200), options, fleet, 2, "bootstrap")
+    assert record["device"]["name"] == "Stand-in" and record["relative_gap"] <= 1e-3
 
 
 def test_a_path_on_a_device_that_fails_goes_on_elsewhere(failing, monkeypatch, tmp_path):
