@@ -114,6 +114,9 @@ def leave_one_out(
     """
     if not tol > 0:
         raise InputError(f"tol, the bound on scores, must be positive, got {tol!r}")
+    kind = (model.provenance.get("parameters") or {}).get("problem", "c-svc")
+    if kind != "c-svc":
+        raise InputError(f"leave-one-out scores are of a C-SVC, and the model is of {kind}")
     own = check_amendable(model, data)
     if model.support is None or model.gate is not None:
         raise InputError(

@@ -217,7 +217,7 @@ class Number(click.ParamType):  # type: ignore[type-arg] # not generic in click 
             number = math.nan
         if not self.values.accept(number):
             words = "".join(f" or the word {word}" for word in self.values.words)
-            called = param.opts[0] if param else "a value"
+            called = " or ".join(param.opts) if param else "a value"
             raise click.UsageError(f"{called} must {self.values.must}{words}, got {value!r}", ctx)
         return number
 

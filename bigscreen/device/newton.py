@@ -280,6 +280,7 @@ class _Iterates:
 
     def note_gaps(self, gaps: FloatArray) -> None:
         """Count whether the last step has lowered each gap by a tenth."""
+        gaps = np.maximum(gaps, 0.0)  # rounding can make a gap negative, and no step lowers it
         self.idle = np.where(gaps < 0.9 * self.least, 0, self.idle + 1)
         self.least = np.minimum(self.least, gaps)
 

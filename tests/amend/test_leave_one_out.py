@@ -139,6 +139,9 @@ def test_what_cannot_be_left_out_is_refused(monkeypatch):
         machine.leave_one_out(X, y, tol=0)
     with pytest.raises(InputError, match="leave-one-out scores are of an exact machine"):
         NystroemSVC(n_components=20).fit(X, y).leave_one_out(X, y)
+    regression = SVR(gamma=0.4).fit(X, X[:, 0]).model_
+    with pytest.raises(InputError, match="are of a C-SVC, and the model is of svr"):
+        leave_one_out(regression, MemoryDataset(X, X[:, 0].astype(float), None))
     monkeypatch.setattr("bigscreen.amend.leave_one_out.allowed_memory", lambda given: 1000)
     with pytest.raises(InputError, match="holds the kernel matrix of 60 rows"):
         machine.leave_one_out(X, y)

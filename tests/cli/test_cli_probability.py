@@ -52,7 +52,7 @@ def test_evaluate_says_how_well_they_hold(world, model, tmp_path):
         (("--probability", "--prior", "yes"), "--prior must be LABEL=SHARE"),
         (("--prior", "yes=.1"), "--prior is for the probabilities of --probability"),
         (("--probability", "--prior", "maybe=1"), "the prior names 'maybe'"),
-        (("--set", "2"), "--set must lie strictly between 0 and 1"),
+        (("--set", "2"), "--set or --interval must lie strictly between 0 and 1"),
     ],
 )
 def test_bad_input_is_one_sentence(world, model, tmp_path, given, words):

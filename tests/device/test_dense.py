@@ -8,8 +8,9 @@ import pytest
 from newton_world import feature_world
 from problem_cases import NAMES
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 
-from bigscreen import LinearSVC, NystroemSVC, TrainOptions
+from bigscreen import LADRegressor, LinearSVC, NystroemSVC, TrainOptions
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.device.features import Features, kernel_entries
 from bigscreen.device.newton import DENSE, DenseNewton
@@ -124,6 +125,17 @@ def test_short_steps_within_a_narrow_band_are_not_taken_for_rounding():
     how = {"n_components": 100, "gamma": 0.3, "tol": 1e-6, "fit_intercept": True}
     machine = NystroemSVC(**how, solver="dense", random_state=3).fit(X, y)
     assert machine.relative_gap_ <= 1e-6
+
+
+def test_gaps_that_rounding_makes_negative_end_a_solve():
+    """A constant target has the optimum 0; no step lowers a gap of -1e-31."""
+    X = np.random.default_rng(0).normal(size=(120, 3))
+    Y = np.stack([np.sin(X[:, 0]), np.full(120, 3.0)], axis=1)
+    how = {"n_components": 20, "gamma": 0.3, "tol": 1e-5, "random_state": 0, "max_iter": 300}
+    with pytest.warns(ConvergenceWarning, match="no more than rounding can have made it"):
+        machine = LADRegressor(**how, solver="dense").fit(X, Y, np.arange(120) % 3)
+    assert max(part["passes"].get("full", 0) for part in machine.certificate_) < 200
+    np.testing.assert_allclose(machine.predict(X)[:, 1], 3, atol=1e-9)
 
 
 def test_features_are_kept_recomputed_or_streamed_alike(fleet):
