@@ -165,6 +165,11 @@ def amend(
     if made.record["how"] == "carried over":
         report.note("every row that left is proved to be out: the certificate holds as it was")
     report.note(f"{_said(made.record['what'])}; the edited rows are in {folder}")
+    if fitted.calibration is not None and made.model.calibration is None:
+        report.note(
+            "the edited machine has no probabilities, which were learnt with the rows as they "
+            "were; fit the edited rows with --probability for new ones"
+        )
     certificate.show(record, out)
 
 

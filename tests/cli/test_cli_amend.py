@@ -246,3 +246,13 @@ def test_a_compressed_store_says_its_size_and_how_to_fit_it(fitted, tmp_path):
     assert found["small"] == pytest.approx(found["whole"], rel=3e-8)
     same = ("compress", fitted / "m", fitted / "s", fitted / "s", "--overwrite")
     assert "stays as it is" in ran(*same, code=2)
+
+
+def test_an_edited_machine_without_the_probabilities_of_the_fit_says_so(fitted, tmp_path):
+    fit = ("--landmarks", 20, "--gamma", 0.5, "--probability")
+    ran("fit", fitted / "s", tmp_path / "m", *fit)
+    edit = ("--remove", fitted / "bound.csv")
+    assert "has no probabilities" in ran(
+        "amend", tmp_path / "m", fitted / "s", tmp_path / "n", *edit
+    )
+    assert Model.load(tmp_path / "n").calibration is None
