@@ -45,8 +45,7 @@ def same(path: Path, other: Model) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize(("how", "times"), [(signal.SIGTERM, 1), (signal.SIGINT, 3)])
 def test_stopped_in_the_solve(
     large: Path, tmp_path: Path, whole: Model, how: signal.Signals, times: int
 ) -> None:

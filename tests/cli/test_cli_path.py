@@ -171,7 +171,6 @@ def equal(one, other):
     [
         (signal.SIGKILL, IN_MEMORY, "walk-*/point-*.kept", 25),
         (signal.SIGINT, IN_MEMORY, "walk-*/point-*.kept", 25),
-        (signal.SIGKILL, [*BEYOND, *scant()], "features/*/*.kept", 1),
         (signal.SIGKILL, [*BEYOND, *scant()], "features/*/*.kept", 30),
     ],
 )

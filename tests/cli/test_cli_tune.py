@@ -91,7 +91,6 @@ STREAMED += ["--memory", 400 * 2**20 + 600 * PATH.row_bytes + 4 * 500 * 60]
     ("args", "kept", "files"),
     [
         (HELD, "rung-*/*.kept", 30),
-        (STREAMED, "rung-*/*.kept", 5),  # between two groups
         (STREAMED, "features/fold-*/done.kept", 7),  # amid the first
     ],
 )

@@ -116,9 +116,10 @@ METAS = {  # the meta-estimator, and which of its methods the second output of t
 SCORED = ("one rest scores", "bags scores", "stack ending in, scores")
 NEED_PROBABILITIES = ("soft votes", "bags")
 CASES = [
-    (name, machine)
+    (name, machine, k)
     for name in METAS
     for machine in MACHINES
+    for k in ([2, 3] if machine == "probable" else [3])
     if machine == "probable" or name not in NEED_PROBABILITIES
 ]
 # skl2onnx predicts the most probable label, scikit-learn the label of the largest score.
@@ -132,8 +133,7 @@ def expected_values(meta, method, X):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize(("name", "machine"), CASES)
+@pytest.mark.parametrize(("name", "machine", "k"), CASES)
 def test_a_meta_estimator_answers_as_its_graph(name, machine, k):
     X, y = load_iris(return_X_y=True)
     X = X + np.random.default_rng(0).normal(scale=0.3, size=X.shape)

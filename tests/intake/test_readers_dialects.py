@@ -119,10 +119,9 @@ def test_dialects(write, text, options, names, X, y):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delimiter", ",\t ")
-def test_wide_rows(write, delimiter):
+def test_wide_rows(write):
     rows = np.arange(120_000.0).reshape(2, -1)
-    text = "".join(delimiter.join(f"{v:.1f}" for v in row) + "\n" for row in rows)
+    text = "".join(",".join(f"{v:.1f}" for v in row) + "\n" for row in rows)
     X, y, _ = read(TableReader(write(text)))
     np.testing.assert_array_equal(np.column_stack([X, y]), rows)
 

@@ -103,9 +103,8 @@ def test_threads_and_rows_that_are_not_kept_change_no_bit(inline):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_worker_processes_change_no_bit(workers, inline):
-    with local_cluster(workers) as fleet:
+def test_worker_processes_change_no_bit(inline):
+    with local_cluster(2) as fleet:
         for kernel, solver, alone in inline:
             same(alone, ends(rows_world(kernel=kernel), fleet, solver))
 
