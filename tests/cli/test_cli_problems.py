@@ -32,7 +32,8 @@ def test_regressions(numbers: Path, problem: list[str], how: list[str], tmp_path
     args = ["--problem", *problem, *how, "--threads", "1"]
     planned = succeed("plan", numbers, *args)
     assert problem[0] in planned and "classifiers" not in planned
-    shown = succeed("fit", numbers, tmp_path / "m.bsm", *args, "--json", tmp_path / "f.json")
+    out = [tmp_path / "m.bsm", "--json", tmp_path / "f.json", "--verbose"]
+    shown = succeed("fit", numbers, *out, *args)
     assert problem[0] in shown
     assert "over all 300 rows" in " ".join(shown.replace("│", " ").split())
     record = json.loads((tmp_path / "f.json").read_text())

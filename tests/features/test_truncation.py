@@ -117,7 +117,7 @@ def test_paths_keep_all_directions_that_float64_resolves():
 def test_the_command_line(world: World, tmp_path: Path) -> None:
     model, record = tmp_path / "m.bsm", tmp_path / "m.json"
     how = ["--landmarks", "60", "--gamma", ".05", "--threads", "1", "--truncation", "1e-4"]
-    shown = succeed("fit", world.store, model, *how, "--json", record)
+    shown = succeed("fit", world.store, model, *how, "--verbose", "--json", record)
     known = json.loads(record.read_text())["nystrom"]
     assert known["cutoff"] == 1e-4 and known["rank"] < 60
     told = f"{known['rank']} of 60 directions, none below 0.0001 of the largest"

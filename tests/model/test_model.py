@@ -314,7 +314,6 @@ def test_every_kind_of_model_predicts_and_is_stored(tmp_path: Path) -> None:
     ("kind", "change", "said"),
     [
         ("regressor", {"labels": [0, 1]}, r"labels of a regressor model must be \[\]"),
-        ("regressor", {"coef": np.ones((2, D))}, "2 score functions for 0 labels"),
         ("one-class", {"labels": [1, -1]}, r"labels of a one-class model must be \[-1, 1\]"),
         ("one-class", {"coef": np.ones((2, D))}, "2 score functions for 2 labels"),
         ("regressor", {"kind": "classifier"}, "1 score functions for 0 labels"),

@@ -11,4 +11,4 @@ def test_the_device_is_checked_and_then_measured():
     assert checked.count("| met") + checked.count("│ met") == 6 and "missed" not in checked
     rows = [line for line in measured.splitlines() if "SUSY" in line or "HIGGS" in line]
     gaps = [float(line.strip().strip("|│").split()[-1]) for line in rows]
-    assert len(gaps) == 4 and max(gaps) <= 1e-3
+    assert len(gaps) == 7 and max(gaps) <= 1e-3
