@@ -53,8 +53,8 @@ class LeftOut:
     Attributes
     ----------
     scores, bounds : float64 (n, k)
-        The scores of each row by the machine fitted without the row, and how far they can be from
-        those of the best machine without it.
+        The score of each row by the machine fitted without the row, and a bound on its distance
+        from the score that the optimum without the row gives.
     wrong, decided : bool (n,)
         Whether the row's label differs from its prediction, and whether the bounds prove that
         prediction.
@@ -251,7 +251,7 @@ class _Problem:
         return found.u[rows] + offset, found.reach[rows] + max(abs(end - offset) for end in ends)
 
     def _prove(self, dual: Dual, alpha: FloatArray, u: FloatArray, steps: int) -> _Solved:
-        """Bound how far the optimal scores and multiplier are from those of alpha (maths.md 2.10).
+        """Bound the errors of the scores and the multiplier that alpha gives (maths.md 2.10).
 
         ``u`` (n,) are the scores of alpha after this many steps, each of which rounds them.
         """

@@ -653,7 +653,7 @@ def read_landmarks(place: Path, data: "Dataset", memory: int | None) -> "GivenLa
     Raises
     ------
     InputError
-        If the rows are not like those of the store, or too many.
+        If the file's columns differ from the store's, or it has too many rows.
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.features.landmarks import GivenLandmarks

@@ -184,7 +184,7 @@ class PlacedKernel(Kernel):
                 use(a, b, tile)
 
     def _entries(self, rows: NDArray[Any], B: Operand, dtype: DTypeLike) -> Any:
-        """Return the entries of dense rows with those of B: an array of the place."""
+        """Return the kernel entries of dense rows with the rows of B, as an array of the place."""
         assert isinstance(self.kernel, Compiled)
         kind = np.dtype(dtype).type
         origin = B.shift_for(self.kernel.pairing)

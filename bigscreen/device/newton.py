@@ -410,7 +410,8 @@ class _Solve:
         """Return the mean size of G at x = 0, each row weighted by how fast its loss can grow.
 
         If all are 0 (a nu-SVC), the mean size of scores at w(alpha), alpha in the middle.
-        ``weight``: the sums of these weights, ``sizes``: those of weights times ``|G|``.
+        ``weight`` (k,): the sums of these weights; ``sizes`` (k,): the sums of weights times
+        ``|G|``.
         """
         if np.any(sizes == 0):
             middle = self._pass(now).V

@@ -81,7 +81,7 @@ class Residuals:
         fold : int (rows,)
             The folds that hold the rows out, from 0.
         weights : float64 (rows,)
-            Weights of the rows; rows of weight 0 are ignored. Quantiles are those of the weight.
+            Weights of the rows; rows of weight 0 are ignored. Quantiles of residuals are weighted.
         tau : float
             The quantile that the machines predict; 0.5 for machines of the centre.
         """

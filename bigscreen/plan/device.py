@@ -120,8 +120,7 @@ def plan_device(
             f"Hessians of {m} columns; allow more (`device_memory`), take fewer landmarks or more "
             "devices, or leave out `device`"
         )
-        none = options.device == "auto"
-        return None if none else DevicePlan(device, workers, limit, work, 0, 0, refusal)
+        return _refuse(DevicePlan(device, workers, limit, work, 0, 0, refusal), options)
     features = 0 if options.kernel == "linear" else entry * n * m
     rows = entry * n * data.n_features
     if features and work + features <= limit:
@@ -151,14 +150,18 @@ def _plan_columns(
             f"{in_units(least)} for {least // column} kernel columns of {n} rows; allow more "
             "(`device_memory`), take more devices, or leave out `device`"
         )
-        none = options.device == "auto"
-        return None if none else DevicePlan(device, workers, limit, work, 0, 0, refusal)
+        return _refuse(DevicePlan(device, workers, limit, work, 0, 0, refusal), options)
     if work + rows + least > limit:
         rows = 0
     columns = min(limit - work - rows, column * data.n_rows)
     if options.cache is not None:
         columns = min(columns, max(least, options.cache // workers))
     return DevicePlan(device, workers, limit, work, columns // column * column, rows)
+
+
+def _refuse(plan: DevicePlan, options: TrainOptions) -> DevicePlan | None:
+    """Return a plan that does not fit, with its refusal; None if the CPU may compute instead."""
+    return None if options.device == "auto" else plan
 
 
 def _limit(device: Device, options: TrainOptions, tuning: PlanTuning) -> int:

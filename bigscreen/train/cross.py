@@ -1,6 +1,6 @@
 """Cross-fitted scores: each row is scored by a machine that was fitted without it.
 
-The scores of a classifier are calibrated; those of a regression leave residuals.
+From the scores a classifier learns a calibration, and a regression its residuals.
 
 The machine of a fold has the landmarks, features and kernel of the main machine, and solves the
 main problem with the fold's rows left out. The model keeps the machines of all folds. They score

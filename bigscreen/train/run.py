@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ from bigscreen.train.features import FeaturesJob
 from bigscreen.train.many import ManyJob, Outcomes
 from bigscreen.train.metric import check_columns, learn_metric, options_of_first
 from bigscreen.train.problems import check_rows, problems
+
+Made = TypeVar("Made")
 
 
 def check_problem(data: Rows, options: TrainOptions) -> None:
@@ -200,16 +202,7 @@ def train_many(
         As for ``train``; also for an exact machine, which has no features to share, and if
         probabilities are requested.
     """
-    _check_shareable(options)
-    options, outlined = _plan_fits(data, options, fleet, scratch, len(outcomes))
-    run = ManyJob(data, options, fleet, outlined, outcomes)
-    with blas_threads(1), explain_failures(outlined.device), run as job:
-        job.begin()
-        for some in job.turns():
-            job.solve(some)
-        models = job.models()
-    data.check_unchanged()
-    return models
+    return _fit_together(data, options, fleet, scratch, outcomes, ManyJob.models)
 
 
 def train_targets(
@@ -228,7 +221,7 @@ def train_targets(
     data, options, fleet, report, scratch
         As for ``train``; the machine must be one on features, not exact.
     targets : float64 (n_rows, k)
-        Finite numbers; those of ``data`` are not used.
+        Finite numbers, used in place of the targets of ``data``.
 
     Returns
     -------
@@ -241,17 +234,34 @@ def train_targets(
     InputError
         As for `train_many`.
     """
-    _check_shareable(options)
     outcomes = [Outcomes(np.ascontiguousarray(y), None) for y in targets.T]
+    shown = {"report": report, "noun": "target"}
+    return _fit_together(data, options, fleet, scratch, outcomes, ManyJob.model, **shown)
+
+
+def _fit_together(
+    data: Rows,
+    options: TrainOptions,
+    fleet: Any,
+    scratch: Callable[[], Path] | None,
+    outcomes: Sequence[Outcomes],
+    made: Callable[[ManyJob], Made],
+    **shown: Any,
+) -> Made:
+    """Fit to many outcomes of the same rows; return what ``made`` makes of the job that did.
+
+    ``shown``: further arguments of `ManyJob`, for what it shows of its progress.
+    """
+    _check_shareable(options)
     options, outlined = _plan_fits(data, options, fleet, scratch, len(outcomes))
-    run = ManyJob(data, options, fleet, outlined, outcomes, report, noun="target")
+    run = ManyJob(data, options, fleet, outlined, outcomes, **shown)
     with blas_threads(1), explain_failures(outlined.device), run as job:
         job.begin()
         for some in job.turns():
             job.solve(some)
-        model = job.model()
+        found = made(job)
     data.check_unchanged()
-    return model
+    return found
 
 
 def _check_shareable(options: TrainOptions) -> None:
