@@ -222,6 +222,34 @@ class Number(click.ParamType):  # type: ignore[type-arg] # not generic in click 
         return number
 
 
+class NamedNumbers(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
+    """Numbers by name, such as gamma=0.05,C=10 (see `bigscreen.options.option`)."""
+
+    name = "named numbers"
+
+    def __init__(self, values: "option.NamedNumbers") -> None:
+        """Keep the names that are allowed."""
+        self.values = values
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> dict[str, float]:
+        """Parse numbers by name; a mapping, such as a default, is parsed already."""
+        if isinstance(value, dict):
+            return value
+        parts = [part.partition("=") for part in value.split(",")]
+        try:
+            found = {name.strip(): float(number) for name, _, number in parts}
+        except ValueError:
+            found = {}
+        if not self.values.accept(found) or len(found) < len(parts):
+            called = param.opts[0] if param else "a value"
+            raise click.UsageError(
+                f"{called} must be numbers above 0 with names, such as gamma=0.05,C=10, of "
+                f"{', '.join(self.values.names)}, got {value!r}",
+                ctx,
+            )
+        return found
+
+
 class CountOrFile(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
     """A whole number, at least 1, or the path of a file or folder that exists."""
 

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import click
 from bigscreen.cli.common import (
     Bytes,
     CountOrFile,
+    NamedNumbers,
     Number,
     Seconds,
     read_landmarks,
@@ -38,6 +40,8 @@ def _kind(values: option.Values) -> Any:
         return Seconds()
     if isinstance(values, option.Number):
         return Number(values)
+    if isinstance(values, option.NamedNumbers):
+        return NamedNumbers(values)
     if isinstance(values, option.CountOrFile):
         return CountOrFile()
     if isinstance(values, option.Count):
@@ -256,6 +260,42 @@ def train_options(
     elif not is_given(context, "landmarks"):
         asked["landmarks"] = min(asked["landmarks"], dataset.n_rows)
     return options.TrainOptions.from_record({**asked, "work": work, "resume": resume})
+
+
+def fit_command(
+    store: str, record: Mapping[str, Any], always: Sequence[str], landmarks: Any = None
+) -> str:
+    """Return the line that fits a machine with the same options on the command line.
+
+    Parameters
+    ----------
+    store : str
+    record : mapping
+        The options of the fit: `provenance["parameters"]` of its model.
+    always : sequence of str
+        Names of options that the line states even if they have their defaults.
+    landmarks : Path or None
+        The file of landmarks that the fit was given.
+    """
+    known = {**options.DEFAULTS, **record, "kernel": record["kernel"]["name"]}
+    known |= {} if landmarks is None else {"landmarks": landmarks}
+    parts = ["bigscreen", "fit", store, "again.bsm"]
+    for name in (name for name in OPTIONS if name in options.OPTIONS):
+        value = known[name]
+        usual = name not in always and value == options.DEFAULTS[name]
+        if usual or name in options.CHANGEABLE or _useless(name, known) is not None:
+            continue
+        parts.append(options.flag(name))
+        if options.OPTIONS[name].values is not option.FLAG:
+            parts.append(_typed(value))
+    return shlex.join(parts)
+
+
+def _typed(value: Any) -> str:
+    """Return the text of an option's value on the command line; numbers lose no digit."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={_typed(own)}" for name, own in value.items())
+    return str(value)
 
 
 def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from bigscreen.cli.common import (
     verbose_option,
 )
 from bigscreen.cli.fit import held_out_record, warn_of_constant
-from bigscreen.cli.options import GroupedCommand, fit_options, train_options
+from bigscreen.cli.options import GroupedCommand, fit_command, fit_options, train_options
 from bigscreen.cli.path import Grid
 from bigscreen.cli.report import write_page
 from bigscreen.errors import InputError
@@ -216,10 +216,12 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
             raise InputError("--nu is of labels, and these rows have targets; give --C")
         problem = "svr"
     grid = values[SEARCHED[problem]] or Grid(log=True).convert("1e-2:1e3:10", None, context)
-    counts = None if values["exact"] else values["landmarks"] or (min(1000, dataset.n_rows),)
+    usual_counts = (min(1000, dataset.n_rows),)
+    counts = None if values["exact"] else values["landmarks"] or usual_counts
     shared = {name: values[name] for name in OF_EVERY_FIT}
     most = {
-        "landmarks": counts if isinstance(counts, Path) else max(counts or (1,)),
+        # (Learned metrics of exact machines come from a machine on as many landmarks as in `fit`.)
+        "landmarks": counts if isinstance(counts, Path) else max(counts or usual_counts),
         "kernel": values["kernels"][0],
     }
     fit = train_options(
@@ -264,6 +266,10 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
     report.table(f"Search on {store}", report_tune.facts(record))
     certificate.show(fitted, out, values["verbose"])
     warn_of_constant(dataset, model)
+    searched = "problem", "kernel", "gamma", "landmarks", SEARCHED[problem]
+    given = values["landmarks"] if isinstance(values["landmarks"], Path) else None
+    line = fit_command(store, model.provenance["parameters"], searched, given)
+    report.note(f"to fit these options again, or to other rows: {line}")
     if values["plots"]:
         for file in report_tune.save_heat_map(record, values["plots"]):
             report.note(f"drew {file}")

@@ -140,6 +140,31 @@ class Other:
     metavar: str = ""
 
 
+@dataclass(frozen=True)
+class NamedNumbers:
+    """The values of an option that is a mapping from some of these names to numbers above 0."""
+
+    names: tuple[str, ...]
+
+    @property
+    def metavar(self) -> str:
+        """The name of a value in help texts."""
+        return ",".join(f"{name}=X" for name in self.names[:2])
+
+    @property
+    def must(self) -> str:
+        """The requirement for a value, which continues "must" in error messages."""
+        return f"map some of {', '.join(self.names)} to positive finite numbers"
+
+    def accept(self, value: Any) -> bool:
+        """Whether a value is a mapping that is not empty, with these names and such numbers."""
+        return (
+            isinstance(value, Mapping)
+            and bool(value)
+            and all(name in self.names and POSITIVE.accept(own) for name, own in value.items())
+        )
+
+
 POSITIVE = Number("be a positive finite number", lambda value: value > 0)
 INSIDE = Number("lie strictly between 0 and 1", lambda value: 0 < value < 1)
 SHARE = Number("lie in (0, 1]", lambda value: 0 < value <= 1)

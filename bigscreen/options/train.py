@@ -24,6 +24,7 @@ from bigscreen.options.option import (
     SIZE,
     Count,
     CountOrFile,
+    NamedNumbers,
     Number,
     Option,
     Other,
@@ -165,6 +166,11 @@ METRIC = (
 )
 """The machines that a metric can be learned for."""
 
+LEARNED_METRIC = Scope(
+    lambda o: o.metric_learning != "none",
+    "without --metric-learning",
+    "{name} is for a learned metric; leave it out, or ask for one with metric_learning",
+)
 
 CHANGEABLE = ("memory", "cache", "time_budget", "max_iter", "device", "device_memory")
 """Options that a resumed run may change."""
@@ -286,6 +292,15 @@ class TrainOptions:
         METRIC,
         detail="The map is a part of the model's preparation, and the certificate is of the mapped "
         "columns. Its scale keeps the mean squared distance of rows.",
+    )
+    metric_from: Mapping[str, float] | None = option(
+        None,
+        "Kernel",
+        NamedNumbers(("gamma", "C", "nu")),
+        "Values of gamma and C (or nu) of the first machine of --metric-learning, such as "
+        "gamma=0.05,C=10. tune prints those that it found.",
+        (LEARNED_METRIC,),
+        otherwise="those of the fit",
     )
     C: float = option(
         1.0,
@@ -489,6 +504,7 @@ class TrainOptions:
         if self.kernel == "poly":
             object.__setattr__(self, "kernel", "polynomial")
         self._check_scopes()
+        self._check_metric()
         self._check_problem()
         self._check_exact()
         self._check_start()
@@ -526,9 +542,11 @@ class TrainOptions:
             found["components"] = self.components.fingerprint
         if not self.probability:
             del found["probability"]  # (nor this one)
-        for name in ("metric_learning", "device", "device_memory"):
+        for name in ("metric_learning", "metric_from", "device", "device_memory"):
             if found[name] == DEFAULTS[name]:
                 del found[name]  # (nor these)
+        if self.metric_from is not None:
+            found["metric_from"] = {k: _to_plain(v) for k, v in self.metric_from.items()}
         if isinstance(self.class_weight, Mapping):
             found["class_weight"] = {str(k): _to_plain(v) for k, v in self.class_weight.items()}
         return {name: _to_plain(value) for name, value in found.items()}
@@ -620,6 +638,14 @@ class TrainOptions:
                 "intercept_scaling is for c-svc, svr and squared losses on linear machines or "
                 "landmarks, by newton or cd; leave it at 1"
             )
+
+    def _check_metric(self) -> None:
+        """Refuse values for the machine that a metric is learned from if it does not use them."""
+        for name in self.metric_from or ():
+            if explain_useless(name, self) is not None:
+                kernel = name in KERNELS[str(self.kernel)] or name == "gamma"
+                has = f"kernel {self.kernel}" if kernel else self.problem
+                raise InputError(f"`metric_from` names {name}, which {has} has not; leave it out")
 
     def _check_squared(self) -> None:
         """Raise `InputError` if other options do not suit a squared loss."""

@@ -53,9 +53,14 @@ def options_of_first(options: TrainOptions, rows: int) -> TrainOptions:
     ``options``: the options of the fit; ``rows``: the number of rows, which bounds the number of
     landmarks.
     """
+    own: dict[str, Any] = dict(options.metric_from or {})
+    if "C" in own:
+        own["lam"] = None
     return replace(
         options,
+        **own,
         metric_learning="none",
+        metric_from=None,
         exact=False,
         early=False,
         landmarks=min(options.landmarks, rows),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -56,7 +56,6 @@ def train(
     report: Report | None = None,
     deadline: float | None = None,
     scratch: Callable[[], Path] | None = None,
-    first: Mapping[str, Any] | None = None,
 ) -> Model:
     """Fit a model and certify it.
 
@@ -75,9 +74,6 @@ def train(
         from now on, for the solve alone.
     scratch : callable or None
         Makes a folder for features that memory cannot hold, if ``options.work`` is None.
-    first : mapping or None
-        Options, such as gamma and C, of the machine that a metric is learned from if they differ
-        from ``options``.
 
     Returns
     -------
@@ -97,8 +93,7 @@ def train(
     began = time.monotonic()
     rows = data
     if options.metric_learning != "none":
-        given = replace(options, **(first or {}))
-        rows = _map_rows(data, given, fleet, report, deadline, scratch)
+        rows = _map_rows(data, options, fleet, report, deadline, scratch)
         if deadline is None and options.time_budget is not None:
             deadline = began + options.time_budget
     learned = time.monotonic() - began
@@ -122,7 +117,7 @@ def train(
         if learnt is not None:
             model = add_folds(job, model, *learnt)
     data.check_unchanged()
-    return model if rows is data else _record_metric(model, data, options, learned, first)
+    return model if rows is data else _record_metric(model, data, options, learned)
 
 
 def _map_rows(
@@ -153,24 +148,17 @@ def _map_rows(
         return Mapped(data, learn_metric(model, data, options.metric_learning, fleet))
 
 
-def _record_metric(
-    model: Model,
-    data: Rows,
-    options: TrainOptions,
-    seconds: float,
-    first: Mapping[str, Any] | None,
-) -> Model:
+def _record_metric(model: Model, data: Rows, options: TrainOptions, seconds: float) -> Model:
     """Record in a model's provenance that its rows were mapped; return the model.
 
-    ``data``: the rows before the map; ``seconds``: what learning the map took; ``first``: as of
-    `train`.
+    ``data``: the rows before the map; ``seconds``: what learning the map took.
     """
     known = model.provenance
     if known["fingerprint"] is not None:
         known["fingerprint"] = data.fingerprint  # the map is in the preparation
     known["metric"] = {"kind": options.metric_learning, "columns": data.n_features}
-    if first is not None:
-        known["metric"]["first"] = dict(first)
+    if options.metric_from is not None:
+        known["metric"]["first"] = dict(options.metric_from)
     times = known["seconds"]
     known["seconds"] = {"metric": seconds, **times, "total": seconds + times["total"]}
     return model

@@ -29,7 +29,10 @@ ELIMINATIONS = {
 SEARCHED = {"c-svc": "C", "nu-svc": "nu", "svr": "C"}
 """The problems that can be searched, each with the parameter whose values are searched."""
 
-UNSEEN = (*CHANGEABLE, "C", "nu", "kernel", "gamma", "landmarks", "metric_learning")
+UNSEEN = (
+    *CHANGEABLE,
+    *("C", "nu", "kernel", "gamma", "landmarks", "metric_learning", "metric_from"),
+)
 """Options of a fit that do not change a search: grids replace them, or they change no result."""
 
 

@@ -19,6 +19,7 @@ from bigscreen.fit.monitor import Report
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.model.model import Model
+from bigscreen.options.train import TrainOptions
 from bigscreen.path.folds import make_folds
 from bigscreen.path.options import PathOptions
 from bigscreen.path.scoring import best_of
@@ -75,15 +76,14 @@ def tune(
     with blas_threads(1), search.solver.hold():
         record = search.run()
         best = record["best"]
-        first = None
         if options.metrics != ("none",):
             record["metric_learning"] = found = search.judge_metrics()
-            first, kind = found["first"], found["best"]
+            kind = found["best"]
             best |= {"metric_learning": kind, **found["chosen"][kind]}
             best["score"] = float(np.mean(found["scores"][kind]))
         say = report or (lambda event: None)
         say({"event": "phase", "phase": "last fit", **best})
-        model = train(data, search.last_fit(best), fleet, report, first=first)
+        model = train(data, search.last_fit(record), fleet, report)
     record["seconds"] = {"search": search.spent, "total": time.monotonic() - began}
     model.provenance["search"] = record
     return model
@@ -141,15 +141,14 @@ class Search:
         self.stages: list[dict[str, Any]] = []
         self.spent = 0.0
 
-    def last_fit(self, best: dict[str, Any]) -> Any:
-        """Return the options (`TrainOptions`) of the final fit on all rows.
-
-        ``best``: the chosen kernel, landmarks, gamma, and C or nu, by name.
-        """
-        options = self.options
+    def last_fit(self, record: dict[str, Any]) -> TrainOptions:
+        """Return the options of the final fit on all rows; ``record``: of the search."""
+        options, best = self.options, record["best"]
         searched = best["kernel"], best["landmarks"], best["gamma"], best[options.parameter]
         fit = options.fit_of(*searched)
-        fit = replace(fit, metric_learning=best.get("metric_learning", "none"))
+        if best.get("metric_learning", "none") != "none":
+            learned = record["metric_learning"]
+            fit = replace(fit, metric_learning=learned["best"], metric_from=learned["first"])
         work = None if fit.work is None else fit.work / "fit"
         resume = bool(work and fit.resume and (work / PROBLEM).exists())
         left = None if self.end is None else max(1e-3, self.end - time.monotonic())

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -46,9 +47,10 @@ def test_the_metric_that_folds_chose_is_fitted():
     assert judged["chosen"][kind] == {name: best[name] for name in ("gamma", "C")}
     assert best["score"] == means[kind] and judged["first"] == judged["chosen"]["none"]
     assert model.provenance["metric"]["first"] == judged["first"]
-    fit = TrainOptions(**FIT, landmarks=80, gamma=best["gamma"], C=best["C"], metric_learning=kind)
+    chosen = {"gamma": best["gamma"], "C": best["C"], "metric_learning": kind}
+    fit = TrainOptions(**FIT, landmarks=80, **chosen, metric_from=judged["first"])
     with Inline(1) as fleet:
-        alone = train(data, fit, fleet, first=judged["first"])
+        alone = train(data, fit, fleet)
     np.testing.assert_array_equal(alone.coef, model.coef)
 
 
@@ -65,13 +67,12 @@ def test_each_kind_has_the_best_gamma_and_C_of_its_folds():
         judged = tune(data, options, fleet).provenance["search"]["metric_learning"]
         means = {}
         for gamma, C in itertools.product(*grid.values()):
-            fit = TrainOptions(
-                **FIT, tol=1e-5, landmarks=40, gamma=gamma, C=C, metric_learning="diagonal"
-            )
+            learned = {"metric_learning": "diagonal", "metric_from": judged["first"]}
+            fit = TrainOptions(**FIT, tol=1e-5, landmarks=40, gamma=gamma, C=C, **learned)
             scores = []
             for fitted, held in folds:
                 weights = np.isin(order, fitted).astype(float)
-                model = train(Recast(data, None, weights), fit, fleet, first=judged["first"])
+                model = train(Recast(data, None, weights), fit, fleet)
                 y = data.y(0, 120)[held]
                 rest = model.scores(data.rows(held), prepared=True)[:, 0] - y
                 scores.append(1 - np.sum(rest**2) / np.sum((y - y.mean()) ** 2))
@@ -151,3 +152,37 @@ def test_the_command_judges_kinds(tmp_path):
     succeed("tune", tmp_path / "s", tmp_path / "m.bsm", *grid, *kinds, "--resume")
     other = bigscreen("tune", tmp_path / "s", tmp_path / "m.bsm", *grid, "--resume")
     assert other.exit_code != 0 and "metrics" in other.stderr
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_line_that_a_search_prints_fits_its_model_again(tmp_path, monkeypatch, exact):
+    """The map comes from a machine with another gamma and C than the chosen ones."""
+    monkeypatch.chdir(tmp_path)
+    data = rows(lambda X: np.sin(2 * X[:, 0] + X[:, 1]), n=120)
+    np.savetxt("t.csv", np.column_stack([data.X(0, 120), data.y(0, 120)]), delimiter=",")
+    succeed("ingest", "t.csv", "my rows", "--label", "-1", "--no-header", "--regression")
+    how = ("--gamma", "0.02,0.1,0.5", "--C", "0.1,10", "--metric-learning", "diagonal")
+    how += ("--exact",) if exact else ("--landmarks", "40", "--sampling", "rpcholesky")
+    how += ("--folds", "2", "--epsilon", "0.05", "--seed", "3", "--tol", "1e-4")
+    told = succeed("tune", "my rows", "m.bsm", *how)
+    (line,) = [part for part in told.splitlines() if " bigscreen fit " in part]
+    succeed(*shlex.split(line.partition(" bigscreen ")[2]))
+    model, again = Model.load(tmp_path / "m.bsm"), Model.load(tmp_path / "again.bsm")
+    assert model.provenance["parameters"] == again.provenance["parameters"]
+    assert model.provenance["metric"] == again.provenance["metric"]
+    first, found = model.provenance["metric"]["first"], model.provenance["parameters"]
+    assert exact or first != {name: found[name] for name in first}
+    np.testing.assert_array_equal(model.preparation.metric, again.preparation.metric)
+    np.testing.assert_array_equal(model.coef, again.coef)
+
+
+def test_values_of_the_first_machine_that_mean_nothing_are_refused():
+    given = {"metric_learning": "full"}
+    with pytest.raises(InputError, match="nu, which svr has not"):
+        TrainOptions(**FIT, **given, metric_from={"nu": 0.5})
+    for wrong in ({}, {"degree": 2}, {"C": 0.0}):
+        with pytest.raises(InputError, match="metric_from must map some of gamma, C, nu"):
+            TrainOptions(**given, metric_from=wrong)
+    with pytest.raises(InputError, match="ask for one with metric_learning"):
+        TrainOptions(metric_from={"C": 1.0})
+    assert "such as gamma=0.05,C=10" in bigscreen("fit", "s", "m", "--metric-from", "C:1").output
