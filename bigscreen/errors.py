@@ -21,6 +21,29 @@ class NoRows(InputError):
     """A source has no rows; if there are other sources it is skipped."""
 
 
+class NoLabels(InputError):
+    """A source of numbers says nothing of labels: no file, column or array of them is named."""
+
+
+class MissingValue(InputError):
+    """A feature value is missing, and nothing says what stands for it.
+
+    Attributes
+    ----------
+    place : str
+        Where: file, line and column.
+    """
+
+    place = ""
+
+    @classmethod
+    def at(cls, place: str, advice: str) -> MissingValue:
+        """Make the error for a value that is missing at ``place``; ``advice``: what to do."""
+        error = cls(f"{place}: the value is missing; {advice}.")
+        error.place = place
+        return error
+
+
 class TimeOver(InputError):
     """The time budget ended before there was a result.
 

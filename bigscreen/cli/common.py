@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 import click
 
 from bigscreen.cli.signals import INTERRUPTED, exit_code, held_back, note_ending, orderly
-from bigscreen.errors import DeviceFailed, InputError, TimeOver, in_units, reason_of
+from bigscreen.errors import (
+    DeviceFailed,
+    InputError,
+    MissingValue,
+    NoLabels,
+    TimeOver,
+    in_units,
+    reason_of,
+)
 from bigscreen.files.output import (
     is_written_in_place,
     lock_path,
@@ -687,18 +695,13 @@ def read_landmarks(place: Path, data: "Dataset", memory: int | None) -> "GivenLa
     from bigscreen.features.landmarks import GivenLandmarks
     from bigscreen.files.scratch import scratch
     from bigscreen.fleet.memory import allowed_memory
-    from bigscreen.intake.ingest import ingest
-    from bigscreen.report import report
 
     with ExitStack() as stack:
         if place.is_dir():
             found = Dataset.open(place)
         else:
             folder = stack.enter_context(scratch("landmarks"))
-            made = ingest([place], folder / place.name, like=data, shuffle=False, memory=memory)
-            for sentence in made.notes:
-                report.note(sentence)
-            found = made.store
+            found = _ingest_like(place, folder / place.name, data, str(data.path), memory=memory)
         if found.preparation.features_fingerprint != data.preparation.features_fingerprint:
             raise InputError(
                 f"{place} was scaled or encoded otherwise than {data.path}; ingest it with "
@@ -711,6 +714,44 @@ def read_landmarks(place: Path, data: "Dataset", memory: int | None) -> "GivenLa
                 f"than the memory allowed, {in_units(allowed_memory(memory))}; give fewer rows"
             )
         return GivenLandmarks(found.X(0, found.n_rows))
+
+
+def _ingest_like(
+    place: str | Path, store: Path, like: "Dataset | Model", name: str, **how: Any
+) -> "Dataset":
+    """Prepare the raw rows of a file as those of a store or model were; return their new store.
+
+    Parameters
+    ----------
+    place : str or Path
+        The file.
+    store : Path
+        Where the new store goes.
+    like : Dataset or Model
+    name : str
+        Path of ``like``, for messages.
+    **how
+        Further options of `bigscreen.intake.ingest.ingest`.
+    """
+    from bigscreen.intake.ingest import ingest
+    from bigscreen.report import report
+
+    by_hand = f"`bigscreen ingest {place} STORE --like {name}"
+    try:
+        made = ingest([place], store, like=like, shuffle=False, **how)
+    except MissingValue as error:
+        raise InputError(
+            f"{error.place}: the value is missing; fill it in, or leave such rows out by {by_hand} "
+            "--drop-missing` and give that STORE"
+        ) from None
+    except NoLabels as error:
+        raise InputError(
+            f"{str(error).removesuffix('.')}; {by_hand} --label COLUMN` makes a STORE to give "
+            "instead"
+        ) from None
+    for sentence in made.notes:
+        report.note(sentence)
+    return made.store
 
 
 @contextmanager
@@ -737,19 +778,18 @@ def open_rows(
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.files.scratch import scratch
-    from bigscreen.intake.ingest import ingest
     from bigscreen.model.model import match_store
-    from bigscreen.report import report
 
-    with ExitStack() as stack:
-        if as_path(place).is_file():
-            folder = stack.enter_context(scratch("rows"))
-            # (The store has the file's name, which messages about its rows show.)
-            store = folder / Path(place).name
-            made = ingest([place], store, like=model, shuffle=False, deadline=deadline)
-            for sentence in made.notes:
-                report.note(sentence)
-            dataset = made.store
-        else:
-            dataset = Dataset.open(place)
+    if not as_path(place).is_file():
+        dataset = Dataset.open(place)
         yield dataset, match_store(model, dataset, name)
+        return
+    with scratch("rows") as folder:
+        store = folder / Path(place).name
+        try:
+            dataset = _ingest_like(place, store, model, name, deadline=deadline)
+            yield dataset, match_store(model, dataset, name)
+        except InputError as error:
+            # (The user knows the file, not its temporary store.)
+            error.args = (str(error).replace(str(store), place),)
+            raise

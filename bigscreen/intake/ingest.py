@@ -26,7 +26,7 @@ from bigscreen.data.layout import Label
 from bigscreen.data.missing import as_marks
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.texts import parse_dates, parse_hashes
-from bigscreen.errors import InputError, TimeOver, reason_of
+from bigscreen.errors import InputError, MissingValue, TimeOver, reason_of
 from bigscreen.files.remote import RemotePath, as_path
 from bigscreen.files.scratch import check_own, make_private_folder
 from bigscreen.files.sealed import hash_json
@@ -281,9 +281,25 @@ def ingest(  # noqa: PLR0913
         memory=allowed,
     )
     report = _Reporter(progress, [source.size for source in inputs], deadline)
-    with target, Inline(count_threads(allowed, threads)) as own:
+    advised = _advise_on_missing(pattern)
+    with target, Inline(count_threads(allowed, threads)) as own, advised:
         each = partial(own.each, in_flight=own.workers + 1)
         return target.take(_run(request, wanted, job, report, each, fleet))
+
+
+@contextmanager
+def _advise_on_missing(pattern: Pattern | None) -> Iterator[None]:
+    """Advise against imputation for a missing value if the numbers for it come from ``pattern``."""
+    try:
+        yield
+    except MissingValue as error:
+        if pattern is None:
+            raise
+        advice = (
+            "fill it in, or leave such rows out (`drop_missing`), as the rows that these are to be "
+            "like had no missing values"
+        )
+        raise MissingValue.at(error.place, advice) from None
 
 
 def _list_inputs(

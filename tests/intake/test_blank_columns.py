@@ -49,7 +49,7 @@ def test_parts_are_joined_as_one_table_is(tmp_path, suffix, order):
     assert in_source_order(later)[0].tolist() == [[1, 0, 0, 18263, 2.5]] * 3
     if suffix == "parquet":
         with pytest.raises(
-            InputError, match="every value of the column 'town' is missing; .*impute"
+            InputError, match="every row, column 'town': the value is missing; .*impute"
         ):
             ingest(parts[0], tmp_path / "x")
 

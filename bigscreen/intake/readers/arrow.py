@@ -12,7 +12,7 @@ import pyarrow
 from numpy.typing import NDArray
 
 from bigscreen.data.missing import Missing
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, MissingValue
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import Block, name_rows, try_parse
 from bigscreen.intake.readers.categories import (
@@ -94,9 +94,9 @@ class ArrowReader(TypedReader):
         super().__init__(chosen, names, kinds, asked.missing)
         for j, f in enumerate(chosen.features):
             if pyarrow.types.is_null(types[f]) and not asked.missing.allowed:
-                raise InputError(
-                    f"{name}: every value of the column {names[f]!r} is missing; say what stands "
-                    "for such values (`impute='median'`), or `drop` the column."
+                raise MissingValue.at(
+                    f"{name}, every row, column {names[f]!r}",
+                    "say what stands for such values (`impute='median'`), or `drop` the column",
                 )
             known = j in self._coders or j in self._dates or self._is_text(types[f])
             if not (known or self._is_number(types[f])):

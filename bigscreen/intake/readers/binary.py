@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.limits import check_regular, npy_bytes, read_npy_header, read_values
-from bigscreen.errors import InputError, NoRows, in_units, reason_of
+from bigscreen.errors import InputError, NoLabels, NoRows, in_units, reason_of
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
@@ -175,7 +175,7 @@ def open_npy(
         If neither `label` nor `labels_file` is given, or a file cannot be read.
     """
     if label is None and labels_file is None:
-        raise InputError(
+        raise NoLabels(
             f"{path} says nothing of labels: give a labels file (.npy), or the position of the "
             "label's column, or label none."
         )
@@ -322,7 +322,8 @@ def _choose_dataset(
     named = [name for name in shapes if name.rsplit("/", 1)[-1] in usual]
     found = named or [name for name, shape in shapes.items() if fits(shape)]
     if len(found) != 1:
-        raise InputError(
+        kind = InputError if found or what == "X" else NoLabels
+        raise kind(
             f"{path}: which dataset is {what} is not clear; say it by its path: "
             f"{_list_datasets(shapes)}."
         )
@@ -391,7 +392,7 @@ def open_idx(
     if label is None:
         labels = Path(labels_file) if labels_file else find_idx_labels(path)
         if labels is None:
-            raise InputError(
+            raise NoLabels(
                 f"{path} has no labels file next to it: name one (`labels_file`), or say label "
                 "none."
             )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, NoLabels
 from bigscreen.files.remote import Place, RemotePath, as_path
 from bigscreen.intake.readers.arff import ArffReader
 from bigscreen.intake.readers.base import Reader, Source, strip_compression_suffix
@@ -142,13 +142,35 @@ def _choose_reader(source: Any, options: dict[str, Any]) -> Reader:
     arguments = {key: value for key, value in given.items() if key in known}
     if kind in ("HDF5", "NPY", "NPZ", "IDX"):
         arguments = {key: given.get(key) for key in known}
-    reader: Reader = opener(path, **arguments)
+    reader = _open_file(opener, path, arguments, given.get("like"))
     usual = [name for name in reader.names or [] if name.lower() in LABEL_NAMES]
     if unsaid and usual:
         raise InputError(
             f"{path}: by its name the column {usual[0]!r} holds labels; name it as the label to "
             "leave it out of the unlabelled rows, or say label none to keep it as a feature."
         )
+    return reader
+
+
+def _open_file(
+    opener: Callable[..., Any], path: Place, arguments: dict[str, Any], like: Any
+) -> Reader:
+    """Return the reader that ``opener`` makes of a file.
+
+    A file of numbers that says nothing of labels has none if it has exactly the columns of ``like``
+    (a `Preparation`, or None).
+    """
+    try:
+        reader: Reader = opener(path, **arguments)
+    except NoLabels as error:
+        if like is None:
+            raise
+        reader = opener(path, **{**arguments, "label": False})
+        if reader.n_features != like.n_raw:
+            raise NoLabels(
+                f"{path} has {reader.n_features} columns, and the rows that it is to be like have "
+                f"{like.n_raw}: {str(error).partition(': ')[2]}"
+            ) from None
     return reader
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from bigscreen.errors import InputError, in_units
+from bigscreen.errors import InputError, NoLabels, in_units
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.intake.readers.binary import (
     X_NAMES,
@@ -60,7 +60,7 @@ def open_npz(
         raise InputError(f"{path} is damaged ({error}): fetch the file again.") from None
     sparse = {"format", "shape", "data"} <= {*keys}
     if sparse and label is None and labels_file is None:
-        raise InputError(
+        raise NoLabels(
             f"{path} holds a sparse matrix and no labels: give a labels file (.npy), or label none."
         )
     x_key = "data" if sparse else _choose_array(path, keys, X_NAMES, "X")
@@ -208,7 +208,8 @@ def _choose_array(path: Path, keys: Sequence[str], usual: Sequence[str], what: s
     """
     found = [key for key in keys if key in usual]
     if len(found) != 1:
-        raise InputError(
+        kind = InputError if found or what == "X" else NoLabels
+        raise kind(
             f"{path}: {'several arrays' if found else 'no array'} could be {what} (it holds "
             f"{', '.join(keys[:20]) or 'nothing'}); name exactly one of them {what}."
         )

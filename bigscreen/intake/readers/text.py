@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bigscreen.data.missing import MISSING_TEXTS
 from bigscreen.data.preparation import describe_column
 from bigscreen.data.texts import parse_number
-from bigscreen.errors import InputError, reason_of
+from bigscreen.errors import InputError, MissingValue, reason_of
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import RowLines, Source, decode, read_line_pieces, too_long_error
@@ -27,10 +27,10 @@ NEWLINE, RETURN, SPACE, QUOTE = b'\n\r "'
 
 def missing_value_error(place: str) -> InputError:
     """Return the error for a missing value at `place`, if missing values are not allowed."""
-    return InputError(
-        f"{place}: the value is missing; fill it in, say what stands for missing numbers "
-        "(`impute='median'`; a missing text is then a category of its own), or leave their rows "
-        "out (`drop_missing`)."
+    return MissingValue.at(
+        place,
+        "fill it in, say what stands for missing numbers (`impute='median'`; a missing text is "
+        "then a category of its own), or leave their rows out (`drop_missing`)",
     )
 
 
