@@ -26,6 +26,14 @@ def relative_gap(gap: float, primal: float) -> float:
     return gap / abs(primal) if primal != 0 else float(gap > 0)
 
 
+def is_rounded_to_zero(primal: float, rounding: float) -> bool:
+    """Whether P is 0 as far as rounding, a bound on its error, tells; no gap is relative to it.
+
+    An SVR whose machine fits all targets within its tube by w = 0 and the offset has P = 0.
+    """
+    return bool(abs(primal) <= rounding)
+
+
 def gap_or_violation(record: Mapping[str, Any]) -> float:
     """The number of a certificate's JSON record that is compared with the tolerance ``tol``.
 

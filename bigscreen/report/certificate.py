@@ -10,6 +10,7 @@ from bigscreen.problems.point import (
     ROUNDING_FIELDS,
     format_gap,
     gap_or_violation,
+    is_rounded_to_zero,
     meets_tol,
     relative_gap,
 )
@@ -237,7 +238,13 @@ def warnings(record: Mapping[str, Any]) -> list[str]:
     if record["violation"] is not None:
         said.append(f"the kernel is not positive semidefinite: {WITHOUT_PROOF}")
     missed = [part for part in record["certificates"] if not meets_tol(part, record["tol"])]
-    if missed:
+    zero = [
+        part["gap"] is not None and is_rounded_to_zero(part["primal"], part["rounding_bound"])
+        for part in missed
+    ]
+    if missed and all(zero) and why:
+        said.append(f"no relative gap is proved: {why}")
+    elif missed:
         what = "relative gap" if record["violation"] is None else "violation"
         more = "more --max-iter or --time-budget, or another --solver, may help"
         parts = len(record["certificates"])
@@ -245,7 +252,7 @@ def warnings(record: Mapping[str, Any]) -> list[str]:
         widest = max(gap_or_violation(part) for part in missed)
         said.append(
             f"the {what}{which} missed {record['tol']:g}, rounding included: it is "
-            f"{widest:.2e}; the model is the best one found ({why or more})"
+            f"{format_gap(widest, '.2e')}; the model is the best one found ({why or more})"
         )
     elif why:
         said.append(why)
@@ -326,11 +333,14 @@ def describe_distance(record: Mapping[str, Any]) -> str:
 
     With a relative gap r, ``P - P*`` is at most ``r |P|``, and ``|P*|`` at least ``(1 - r) |P|``.
     ``record``: the result of `fit_record`. If rounding made its gap negative, r is what rounding
-    can have moved the gap by.
+    can have moved the gap by. If P is 0 but for rounding, the distance is absolute.
     """
+    parts = record["certificates"]
+    if all(is_rounded_to_zero(part["primal"], part["rounding_bound"] or 0.0) for part in parts):
+        above = sum(max(part["gap"], 0.0) + (part["rounding_bound"] or 0.0) for part in parts)
+        return f"at most {above:.2g} above the best possible objective"
     gap = record["relative_gap"]
     if gap <= 0:
-        parts = record["certificates"]
         gap = max(relative_gap(part["rounding_bound"] or 0.0, part["primal"]) for part in parts)
     if gap >= 1:
         return "nothing near the best possible objective"

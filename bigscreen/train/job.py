@@ -38,7 +38,7 @@ from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import CHANGEABLE, UNSCREENED, TrainOptions
 from bigscreen.plan.memory import Plan
-from bigscreen.problems.point import is_solved
+from bigscreen.problems.point import format_gap, is_solved
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Near, Run, Solver
 from bigscreen.train.kernel import choose_kernel
@@ -593,10 +593,11 @@ class Job:
         missed = [name for name, one in short.items() if one.missed]
         worst = max(short, key=lambda name: (name in missed, short[name].reached))
         gap, why, _ = short[worst]
+        reached = format_gap(gap, ".2e")
         definite = self.kernel.psd or not self.options.exact
         what = "relative gap" if definite else "violation of the KKT conditions"
         if problems == 1:
-            return f"the {what} {gap:.2e} missed tol {tol:g}; {why}" if missed else why
+            return f"the {what} {reached} missed tol {tol:g}; {why}" if missed else why
         which = missed or list(short)
         names = ", ".join(map(str, which[:max_names]))
         more = f" and {len(which) - max_names} more" if len(which) > max_names else ""
@@ -604,7 +605,7 @@ class Job:
             return f"{len(short)} of {problems} machines ({names}{more}): {why}"
         return (
             f"{len(missed)} of {problems} machines missed tol {tol:g} ({names}{more}); the "
-            f"largest {what} is {gap:.2e}, of {worst}; {why}"
+            f"largest {what} is {reached}, of {worst}; {why}"
         )
 
     def _report_event(self, event: dict[str, Any], binary: Binary) -> None:

@@ -23,6 +23,7 @@ from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.standard import describe_products
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import CHANGEABLE, TrainOptions
+from bigscreen.problems.point import is_rounded_to_zero
 from bigscreen.problems.recipes import NuSvc
 from bigscreen.train.problems import Binary, libsvm_scale
 
@@ -175,6 +176,12 @@ def explain_missed_gap(fitted: Fitted, tol: float, features: str) -> str | None:
         )
     if proved.proves(tol):
         return None
+    if is_rounded_to_zero(proved.primal, proved.rounding_bound):
+        above = max(proved.gap, 0.0) + proved.rounding_bound
+        return (
+            f"P is 0 but for rounding, and nothing can be small relative to 0: P is at most "
+            f"{above:.2g} above the best possible objective"
+        )
     if fitted.ended == "rounded" and proved.gap > proved.rounding_bound:
         return (
             f"the gap {proved.gap:.2g} is small enough, but rounding can have moved it by "
