@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -25,6 +25,60 @@ BEYOND = "beyond warm starts"
 
 SHORT = 0.8
 """A printed ratio counts as not reproduced if ours is below this part of it."""
+
+POINTS = 2.0
+"""Two accuracies of random splits agree if they differ by at most this, in percent."""
+
+FEWER = "fewer rows or values"
+"""The verdict on a printed number next to one of a trial."""
+
+
+class Claim(NamedTuple):
+    """A printed number next to ours.
+
+    Attributes
+    ----------
+    what : str
+        The quantity, as a column of the table names it.
+    ours : float
+    printed : float or None
+        None if the paper prints no number.
+    agrees : callable
+        Of ours and the printed number: whether they agree.
+    """
+
+    what: str
+    ours: float
+    printed: float | None
+    agrees: Callable[[float, float], bool]
+
+
+def at_least(ours: float, printed: float) -> bool:
+    """Whether a ratio, the larger the better, is reproduced."""
+    return ours >= SHORT * printed
+
+
+def alike(ours: float, printed: float) -> bool:
+    """Whether neither number is much larger than the other."""
+    return min(ours, printed) >= SHORT * max(ours, printed)
+
+
+def near(ours: float, printed: float) -> bool:
+    """Whether two accuracies in percent agree."""
+    return abs(ours - printed) <= POINTS
+
+
+def judge(claims: Sequence[Claim], instead: str = "") -> str:
+    """Return the cell of the verdict column: agrees, or differs and where.
+
+    It is empty if the paper prints no number, and ``instead`` if the numbers are not comparable.
+    Seconds are never judged: they are of other machines.
+    """
+    printed = [(one, one.printed) for one in claims if one.printed is not None]
+    if not printed or instead:
+        return instead if printed else ""
+    missed = [one.what for one, number in printed if not one.agrees(one.ours, number)]
+    return f"differs: {', '.join(dict.fromkeys(missed))}" if missed else "agrees"
 
 
 def question(doc: str | None) -> str:
@@ -125,16 +179,21 @@ def rejected(stage: Stage, walk: Mapping[str, Any], rule: Any, ends: bool) -> np
     return found / len(steps[0].dual)
 
 
-def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, Any]:
-    """Print a table; return it in the form that records keep."""
+def table(
+    title: str, heads: Sequence[str], rows: Sequence[Sequence[object]], of: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Print a table; return it in the form that records keep.
+
+    ``of``: the tables of the paper that it repeats, if its last column has verdicts.
+    """
     shown = Table(title=title, title_justify="left")
     for head in heads:
         shown.add_column(head, justify="left" if head == heads[0] else "right")
     cells = [[cell if isinstance(cell, str) else f"{cell:.4g}" for cell in row] for row in rows]
     for row in cells:
         shown.add_row(*row)
-    Console(highlight=False, width=160).print(shown)
-    return {"title": title, "heads": list(heads), "rows": cells}
+    Console(highlight=False, width=200).print(shown)
+    return {"title": title, "heads": list(heads), "rows": cells, "of": list(of)}
 
 
 def beside(ours: float, printed: float | None) -> str:
@@ -161,8 +220,11 @@ def canvas(rows: int, columns: int) -> Any:
 
 
 def keep(out: Path | None, name: str, record: dict[str, Any], figures: Mapping[str, Any]) -> None:
-    """Write NAME.json and the figures; the record names the figures' files, for the report."""
+    """Write NAME.json and the figures, and print where; the record names the figures' files."""
     if out is None:
+        print(
+            "Nothing was written; --out FOLDER keeps the record, and the figures if there are any."
+        )
         return
     out.mkdir(parents=True, exist_ok=True)
     record["figures"] = []
@@ -171,3 +233,6 @@ def keep(out: Path | None, name: str, record: dict[str, Any], figures: Mapping[s
         figure.savefig(path, dpi=110)
         record["figures"].append({"file": path.name, "title": label.replace("-", " ")})
     report.write_json(out / f"{name}.json", record)
+    print(f"record   {out / f'{name}.json'}")
+    for figure in record["figures"]:
+        print(f"figure   {out / figure['file']}")

@@ -2,7 +2,7 @@
 
 Verdicts: agrees; differs; substitute data; not reproducible; no number printed (a drawing whose
 curves are repeated, to be compared by eye); not run. If an experiment's record has ``verdicts``,
-they are used; else the verdict follows from its list of results that are not reproduced.
+they are used; else the verdict sums up the last column of the tables that repeat the item.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelines.papers import data_sets
+from pipelines.papers.common import FEWER
 
 NEAR = 0.05
 """A share of rows agrees with a share in the paper's text if they differ by at most this."""
@@ -145,9 +146,14 @@ def verdict(item: Item, record: Mapping[str, Any], run: Mapping[str, Any] | None
     table = item.name.removeprefix("table ")
     if item.experiment.startswith("yang") and table in data_sets.TABLES and at_hand("."):
         why.append(data_sets.there(table).partition(": ")[2])
-    lines = record.get("not_reproduced", ())
-    if lines:
-        return Verdict("differs", "; ".join([*why, f"{len(lines)} points, listed above"]))
+    tables = [table for table in record.get("tables", ()) if item.name in table["of"]]
+    words = [row[-1] for table in tables for row in table["rows"] if row[-1]]
+    judged = [word for word in words if word != FEWER]
+    if not judged:
+        return Verdict("not run", "; ".join([*why, "only on fewer rows or values of the grid"]))
+    apart = sum(word.startswith("differs") for word in judged)
+    if apart:
+        return Verdict("differs", "; ".join([*why, f"{apart} of {len(judged)} rows differ"]))
     return Verdict("agrees", "; ".join(why))
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -303,6 +304,25 @@ def missed(found: list[dict[str, Any]], printed: dict[tuple[str, str], tuple]) -
                 f"printed): {', '.join(lines)}"
             )
     return out
+
+
+def verdict(
+    one: dict[str, Any], printed: Sequence[float | None], accuracies: Mapping[str, float]
+) -> str:
+    """Judge accuracies, screening ratio and speedup, which the paper prints with seconds between.
+
+    ``printed``: a row of the paper's table, or Nones; ``accuracies``: ours in percent, in the
+    order of the row (nan: not measured).
+    """
+    claims = [
+        papers.Claim(f"{way} accuracy", ours, None if np.isnan(ours) else theirs, papers.near)
+        for (way, ours), theirs in zip(accuracies.items(), printed[:-2:2], strict=True)
+    ]
+    claims += [
+        papers.Claim("screened", 100 * one["SRBO"]["screened"], printed[-2], papers.at_least),
+        papers.Claim("speedup", one["speedup"], printed[-1], papers.at_least),
+    ]
+    return papers.judge(claims, "" if one["grid"] == "the paper's" else papers.FEWER)
 
 
 def beside(ours: float, printed: float | None) -> str:

@@ -60,7 +60,7 @@ def main() -> None:
             found.append(one)
             lines += _lines(name, kernel, one)
         number = "VI" if kernel == "linear" else "VII"
-        tables.append(papers.table(f"Table {number}: {kernel}", HEADS, lines))
+        tables.append(papers.table(f"Table {number}: {kernel}", HEADS, lines, (f"table {number}",)))
     record: dict[str, Any] = {
         "question": papers.question(__doc__),
         "notes": [
@@ -105,7 +105,7 @@ def density(train: data_sets.Rows, test: data_sets.Rows, values: np.ndarray) -> 
 
 HEADS = (
     *("", "grid", "KDE AUC", "acc", "s", "OC-SVM AUC", "acc", "s cold", "s warm", "SRBO AUC"),
-    *("acc", "s", "out %", "speedup", papers.BEYOND, "cut: s", "out %"),
+    *("acc", "s", "out %", "speedup", papers.BEYOND, "cut: s", "out %", "verdict"),
 )
 """out: screened, and with the tighter region ("cut")."""
 
@@ -122,7 +122,10 @@ def _lines(name: str, kernel: str, one: dict[str, Any]) -> list[list[str]]:
     kde, kde_s, plain, plain_s, srbo, srbo_s, *rest = (f"{n:.4g}" for n in PAPER[name, kernel])
     printed = ["", kde, kde_s, "", plain, plain_s, "", "", srbo, srbo_s, *rest, "", "", ""]
     label = f"{name} {one['trained']:,}"
-    return [[label, one["grid"], *cells], ["   paper", "", *printed]]
+    shown = ("KDE", "OC-SVM", "SRBO")
+    accuracies = {way: 100 * run["accuracy"] for way, run in zip(shown, ways, strict=True)}
+    verdict = common.verdict(one, PAPER[name, kernel], accuracies)
+    return [[label, one["grid"], *cells, verdict], ["   paper", "", *printed, ""]]
 
 
 if __name__ == "__main__":

@@ -148,12 +148,13 @@ def one(data: MemoryDataset, rule: Rule | None, eps: float) -> dict[str, Any]:
 
 HEADS = (
     *("", "gap at 50 %", "75 %", "87.5 %", "93.8 %", "back", "evaluations"),
-    *("before rows came back", "removed wrongly", "steps", "gap at the end", "seconds"),
+    *("before rows came back", "removed wrongly", "steps", "gap at the end", "seconds", "verdict"),
 )
 
 
 def show(title: str, runs: dict[str, dict[str, Any]], paper: dict[str, tuple[Any, ...]]) -> Any:
-    """Print our numbers, with the paper's in brackets."""
+    """Print our numbers, with the paper's in brackets and a verdict."""
+    shown = ["gaps"] * len(REMOVED) + ["rows back", "evaluations"]
     lines = []
     for name, run in runs.items():
         ours = [*run["gap_at_removal"], run["reshrinkings"], run["kernel_entries"]]
@@ -168,8 +169,12 @@ def show(title: str, runs: dict[str, dict[str, Any]], paper: dict[str, tuple[Any
             f"{run['steps']:,}",
             f"{run['gap']:.2g}",
         )
-        lines.append((name, *cells, *rest, f"{run['seconds']:.1f}"))
-    return papers.table(title, HEADS, lines)
+        claims = [
+            papers.Claim(what, *pair, papers.alike)
+            for what, *pair in zip(shown, ours, theirs, strict=True)
+        ]
+        lines.append((name, *cells, *rest, f"{run['seconds']:.1f}", papers.judge(claims)))
+    return papers.table(title, HEADS, lines, (title.partition(":")[0].lower(),))
 
 
 def missed(title: str, runs: dict[str, dict[str, Any]]) -> list[str]:

@@ -146,6 +146,39 @@ def test_ratios_that_fall_short_are_said() -> None:
     assert len(slow) == 2 and slow[1].endswith("A linear 2 (8.8)")
 
 
+def test_a_verdict_stands_next_to_each_printed_number() -> None:
+    printed = (90.0, 1.0, 90.0, 1.0, 73.5, 8.8)
+    one = {"set": "A", "kernel": "linear", "grid": "the paper's", "speedup": 9.0}
+    one["SRBO"] = {"screened": 0.72}
+    accuracies = {"nu-SVM": 91.0, "SRBO": 88.5}
+    assert yang.verdict(one, printed, accuracies) == "agrees"
+    assert yang.verdict(one, printed, {**accuracies, "nu-SVM": float("nan")}) == "agrees"
+    assert yang.verdict(one, (None,) * 6, accuracies) == ""
+    slow = {**one, "speedup": 7.0}
+    assert yang.verdict(slow, printed, {**accuracies, "SRBO": 87.0}) == (
+        "differs: SRBO accuracy, speedup"
+    )
+    assert yang.verdict({**slow, "grid": "step 0.1"}, printed, accuracies) == common.FEWER
+    assert common.alike(0, 0) and not common.alike(1, 0) and not common.alike(4.9e6, 1.8e6)
+
+
+def test_a_script_says_where_its_figures_go(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    figure, _ = common.canvas(1, 1)
+    common.keep(tmp_path / "out", "a", {}, {"figure-1": figure})
+    said = capsys.readouterr().out.split()
+    assert said == [
+        "record",
+        str(tmp_path / "out/a.json"),
+        "figure",
+        str(tmp_path / "out/a-figure-1.png"),
+    ]
+    assert all(Path(file).exists() for file in said[1::2])
+    common.keep(None, "a", {}, {})
+    assert "--out FOLDER" in capsys.readouterr().out
+
+
 def test_savings_that_are_not_there_are_said() -> None:
     def runs(safe: float) -> dict[str, Any]:
         entries = dict.fromkeys(screening.RULES, 4.9e6) | {"f = .1": safe}

@@ -9,6 +9,7 @@ from places import DATA
 from scripts import record, script
 
 from bigscreen.report import report
+from pipelines.papers import common as papers
 from pipelines.papers import index
 from pipelines.papers.report import EXPERIMENTS, written
 from pipelines.tanji2023 import columns, cost, published, sets, tables
@@ -178,6 +179,8 @@ def test_differences_from_print_are_said() -> None:
     assert tables.missed([one(0.20, standin=True)]) == []
     assert tables.verdicts([one(0.16)], False)["table III"] == ["agrees"]
     assert tables.verdicts([one(0.20)], False)["table III"][0] == "differs"
+    for name, word in (("LIBLINEAR", "differs: error"), ("Newton, certified", "")):
+        assert papers.judge([tables.claim(one(0.20), name)]) == word
     # Accuracies that are printed as errors.
     assert tables.PAPER["rcv1"]["LIBLINEAR"][1] == pytest.approx(100 - 91.1)
 
@@ -211,9 +214,16 @@ def test_verdicts_follow_from_records() -> None:
     assert index.verdict(item, {}, None).word == "not run"
     assert index.verdict(item, {}, {"code": 1}).why == "its experiment failed"
     assert index.verdict(item, {}, {"code": 0, "trial": True}).word == "not run"
-    assert index.verdict(item, {"not_reproduced": []}, done).word == "agrees"
-    found = index.verdict(item, {"not_reproduced": ["a", "b"]}, done)
-    assert found.word == "differs" and "2 points" in found.why
+    for words, word in (
+        (["", "agrees", papers.FEWER], "agrees"),
+        (["differs: speedup", "agrees", ""], "differs"),
+        ([papers.FEWER, ""], "not run"),
+    ):
+        tables_ = [{"of": ["table 1"], "rows": [["a", cell] for cell in words]}]
+        tables_.append({"of": [], "rows": [["a", "differs: not a verdict"]]})
+        found = index.verdict(item, {"tables": tables_}, done)
+        assert found.word == word
+    assert index.verdict(item, {"tables": [{"of": ["table 2"], "rows": []}]}, done).word != "agrees"
     own = {"verdicts": {"table 1": ["substitute data", "made up"]}}
     assert index.verdict(item, own, done) == ("substitute data", "made up")
     assert index.verdict(item, own, {"code": 0, "trial": True}).word == "not run"
