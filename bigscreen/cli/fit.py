@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -259,7 +260,7 @@ def fit(
     if json_file:
         report.write_result(json_file, "fit", record)
     certificate.show(record, model, verbose)
-    warn_of_constant(dataset, fitted)
+    warn_of_constant(dataset, fitted, record["held_out"])
     if scales := _differing_scales(dataset, fitted):
         report.note(f"{scales}; ingest with --scale standard, unless that is meant")
     if page:
@@ -288,8 +289,15 @@ def held_out_record(dataset: "Dataset", model: "Model") -> dict[str, Any] | None
     return {"store": held.path.name, "sampled": sampled, **found}
 
 
-def warn_of_constant(dataset: "Dataset", model: "Model") -> None:
-    """Print a warning if a model is no better than a constant on (a sample of) its own rows."""
+def warn_of_constant(
+    dataset: "Dataset", model: "Model", held_out: Mapping[str, Any] | None
+) -> None:
+    """Print a warning if a model is no better than a constant.
+
+    Judged on (a sample of) its own rows, then on rows that its fit has not seen, if there are any.
+
+    ``held_out``: the result of `held_out_record`.
+    """
     from bigscreen.evaluate.evaluate import evaluate_sample
     from bigscreen.report import evaluation, report
 
@@ -298,6 +306,8 @@ def warn_of_constant(dataset: "Dataset", model: "Model") -> None:
     found, scaled = evaluate_sample(model, dataset), dataset.preparation.scaling != "none"
     if sentence := evaluation.remark(found, dataset.n_rows, scaled):
         report.warn(sentence)
+    elif held_out and (sentence := evaluation.remark(held_out, scaled=scaled)):
+        report.warn(f"on the held-out rows, {sentence}")
 
 
 def _differing_scales(dataset: "Dataset", model: "Model") -> str | None:

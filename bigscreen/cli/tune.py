@@ -265,7 +265,7 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
     report_tune.show(record)
     report.table(f"Search on {store}", report_tune.facts(record))
     certificate.show(fitted, out, values["verbose"])
-    warn_of_constant(dataset, model)
+    warn_of_constant(dataset, model, fitted["held_out"])
     searched = "problem", "kernel", "gamma", "landmarks", SEARCHED[problem]
     given = values["landmarks"] if isinstance(values["landmarks"], Path) else None
     line = fit_command(store, model.provenance["parameters"], searched, given)

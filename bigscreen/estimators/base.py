@@ -31,6 +31,7 @@ from bigscreen.data.dask_rows import (
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.other_arrays import on_host
 from bigscreen.data.rows import Rows
+from bigscreen.data.source_rows import prepare_rows
 from bigscreen.data.targets import as_features
 from bigscreen.errors import InputError
 from bigscreen.estimators.inputs import (
@@ -313,7 +314,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             with self._each(data.n_rows) as each:
                 scores = [part for _, _, part in scored_blocks(self.model_, data, each)]
             return np.concatenate(scores)[np.argsort(data.row_ids(0, data.n_rows))]
-        return np.concatenate(self._map_blocks(_score, X))
+        return np.concatenate(self._map_blocks(Model.scores, X))
 
     def _evidence(self, X: Any) -> Evidence:
         """Compute the scores from which probabilities and label sets of the rows of X follow.
@@ -326,13 +327,21 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             with self._each(data.n_rows) as each:
                 found = [part for *_, part in evidence_blocks(self.model_, data, each) if part]
             return Evidence.joined(found).among(np.argsort(data.row_ids(0, data.n_rows)))
-        return Evidence.joined(self._map_blocks(_evidence, X))
+        return Evidence.joined(self._map_blocks(Model.evidence, X))
 
-    def _map_blocks(self, function: Callable[[Model, Any], Any], X: Any) -> list[Any]:
-        """Return ``function(model, block)`` of every block of the rows X, which are in memory."""
-        X = validate_data(self, X, accept_sparse="csr", reset=False)
+    def _map_blocks(self, ask: Callable[..., Any], X: Any) -> list[Any]:
+        """Return what the model's method ``ask`` answers for every block of the rows X.
+
+        The rows are in memory. Those of a table are looked up by name if the model was fitted to a
+        data set with names of columns.
+        """
+        known, encoded = self.model_.preparation, False
+        if known.names is not None and hasattr(X, "columns"):
+            X, encoded = prepare_rows(known, X), True
+        else:
+            X = validate_data(self, X, accept_sparse="csr", reset=False)
         with self._each(X.shape[0]) as each:
-            return list(each(partial(function, self.model_), blocks(X)))
+            return list(each(partial(_answer, ask, self.model_, encoded), blocks(X)))
 
     def _dask_rows(self, X: Any, **_: Any) -> Any:
         """Return a Dask collection as a Dask array; a frame's columns by the names of the fit.
@@ -446,14 +455,9 @@ def check_components(given: Any) -> int:
     return int(given)
 
 
-def _score(model: Model, X: Any) -> NDArray[np.float64]:
-    """Compute the scores, float64 (rows, k), of raw source rows X (rows, source columns)."""
-    return model.scores(_features(model, X), prepared=True)
-
-
-def _evidence(model: Model, X: Any) -> Evidence:
-    """Compute the scores from which probabilities and label sets of raw source rows follow."""
-    return model.evidence(_features(model, X), prepared=True)
+def _answer(ask: Callable[..., Any], model: Model, encoded: bool, X: Any) -> Any:
+    """Return what a model's method ``ask`` answers for rows X: features, or raw source rows."""
+    return ask(model, X if encoded else _features(model, X), prepared=True)
 
 
 def _features(model: Model, X: Any) -> Any:

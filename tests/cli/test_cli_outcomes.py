@@ -100,6 +100,11 @@ def test_fit_and_tune_warn_of_a_model_that_is_a_constant(tmp_path: Path) -> None
         10,
     )
     assert found.exit_code == 0 and "predicted to be" not in found.stderr
+    # Right for every row of its fit, and for none of the rare label that it has not seen.
+    succeed("ingest", tmp_path / "t.csv", tmp_path / "h", "--holdout", 0.5)
+    wild = ["--exact", "--threads", 1, "--gamma", 1000, "--C", 100]
+    found = bigscreen("fit", tmp_path / "h", tmp_path / "w", *wild)
+    assert "warning: on the held-out rows, every row is predicted to be no: fit" in found.stderr
     found = bigscreen(
         "tune", tmp_path / "s", tmp_path / "u", *own, "--C", "1e-4,1e-3", "--gamma", 1
     )

@@ -7,6 +7,7 @@ import warnings
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 from block_world import STEADY
 from distributed import LocalCluster
@@ -571,3 +572,21 @@ def test_what_ingest_returns_is_fitted(tmp_path):
     assert np.array_equal(one.coef_, other.coef_) and list(one.classes_) == ["in", "out"]
     with pytest.raises(InputError, match="brings its own labels"):
         machine.fit(made, y)
+
+
+def test_a_machine_of_a_table_takes_tables_by_name(tmp_path):
+    """Texts, gaps and the order of columns are those of the table that was ingested."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"a": rng.normal(size=80), "b": rng.choice(["x", "y"], 80)})
+    table["left"] = (table["a"] > 0) ^ (table["b"] == "x")
+    table.loc[3, "a"] = np.nan
+    made = ingest(table, tmp_path / "s", label="left", impute="median", scale="standard")
+    for machine in (LinearSVC(), NystroemSVC(n_components=40, C=100, probability=True)):
+        machine.fit(made)
+        expected = machine.decision_function(made.store)
+        for rows in (table[["a", "b"]], table[["left", "b", "a"]]):
+            assert np.allclose(machine.decision_function(rows), expected, atol=1e-5)
+        with pytest.raises(InputError, match="no column 'b'"):
+            machine.predict(table[["a"]])
+    assert np.allclose(machine.predict_proba(table), machine.predict_proba(made.store), atol=1e-5)
+    assert machine.score(table[["b", "a"]], table["left"]) > 0.9
