@@ -184,10 +184,11 @@ def amend(  # noqa: PLR0913
 
 
 def _keep_model(model: Model, data: Rows, edited: Changes, rows: Rows) -> Model:
-    """Return the old model as it is, with certificates and ledgers cut to the rows that remain.
+    """Return the old model, with certificates and ledgers cut to the rows that remain.
 
-    ``data``: the rows before the edits, which only remove rows (``edited``) without influence;
-    ``rows``: the rows that remain.
+    Probabilities are left out: folds learnt them with the rows as they were, and a row without
+    influence on the machine of all rows has a part in them. ``data``: the rows before the edits,
+    which only remove rows (``edited``) without influence; ``rows``: the rows that remain.
     """
     known, support = model.provenance, model.support
     assert model.ledger is not None
@@ -199,6 +200,8 @@ def _keep_model(model: Model, data: Rows, edited: Changes, rows: Rows) -> Model:
     return replace(
         model,
         support=support,
+        calibration=None,
+        fold_machines=None,
         ledger=[_remaining_ledger(book, data, edited) for book in model.ledger],
         provenance={**known, **facts},
     )

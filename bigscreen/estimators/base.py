@@ -578,6 +578,8 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
                 budget = self.time_budget
                 made = amend(self.model_, data, edits, fleet, time_budget=budget)
         self._publish(made.model, None)
+        if hasattr(self, "_probA"):  # the sigmoids were learnt with the rows as they were
+            self._probA = self._probB = np.empty(0)
         return self
 
     def leave_one_out(

@@ -77,7 +77,8 @@ class Probable:
         check_is_fitted(self)
         if not self._probA.size:
             raise NotFittedError(
-                "predict_proba is not available when fitted with probability=False"
+                "predict_proba is not available when fitted with probability=False, nor after "
+                "`amend`, which drops what was learnt from the rows as they were"
             )
         scores = -self._scores(X)
         first = expit(-(self._probA * scores + self._probB)).clip(

@@ -644,7 +644,9 @@ class Model:
         """The calibration of the scores; InputError if the model was fitted without it."""
         if self.calibration is None:
             what = "a classifier that was fitted with `--probability` (probability=True)"
-            raise InputError(f"probabilities, sets of labels and thresholds are of {what}")
+            raise InputError(
+                f"probabilities, sets of labels and thresholds are of {what}{self._lost}"
+            )
         return self.calibration
 
     @property
@@ -654,6 +656,17 @@ class Model:
             what = "a regression that was fitted with `--probability` (probability=True)"
             raise InputError(f"intervals of targets are of {what}")
         return self.residuals
+
+    @property
+    def _lost(self) -> str:
+        """The end of a sentence: that an edit dropped what the fit had learnt; "" if none did."""
+        asked = (self.provenance.get("parameters") or {}).get("probability")
+        if not (asked and self.provenance.get("edits")):
+            return ""
+        return (
+            ", and edits of its rows have dropped what this one had learnt from the rows as they "
+            "were; fit the edited rows again"
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, atomically.

@@ -6,7 +6,9 @@ from dataclasses import replace
 import edit_cases
 import numpy as np
 import pytest
+from sklearn.exceptions import NotFittedError
 
+from bigscreen import SVC
 from bigscreen.amend.amend import amend
 from bigscreen.amend.edits import Edits
 from bigscreen.fleet.inline import Inline
@@ -93,3 +95,13 @@ def test_a_strict_edit_draws_landmarks_from_the_remaining_rows():
     assert np.array_equal(kept.model.landmarks, case.model.landmarks)
     assert "1 of the rows that leave are landmarks" in " ".join(kept.record["notes"])
     assert not np.any((anew.model.landmarks == case.model.landmarks[-1]).all(axis=1))
+
+
+def test_an_edit_drops_the_sigmoids_of_the_rows_as_they_were():
+    X, y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) % 2
+    with pytest.warns(FutureWarning):
+        machine = SVC(probability=True).fit(X, y)
+    assert machine.predict_proba(X).shape == (60, 2)
+    machine.amend(X, y, remove=[0])
+    with pytest.raises(NotFittedError, match="nor after `amend`"):
+        machine.predict_proba(X)

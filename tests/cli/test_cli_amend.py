@@ -248,11 +248,17 @@ def test_a_compressed_store_says_its_size_and_how_to_fit_it(fitted, tmp_path):
     assert "stays as it is" in ran(*same, code=2)
 
 
-def test_an_edited_machine_without_the_probabilities_of_the_fit_says_so(fitted, tmp_path):
-    fit = ("--landmarks", 20, "--gamma", 0.5, "--probability")
-    ran("fit", fitted / "s", tmp_path / "m", *fit)
-    edit = ("--remove", fitted / "bound.csv")
-    assert "has no probabilities" in ran(
-        "amend", tmp_path / "m", fitted / "s", tmp_path / "n", *edit
-    )
-    assert Model.load(tmp_path / "n").calibration is None
+@pytest.mark.parametrize("kind", ["out", "bound"])
+def test_edited_machines_have_no_probabilities_of_rows_that_left(fitted, tmp_path, kind):
+    """A row without influence on the machine of all rows has one on the machines of the folds."""
+    fit = ("--landmarks", 40, "--gamma", 0.5, "--tol", 1e-6, "--probability")
+    model, new, edit = tmp_path / "m", tmp_path / "n", ("--remove", fitted / f"{kind}.csv")
+    ran("fit", fitted / "s", model, *fit)
+    said = ran("amend", model, fitted / "s", new, *edit)
+    assert "has no probabilities" in said and ("holds as it was" in said) == (kind == "out")
+    made = Model.load(new)
+    assert made.calibration is None and made.fold_machines is None
+    said = ran("predict", new, fitted / "s", tmp_path / "p.csv", "--set", 0.1, code=2)
+    assert "edits of its rows have dropped what this one had learnt" in said
+    plain = ran("predict", fitted / "m", fitted / "s", tmp_path / "p.csv", "--set", 0.1, code=2)
+    assert "was fitted with" in plain and "edits" not in plain
