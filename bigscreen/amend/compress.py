@@ -128,7 +128,7 @@ def compress(
     InputError
         For a model of several scores or of another problem, or other rows than it was fitted on.
     """
-    problems = check_amendable(model, data)
+    problems = check_amendable(model, data, "has no smaller store with its optimum")
     if len(problems) > 1:
         raise InputError(
             f"{len(problems)} scores do without {len(problems)} different sets of rows: compress a "

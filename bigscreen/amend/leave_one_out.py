@@ -99,7 +99,8 @@ def leave_one_out(
     model : Model
         An exact C-SVC with a certificate.
     data : Rows
-        The rows that it was fitted on, with their labels.
+        The rows that it was fitted on, with their labels; rows of an array may have another order,
+        in which the answer has them then.
     each : callable
         Maps a function over row numbers, on threads of this process.
     tol : float
@@ -114,10 +115,17 @@ def leave_one_out(
     """
     if not tol > 0:
         raise InputError(f"tol, the bound on scores, must be positive, got {tol!r}")
-    kind = (model.provenance.get("parameters") or {}).get("problem", "c-svc")
+    asked = model.provenance.get("parameters") or {}
+    kind = asked.get("problem", "c-svc")
     if kind != "c-svc":
         raise InputError(f"leave-one-out scores are of a C-SVC, and the model is of {kind}")
-    own = check_amendable(model, data)
+    if asked.get("class_weight") == "balanced":
+        raise InputError(
+            "leave-one-out keeps the weights of rows, and balanced class weights are others "
+            "without a row; fit with the weight of each label as a number "
+            "(class_weight={label: weight}), or with weights of rows"
+        )
+    own = check_amendable(model, data, "has no leave-one-out scores")
     if model.support is None or model.gate is not None:
         raise InputError(
             "leave-one-out scores are of an exact machine (--exact); a machine on landmarks has "

@@ -32,8 +32,12 @@ def options_of(model: Model, **more: Any) -> TrainOptions:
     return TrainOptions.from_record({**known, "kernel": kernel["name"], **more})
 
 
-def check_amendable(model: Model, data: Rows) -> list[Binary]:
-    """The problems of a model, one for each score, if the model can be amended on these rows.
+def check_amendable(
+    model: Model, data: Rows, verdict: str = "cannot be amended; fit it again on other rows"
+) -> list[Binary]:
+    """Return the problems of a model, one for each score, if it can be amended on these rows.
+
+    ``verdict``: what the error says that a model cannot do, which continues "a model of a nu-svc".
 
     Raises
     ------
@@ -44,24 +48,24 @@ def check_amendable(model: Model, data: Rows) -> list[Binary]:
     asked = model.provenance.get("parameters") or {}
     if model.provenance.get("certificates") is None or model.ledger is None:
         raise InputError(
-            "nothing is proved of the model's rows, so that no edit can start from it: it was "
-            "taken from a path, ended early, or an older bigscreen wrote it; fit it again"
+            "nothing is proved of the model's rows, which were to be its start: it was taken from "
+            "a path, ended early, or an older bigscreen wrote it; fit it again"
         )
     for refused, what in (
         (asked.get("problem", "c-svc") != "c-svc", f"a {asked.get('problem')}"),
-        (asked.get("class_weight") == "balanced", "balanced class weights, which every edit moves"),
+        (asked.get("class_weight") == "balanced", "balanced class weights, which every row moves"),
         (asked.get("lam") is not None, "a lambda, whose C depends on the number of rows"),
         (model.kernel.name in ("custom", "precomputed"), f"a {model.kernel.name} kernel"),
         (
             model.preparation.metric is not None,
-            "a learned metric, which edits would move",
+            "a learned metric, which every row moves",
         ),
         (not model.kernel.psd, "a kernel that is not positive semidefinite"),
     ):
         if refused:
-            raise InputError(f"a model of {what} cannot be amended; fit it again on other rows")
+            raise InputError(f"a model of {what} {verdict}")
     if not all(record["proved"] for record in model.provenance["certificates"]):
-        raise InputError("the model's gap is not proved, so that no edit can start from it")
+        raise InputError("the model's gap is not proved, and so it is no start; fit it again")
     check_match(model, data, "the model")
     known = model.provenance.get("fingerprint")
     if (known is not None and known != data.fingerprint) or data.n_rows != model.provenance["rows"]:
@@ -74,7 +78,7 @@ def check_amendable(model: Model, data: Rows) -> list[Binary]:
     exact = model.support is not None
     if not exact and any(ledger.dual is None for ledger in model.ledger):
         raise InputError(
-            "the model keeps no dual point to start an edit from: it has an unpenalised offset on "
+            "the model keeps no dual point to start from: it has an unpenalised offset on "
             "features, or an older bigscreen wrote it; use intercept penalized, or fit it again"
         )
     return problems(data, options_of(model))

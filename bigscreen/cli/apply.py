@@ -21,13 +21,16 @@ from bigscreen.cli.common import (
     report_option,
     time_option,
 )
+from bigscreen.cli.fit import remark_on
 from bigscreen.cli.options import GroupedCommand, fit_options
 from bigscreen.cli.report import write_page
 from bigscreen.errors import InputError
+from bigscreen.files.remote import as_path
 from bigscreen.options.option import INSIDE
 
 if TYPE_CHECKING:
     from bigscreen.data.dataset import Dataset
+    from bigscreen.device.find import Device
     from bigscreen.fleet.protocol import Each
     from bigscreen.model.model import Model
 
@@ -53,8 +56,8 @@ device_option = click.option(
 @contextmanager
 def scoring(
     where: dict[str, Any], dataset: "Dataset", fitted: "Model", deadline: float | None = None
-) -> Iterator[tuple["Each", "Model"]]:
-    """Yield ``each(function, chunks)``, a map over chunks of the store, and the model that scores.
+) -> Iterator[tuple["Each", "Model", "Device"]]:
+    """Yield ``each(function, chunks)``, a map over chunks of the store, the model, and its device.
 
     The map runs on threads, worker processes or a cluster, and keeps the order of chunks; scores
     are computed on a device or not, as the options ``where`` say. ``deadline``, a value of
@@ -67,7 +70,7 @@ def scoring(
     with open_fleet({**where, "memory": None}, deadline) as fleet:
         rely_on(fleet, dataset, None)
         placed = place_scores(fitted, dataset, where["device"], partial(find_on, fleet))
-        yield fleet.each, placed
+        yield fleet.each, *placed
 
 
 @click.command(
@@ -173,7 +176,7 @@ def predict(
         too_few = fitted.held_out.explain_infinite(alpha, cross)
     with ExitStack() as stack:
         dataset, fitted = stack.enter_context(open_rows(store, fitted, model, deadline))
-        each, scorer = stack.enter_context(scoring(where, dataset, fitted, deadline))
+        each, scorer, device = stack.enter_context(scoring(where, dataset, fitted, deadline))
         counts = write_predictions(
             scorer,
             dataset,
@@ -184,9 +187,8 @@ def predict(
             deadline=deadline,
         )
     if json_file:
-        report.write_result(
-            json_file, "predict", {"out": out, "rows": dataset.n_rows, "predicted": counts}
-        )
+        written = {"out": out, "rows": dataset.n_rows, "predicted": counts}
+        report.write_result(json_file, "predict", {**written, "device": device.record})
     predicted = {f"predicted {label}": report.count(rows) for label, rows in counts.items()}
     place = "on standard output" if out == "-" else f"in {out}"
     report.table(f"Predictions {place}", {"rows": report.count(dataset.n_rows), **predicted})
@@ -305,14 +307,14 @@ def evaluate(
         fitted = fitted.thresholded(threshold)
     with ExitStack() as stack:
         dataset, fitted = stack.enter_context(open_rows(store, fitted, model))
-        each, scorer = stack.enter_context(scoring(where, dataset, fitted))
+        each, scorer, device = stack.enter_context(scoring(where, dataset, fitted))
         record = compare(scorer, dataset, each, positive, curves=page is not None)
         if page:
             write_page(page, fitted, model, dataset, record)
     if json_file:
-        report.write_result(json_file, "evaluate", record)
+        report.write_result(json_file, "evaluate", {**record, "device": device.record})
     report.table(f"{model} on {store}", evaluation.facts(record))
-    if sentence := evaluation.remark(record, scaled=dataset.preparation.scaling != "none"):
+    if sentence := remark_on(dataset, fitted, record):
         report.warn(sentence)
     if "confusion" not in record:
         return
@@ -336,6 +338,7 @@ def _leave_one_out(
     """
     from bigscreen.amend.leave_one_out import leave_one_out
     from bigscreen.data.dataset import Dataset
+    from bigscreen.device.find import HOST
     from bigscreen.fleet.blas import blas_threads
     from bigscreen.fleet.inline import Inline
     from bigscreen.report import report
@@ -345,10 +348,17 @@ def _leave_one_out(
         if value is not None and value is not False:
             flag = name if name.startswith("--") else f"--{name.replace('_', '-')}"
             raise InputError(f"{flag} does not go with --leave-one-out; leave out one of them")
+    if as_path(store).is_file():
+        raise InputError(
+            f"--leave-one-out is of the very rows that the model was fitted on: give the STORE of "
+            f"its fit in place of {store}"
+        )
     with Inline(threads) as fleet, blas_threads(1):
         record = leave_one_out(fitted, Dataset.open(store), fleet.each).record()
     if json_file:
-        report.write_result(json_file, "evaluate", {"unlabelled": 0, **record})
+        report.write_result(
+            json_file, "evaluate", {"unlabelled": 0, **record, "device": HOST.record}
+        )
     wrong, doubt, rows = record["wrong"], record["undecided"], record["rows"]
     most = report.percent((wrong + doubt) / rows, 2)
     report.table(

@@ -260,7 +260,7 @@ def fit(
     if json_file:
         report.write_result(json_file, "fit", record)
     certificate.show(record, model, verbose)
-    warn_of_constant(dataset, fitted, record["held_out"])
+    warn_of_predictions(dataset, fitted, record["held_out"])
     if scales := _differing_scales(dataset, fitted):
         report.note(f"{scales}; ingest with --scale standard, unless that is meant")
     if page:
@@ -289,25 +289,39 @@ def held_out_record(dataset: "Dataset", model: "Model") -> dict[str, Any] | None
     return {"store": held.path.name, "sampled": sampled, **found}
 
 
-def warn_of_constant(
+def warn_of_predictions(
     dataset: "Dataset", model: "Model", held_out: Mapping[str, Any] | None
 ) -> None:
-    """Print a warning if a model is no better than a constant.
+    """Print a warning if a model is no better than a constant, or misses a rare label.
 
     Judged on (a sample of) its own rows, then on rows that its fit has not seen, if there are any.
 
     ``held_out``: the result of `held_out_record`.
     """
     from bigscreen.evaluate.evaluate import evaluate_sample
-    from bigscreen.report import evaluation, report
+    from bigscreen.report import report
 
     if model.kind == "one-class":
         return
-    found, scaled = evaluate_sample(model, dataset), dataset.preparation.scaling != "none"
-    if sentence := evaluation.remark(found, dataset.n_rows, scaled):
+    found = evaluate_sample(model, dataset)
+    if sentence := remark_on(dataset, model, found, dataset.n_rows):
         report.warn(sentence)
-    elif held_out and (sentence := evaluation.remark(held_out, scaled=scaled)):
+    elif held_out and (sentence := remark_on(dataset, model, held_out)):
         report.warn(f"on the held-out rows, {sentence}")
+
+
+def remark_on(
+    dataset: "Dataset", model: "Model", found: Mapping[str, Any], n_rows: int | None = None
+) -> str | None:
+    """Return the warning of `evaluation.remark` on a model's predictions, or None.
+
+    ``found``: the result of `evaluate`, of at most ``n_rows`` rows, prepared as ``dataset``.
+    """
+    from bigscreen.report import evaluation
+
+    scaled = dataset.preparation.scaling != "none"
+    weighted = (model.provenance.get("parameters") or {}).get("class_weight") is not None
+    return evaluation.remark(found, n_rows, scaled, weighted)
 
 
 def _differing_scales(dataset: "Dataset", model: "Model") -> str | None:

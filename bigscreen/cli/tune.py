@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,14 @@ from bigscreen.cli.common import (
     resumable,
     verbose_option,
 )
-from bigscreen.cli.fit import held_out_record, warn_of_constant
-from bigscreen.cli.options import GroupedCommand, fit_command, fit_options, train_options
+from bigscreen.cli.fit import held_out_record, warn_of_predictions
+from bigscreen.cli.options import (
+    GroupedCommand,
+    fit_command,
+    fit_options,
+    is_given,
+    train_options,
+)
 from bigscreen.cli.path import Grid
 from bigscreen.cli.report import write_page
 from bigscreen.errors import InputError
@@ -219,10 +226,12 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
     usual_counts = (min(1000, dataset.n_rows),)
     counts = None if values["exact"] else values["landmarks"] or usual_counts
     shared = {name: values[name] for name in OF_EVERY_FIT}
+    given = partial(is_given, context)
     most = {
         # (Learned metrics of exact machines come from a machine on as many landmarks as in `fit`.)
         "landmarks": counts if isinstance(counts, Path) else max(counts or usual_counts),
-        "kernel": values["kernels"][0],
+        # (An option that one of the kernels uses has a meaning.)
+        "kernel": max(values["kernels"], key=lambda kernel: sum(map(given, KERNELS[kernel]))),
     }
     fit = train_options(
         context, dataset, {**shared, "problem": problem, **most}, Path(work), values["resume"]
@@ -265,10 +274,10 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
     report_tune.show(record)
     report.table(f"Search on {store}", report_tune.facts(record))
     certificate.show(fitted, out, values["verbose"])
-    warn_of_constant(dataset, model, fitted["held_out"])
+    warn_of_predictions(dataset, model, fitted["held_out"])
     searched = "problem", "kernel", "gamma", "landmarks", SEARCHED[problem]
-    given = values["landmarks"] if isinstance(values["landmarks"], Path) else None
-    line = fit_command(store, model.provenance["parameters"], searched, given)
+    file = values["landmarks"] if isinstance(values["landmarks"], Path) else None
+    line = fit_command(store, model.provenance["parameters"], searched, file)
     report.note(f"to fit these options again, or to other rows: {line}")
     if values["plots"]:
         for file in report_tune.save_heat_map(record, values["plots"]):

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+RARE_FRACTION = 0.4
+"""A label is rare if it has less than this fraction of the rows that it would have if all labels
+were equally frequent: of two labels, less than a fifth of the rows."""
+
+
+def rare_labels(counts: Sequence[int]) -> list[int]:
+    """Return the positions of rare labels (`RARE_FRACTION`); ``counts``: rows of each label."""
+    most = RARE_FRACTION * sum(counts) / max(len(counts), 1)
+    return [k for k, count in enumerate(counts) if count < most]
 
 
 class Metric(NamedTuple):

@@ -54,8 +54,8 @@ def place_scores(
     wanted: str,
     find: Callable[[str], Device],
     tuning: PlanTuning = PLAN,
-) -> Model:
-    """Return a model that computes the scores of a data set on a device, or on the CPU.
+) -> tuple[Model, Device]:
+    """Return a model that computes the scores of a data set on a device or the CPU, and which.
 
     Parameters
     ----------
@@ -77,9 +77,9 @@ def place_scores(
         )
     is_large = data.n_rows * model.coef.shape[1] >= tuning.device_entries
     if wanted == "cpu" or (wanted == "auto" and not (can_place and is_large)):
-        return model
-    place = find(wanted).place
-    return model if place == CPU else place_model(model, place)
+        return model, HOST
+    device = find(wanted)
+    return (model if device.place == CPU else place_model(model, device.place)), device
 
 
 def _gains(data: Rows, options: TrainOptions, fits: int, tuning: PlanTuning) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bigscreen.options.metrics import rare_labels
 from bigscreen.report.report import count, percent
 
 OF_PROBABILITIES = ("log_loss", "brier", "calibration_error")
@@ -62,13 +63,18 @@ def describe_held_out(record: Mapping[str, Any]) -> str:
 
 
 def remark(
-    record: Mapping[str, Any], n_rows: int | None = None, scaled: bool = False
+    record: Mapping[str, Any],
+    n_rows: int | None = None,
+    scaled: bool = False,
+    weighted: bool = False,
 ) -> str | None:
-    """Warn of a model that is no better than a constant, and say what to try; None if it is better.
+    """Warn of a model that is no better than a constant, or misses a rare label; None of others.
 
     ``record``: the result of `evaluate`; ``n_rows``: the number of all rows if only a sample of
-    them may have been evaluated; ``scaled``: whether columns are scaled already. A classifier is no
-    better if it predicts one label for all rows, or if it is right for no more rows than the
+    them may have been evaluated; ``scaled``: whether columns are scaled already; ``weighted``:
+    whether the fit weighted labels. The sentence says what to try. A rare label (`rare_labels`) is
+    missed if fewer than half of its rows are predicted rightly. A classifier is no better than a
+    constant if it predicts one label for all rows, or if it is right for no more rows than the
     commonest label and tells labels apart hardly better than chance; a regression (not of a
     quantile) if it explains nothing of the targets' variance.
     """
@@ -76,7 +82,8 @@ def remark(
     seen = f"on {count(record['rows'])} sampled rows, " if sampled else ""
     advice = "try another gamma or C (`bigscreen tune`)"
     advice += "" if scaled else ", or scale the columns (ingest --scale standard)"
-    balance = f"fit with --class-weight balanced if labels are rare, or {advice}"
+    balanced = "fit with --class-weight balanced"
+    balance = advice if weighted else f"{balanced} if labels are rare, or {advice}"
     if record.get("r2") is not None:
         # (A quantile other than the median may well be farther from the targets than their mean.)
         if record["r2"] > 0 or record.get("pinball") is not None:
@@ -93,9 +100,20 @@ def remark(
     often = max(rows, key=lambda label: rows[label])
     chance = 1.0 / sum(1 for n in rows.values() if n)
     right = sum(row.get(label, 0) for label, row in confusion.items())
-    if right > rows[often] or record["balanced_accuracy"] > chance + 0.02:
+    if right <= rows[often] and record["balanced_accuracy"] <= chance + 0.02:
+        return f"{seen}to call every row {often} is right as often as this model: {balance}"
+    there = [label for label in rows if rows[label]]
+    rare = [there[k] for k in rare_labels([rows[label] for label in there])]
+    found = {label: confusion[label].get(label, 0) for label in rare}
+    missed = [label for label in rare if 2 * found[label] < rows[label]]
+    if not missed:
         return None
-    return f"{seen}to call every row {often} is right as often as this model: {balance}"
+    label = max(missed, key=lambda label: rows[label] - found[label])
+    more = advice if weighted else f"{balanced} to find more, with more false alarms"
+    return (
+        f"{seen}{count(found[label])} of the {count(rows[label])} rows of the rare label {label} "
+        f"are found: {more}"
+    )
 
 
 def by_label(record: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:

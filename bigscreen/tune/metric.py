@@ -9,12 +9,8 @@ import numpy as np
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
-from bigscreen.options.metrics import METRICS
+from bigscreen.options.metrics import METRICS, rare_labels
 from bigscreen.path.scoring import SCORINGS, Scoring
-
-RARE_FRACTION = 0.4
-"""A label is rare if it has less than this fraction of the rows that it would have if all labels
-were equally frequent: of two labels, less than a fifth of the rows."""
 
 
 def default_metric(data: Rows) -> tuple[str, str]:
@@ -27,7 +23,7 @@ def default_metric(data: Rows) -> tuple[str, str]:
         return "r2", ""
     counts = data.label_counts
     rows, k = int(np.sum(counts)), int(np.argmin(counts))
-    if counts[k] * len(counts) >= RARE_FRACTION * rows:
+    if not rare_labels(counts.tolist()):
         return "accuracy", ""
     return "balanced-accuracy", (
         f"{counts[k] / rows:.2g} of the rows have the label {data.labels[k]}, so candidates are "

@@ -19,7 +19,7 @@ from bigscreen.certify.exact import close_exact
 from bigscreen.certify.explicit import close_explicit
 from bigscreen.certify.scores import ScoreProgram
 from bigscreen.device import find
-from bigscreen.device.find import Device, find_device
+from bigscreen.device.find import HOST, Device, find_device
 from bigscreen.device.kernel import (
     FUNCTION_ULPS,
     PlacedKernel,
@@ -277,15 +277,15 @@ def test_auto_places_the_scores_of_many_dense_rows_only(gpu: list[Any]) -> None:
     model = NystroemSVC(n_components=20, random_state=0).fit(X, y).model_
     for wanted, least in (("cuda", 1e9), ("auto", 1800)):
         tuning = replace(PLAN, device_entries=least)
-        placed = place_scores(model, data, wanted, find_device, tuning)
+        placed, device = place_scores(model, data, wanted, find_device, tuning)
         np.testing.assert_allclose(placed.scores(X), model.scores(X), rtol=0, atol=1e-5)
-        assert gpu
+        assert gpu and device == find_device("cuda")
         gpu.clear()
     thin, linear = contracts.rows(0, 90, sparse_rows=True), LinearSVC().fit(X, y).model_
     for given, rows, least in ((model, data, 1801), (model, thin, 0), (linear, data, 0)):
         tuning = replace(PLAN, device_entries=least)
-        assert place_scores(given, rows, "auto", find_device, tuning) is given
-        assert place_scores(given, rows, "cpu", find_device, tuning) is given
+        assert place_scores(given, rows, "auto", find_device, tuning) == (given, HOST)
+        assert place_scores(given, rows, "cpu", find_device, tuning) == (given, HOST)
         if rows is thin or given is linear:
             with pytest.raises(InputError, match="computes the scores of dense rows by a kernel"):
                 place_scores(given, rows, "cuda", find_device)
@@ -299,10 +299,13 @@ def test_predict_and_evaluate_score_on_a_device(gpu: list[Any], tmp_path: Path) 
     for device in ("cpu", "cuda"):
         out, result = tmp_path / f"{device}.csv", tmp_path / f"{device}.json"
         assert not gpu
-        succeed("predict", model, store, out, "--device", device)
+        succeed("predict", model, store, out, "--device", device, "--json", result)
+        predicted = json.loads(result.read_text())["device"]
         succeed("evaluate", model, store, "--device", device, "--json", result)
         written = np.loadtxt(out, str, delimiter=",", skiprows=1)
-        found.append((written, json.loads(result.read_text())["error"]))
+        record = json.loads(result.read_text())
+        assert predicted == record["device"] and (predicted["name"] == "cpu") == (device == "cpu")
+        found.append((written, record["error"]))
     assert gpu
     (here, error), (there, same) = found
     np.testing.assert_array_equal(here[:, :2], there[:, :2])

@@ -27,7 +27,8 @@ def test_every_command_with_json_is_described():
 
 def test_what_is_not_described_is_found(tmp_path):
     out = tmp_path / "out.json"
-    found = {"out": "answers.csv", "rows": 3, "predicted": {"yes": 3}}
+    device = {"name": "cpu", "library": "NumPy"}
+    found = {"out": "answers.csv", "rows": 3, "predicted": {"yes": 3}, "device": device}
     write_result(out, "predict", found)
     check_result(out)
     Draft202012Validator(SCHEMAS).validate(json.loads(out.read_text()))

@@ -64,5 +64,9 @@ def test_the_command_tries_kernels(world: World, tmp_path):  # noqa: F811
     for kernels in ("rbf", "rbf,laplacian"):
         other = bigscreen("tune", world.store, out, *grid, "--kernel", kernels, "--resume")
         assert other.exit_code != 0 and "kernels" in other.stderr
-    wrong = bigscreen("tune", world.store, tmp_path / "n.bsm", *grid, "--kernel", "rbf,round")
+    new = ("tune", world.store, tmp_path / "n.bsm", *grid, "--degree", 2, "--kernel")
+    wrong = bigscreen(*new, "rbf,matern12")
+    assert "--degree has no meaning with --kernel rbf" in wrong.stderr
+    succeed(*new, "rbf,polynomial")
+    wrong = bigscreen("tune", world.store, tmp_path / "o.bsm", *grid, "--kernel", "rbf,round")
     assert wrong.exit_code == 2 and "'round' is not one of" in wrong.stderr
