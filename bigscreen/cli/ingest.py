@@ -34,7 +34,10 @@ def column_names(
 
 _GROUPS = {
     "Columns": ("label", "weight", "drop", "columns", "categorical", "date", "hashed", "max_kinds"),
-    "Values": ("scale", "impute", "drop_missing", "missing", "positive", "regression"),
+    "Values": (
+        *("scale", "impute", "add_indicator", "drop_missing", "missing", "positive"),
+        "regression",
+    ),
     "Rows": ("holdout", "rows", "unlabelled", "like", "shuffle", "seed"),
     "Files": (
         *("header", "delimiter", "decimal", "zero_based", "labels_file", "h5_x", "h5_y"),
@@ -152,6 +155,12 @@ _GROUPS = {
     type=click.Choice(["mean", "median", "most-frequent", "zero"]),
     help="What stands for a missing number of a column, kept with the store and the model; a "
     "missing text is a category of its own.  [default: a missing value is an error]",
+)
+@click.option(
+    "--add-indicator",
+    is_flag=True,
+    help="With --impute: a further column of 0 and 1 for each column that lacks numbers, which "
+    "says where. It helps where a gap means something, such as a question not answered.",
 )
 @click.option(
     "--drop-missing",

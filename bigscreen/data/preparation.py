@@ -38,7 +38,10 @@ def source_position(c: int, skipped: Iterable[int]) -> int:
     return c
 
 
-FEATURE_FIELDS = ("categories", "dates", "hashed", "missing", "fill", "offset", "factor")
+FEATURE_FIELDS = (
+    *("categories", "dates", "hashed", "missing", "fill", "indicators"),
+    *("offset", "factor"),
+)
 """Fields of `Preparation` on which the meaning of a feature depends."""
 
 
@@ -72,9 +75,13 @@ class Preparation:
         Numeric source columns of truth values, stored as 0 and 1. Empty in older stores.
     fill : float64 ndarray of shape (n_raw,) or None
         Replacement of a missing number in each source column; None if no number may be missing.
+    indicators : list of int
+        Numeric source columns, ascending, that have one more feature each: 1 where the number is
+        missing, else 0. These features come after all others, in this order.
     offset, factor : float64 ndarray of shape (n_features,) or None
         A stored feature is (x - offset) * factor; None means zeros and ones. One-hot features have
-        offset 0 and factor 1, so they stay 0 and 1; older stores scaled them, too.
+        offset 0 and factor 1, so they stay 0 and 1; older stores scaled them, too. Features of
+        `indicators` have offset 0 and factor 1.
     metric : float64 ndarray of shape (n_features,) or (n_features, n_features), or None
         A learned linear map of the features, which `map` applies: a factor for each column, or a
         matrix that multiplies rows from the right. Stores hold features before the map; only
@@ -100,6 +107,7 @@ class Preparation:
     truths: list[int] = field(default_factory=list)
     metric: NDArray[np.float64] | None = None
     skipped: list[int] = field(default_factory=list)
+    indicators: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Convert arrays and labels; InputError if the fields do not fit each other."""
@@ -113,10 +121,7 @@ class Preparation:
             self.labels = [v.item() if isinstance(v, np.generic) else v for v in self.labels]
         if isinstance(self.positive, np.generic):
             self.positive = self.positive.item()
-        if self.fill is not None:
-            self.fill = np.ascontiguousarray(self.fill, dtype=np.float64)
-            if self.fill.shape != (self.n_raw,) or not np.isfinite(self.fill).all():
-                raise InputError(f"what is missing needs a number for {self.n_raw} columns")
+        self._check_fill()
         for name in ("offset", "factor"):
             values = getattr(self, name)
             if values is None:
@@ -134,6 +139,16 @@ class Preparation:
             if not np.isfinite(self.metric).all():
                 raise InputError("a learned metric must be of finite numbers")
 
+    def _check_fill(self) -> None:
+        """Convert `fill`; InputError unless it and `indicators` are for these columns."""
+        if self.fill is not None:
+            self.fill = np.ascontiguousarray(self.fill, dtype=np.float64)
+            if self.fill.shape != (self.n_raw,) or not np.isfinite(self.fill).all():
+                raise InputError(f"what is missing needs a number for {self.n_raw} columns")
+        numeric = {*self.numeric_columns.tolist()} if self.fill is not None else set()
+        if not {*self.indicators} <= numeric:
+            raise InputError("an indicator needs a column of numbers, and a number to fill it with")
+
     @classmethod
     def none(cls) -> Preparation:
         """Return the preparation that changes nothing."""
@@ -144,7 +159,8 @@ class Preparation:
         """Number of features after `expand`; None if `n_raw` is None."""
         if self.n_raw is None:
             return None
-        return self.n_raw + sum(len(values) - 1 for values in self.categories.values())
+        kinds = sum(len(values) - 1 for values in self.categories.values())
+        return self.n_raw + kinds + len(self.indicators)
 
     def column_name(self, c: int) -> str:
         """Return the name of a source column; "column" and its position if it has none."""
@@ -212,6 +228,8 @@ class Preparation:
     def expand(self, X: ArrayLike | csr_array) -> Features:
         """Turn source columns into features: one per numeric column, one per category (one-hot).
 
+        The features that say where numbers are missing (`indicators`) come last.
+
         Parameters
         ----------
         X : array or csr_array of shape (rows, n_raw)
@@ -233,9 +251,11 @@ class Preparation:
         X = np.asarray(X)
         if X.ndim != 2 or (self.n_raw is not None and X.shape[1] != self.n_raw):
             raise InputError(f"expected rows of {self.n_raw} columns, got shape {X.shape}")
+        holes = self._find_holes(X)
         X = self.fill_missing(X)
         if not self.categories:
-            return _floats(X, may_need_float64(X.dtype))
+            made = _floats(X, may_need_float64(X.dtype))
+            return np.hstack([made, holes.astype(made.dtype)]) if self.indicators else made
         out = np.zeros(
             (X.shape[0], self.n_features or 0),
             np.float64 if may_need_float64(X.dtype) else np.float32,
@@ -257,7 +277,12 @@ class Preparation:
             seen = np.flatnonzero(codes >= 0)
             out[seen, at + codes[seen].astype(np.int64)] = 1.0
             at += len(values)
+        out[:, at:] = holes
         return out
+
+    def _find_holes(self, X: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return where numbers of source rows are missing, bool (rows, indicators)."""
+        return np.isnan(X[:, self.indicators].astype(np.float64))
 
     def fill_missing(self, X: NDArray[Any]) -> NDArray[Any]:
         """Replace the NaNs of source rows (rows, n_raw) by the columns' `fill` values."""
@@ -342,6 +367,7 @@ class Preparation:
         """
         if self.categories and self.makes_dense(sparse=False):
             raise InputError(f"the scaling {self.scaling!r} would fill the columns of categories")
+        holes = self._find_holes(X)
         X = self.fill_missing(X)
         places = np.arange(X.shape[1]) if self.n_raw is None else self.places
         columns = np.tile(places, (X.shape[0], 1))
@@ -352,6 +378,10 @@ class Preparation:
             values[:, column] = seen
         kept = np.ones(X.shape, bool)
         kept[:, list(self.categories)] = values[:, list(self.categories)] > 0
+        if self.indicators:
+            last = np.arange(-len(self.indicators), 0) + (self.n_features or 0)
+            columns = np.hstack([columns, np.tile(last, (X.shape[0], 1))])
+            values, kept = np.hstack([values, holes]), np.hstack([kept, holes])
         if self.offset is not None:
             values -= self.offset[columns]
         if self.factor is not None:
@@ -370,7 +400,8 @@ class Preparation:
             record[name] = None if record[name] is None else record[name].tolist()
         for name in ("dates", "hashed"):
             record[name] = {str(c): value for c, value in record[name].items()} or None
-        for name in ("fill", "dates", "hashed", "missing", "truths", "metric", "skipped"):
+        later = "fill", "dates", "hashed", "missing", "truths", "metric", "skipped", "indicators"
+        for name in later:
             if not record[name]:
                 del record[name]  # keeps the fingerprints of stores older than this field
         return record

@@ -158,13 +158,15 @@ def _features(graph: Graph, model: Model) -> tuple[str, list[Any], list[str]]:
         inputs = [helper.make_tensor_value_info("X", types.DOUBLE, [None, n_raw])]
         return add_features(graph, model, "X"), inputs, []
     names = input_names(model)
-    inputs, parts = [], []
+    inputs, parts, gaps = [], [], []
     for j, name in enumerate(names):
         kinds = known.categories.get(j)
         kind = types.DOUBLE if kinds is None else types.STRING
         inputs.append(helper.make_tensor_value_info(name, kind, [None, 1]))
         if kinds is None:
-            parts.append(_filled(graph, name, known, np.array([j])))
+            filled, holes = _filled(graph, name, known, np.array([j]))
+            parts.append(filled)
+            gaps += [] if holes is None else [holes]
             continue
         # A mark of a missing value stands for `MISSING_CATEGORY`, and a truth value in another
         # case for its category.
@@ -191,7 +193,7 @@ def _features(graph: Graph, model: Model) -> tuple[str, list[Any], list[str]]:
                 fold[row, kinds.index(kind)] = 1.0
             ones = graph.add("MatMul", ones, graph.constant(fold))
         parts.append(ones)
-    values = graph.add("Concat", *parts, axis=1)
+    values = graph.add("Concat", *parts, *gaps, axis=1)
     return _scaled(graph, model, values), inputs, []
 
 
@@ -207,22 +209,35 @@ def add_features(graph: Graph, model: Model, X: str) -> str:
     Returns the name of the features (rows, n_features).
     """
     columns = np.arange(model.n_features_in_)
-    return _scaled(graph, model, _filled(graph, X, model.preparation, columns))
+    values, holes = _filled(graph, X, model.preparation, columns)
+    if holes is not None:
+        values = graph.add("Concat", values, holes, axis=1)
+    return _scaled(graph, model, values)
 
 
-def _filled(graph: Graph, values: str, known: Preparation, columns: NDArray[np.int64]) -> str:
-    """Add nodes that replace missing numbers in ``values`` (rows, d); return the result's name.
+def _filled(
+    graph: Graph, values: str, known: Preparation, columns: NDArray[np.int64]
+) -> tuple[str, str | None]:
+    """Add nodes that replace missing numbers in ``values`` (rows, d), and that say where they are.
 
-    ``columns``, (d,), are the source columns' numbers, whose fill values ``known`` has.
+    ``columns``, (d,), are the source columns' numbers, whose fill values ``known`` has. Returns the
+    names of the filled values, and of the columns of 0 and 1 of `Preparation.indicators`; None if
+    none of ``columns`` has one.
     """
     if known.fill is None:
-        return values
+        return values, None
     fill = graph.constant(known.fill[columns])
     marked = np.array([c not in known.dates for c in columns.tolist()])
+    holes = graph.add("IsNaN", values)
     for number in known.missing_marks.numbers:
         mark = graph.constant(np.where(marked, number, np.nan))  # nothing equals NaN
-        values = graph.add("Where", graph.add("Equal", values, mark), fill, values)
-    return graph.add("Where", graph.add("IsNaN", values), fill, values)
+        holes = graph.add("Or", holes, graph.add("Equal", values, mark))
+    own = np.flatnonzero(np.isin(columns, known.indicators))
+    values = graph.add("Where", holes, fill, values)
+    if not len(own):
+        return values, None
+    ones = graph.add("Cast", holes, to=graph.onnx.TensorProto.DOUBLE)
+    return values, graph.add("Gather", ones, graph.constant(own, np.int64), axis=1)
 
 
 def _scaled(graph: Graph, model: Model, values: str) -> str:

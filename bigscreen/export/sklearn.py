@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.compose import ColumnTransformer
 from sklearn.decomposition import TruncatedSVD
-from sklearn.impute import SimpleImputer
+from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import SGDOneClassSVM
 from sklearn.multiclass import OneVsOneClassifier
@@ -80,20 +80,23 @@ def build_pipeline(model: Model) -> tuple[Pipeline, list[str]]:
 def _order(known: Preparation) -> NDArray[np.int64]:
     """Return the model's feature index of each pipeline feature, (n_features,).
 
-    scikit-learn's pipeline puts numeric features first, then one-hot features.
+    scikit-learn's pipeline puts numeric features first, then one-hot features, then those that say
+    where numbers are missing, which are the last of the model's, too.
     """
     places = known.places
     kinds = [
         np.arange(places[j], places[j] + len(known.categories[j])) for j in sorted(known.categories)
     ]
-    return np.concatenate([places[known.numeric_columns], *kinds]).astype(np.int64)
+    width = known.n_features or 0
+    last = np.arange(width - len(known.indicators), width)
+    return np.concatenate([places[known.numeric_columns], *kinds, last]).astype(np.int64)
 
 
 def _preparation(known: Preparation) -> ColumnTransformer:
     """Build a fitted ColumnTransformer that fills, scales and encodes source columns.
 
-    It puts numeric features first, then one-hot features: the order of `_order`. InputError if
-    one-hot features are scaled, as they were in stores of older versions.
+    It puts features in the order of `_order`. InputError if one-hot features are scaled, as they
+    were in stores of older versions.
     """
     width = known.n_raw
     if width is None:
@@ -116,6 +119,8 @@ def _preparation(known: Preparation) -> ColumnTransformer:
         lists = [np.array(known.categories[j], object) for j in kinds]
         encoder = OneHotEncoder(categories=lists, handle_unknown="ignore", sparse_output=False)
         parts.append(("kinds", encoder, kinds))
+    if known.indicators:
+        parts.append(("gaps", _gaps(known), known.indicators))
     out = ColumnTransformer(parts, sparse_threshold=0.0)
     sample = np.zeros((2, width), object if kinds else np.float64)
     sample[0] = 1.0
@@ -143,6 +148,19 @@ def _preparation(known: Preparation) -> ColumnTransformer:
                 "does not: ingest and fit again, or export to onnx"
             )
     return out
+
+
+def _gaps(known: Preparation) -> Pipeline:
+    """Build a pipeline that says where numbers are missing: NaN, or a number that means missing."""
+    marks = [np.nan, *known.missing_marks.numbers]
+    # scikit-learn looks for one number: turn NaN, and then each other mark, into the last one.
+    turns = [
+        (f"mark-{k}", SimpleImputer(missing_values=mark, strategy="constant", fill_value=marks[-1]))
+        for k, mark in enumerate(marks[:-1])
+    ]
+    to_numbers = StandardScaler(with_mean=False, with_std=False)
+    found = MissingIndicator(missing_values=marks[-1], features="all")
+    return Pipeline([("numbers", to_numbers), *turns, ("found", found)])
 
 
 def _metric(metric: NDArray[np.float64], order: NDArray[np.int64]) -> TruncatedSVD:

@@ -46,8 +46,8 @@ class SampledRows:
 def sample_rows(data: Rows, preparation: Preparation, most: int, seed: int = 0) -> SampledRows:
     """Draw at most `most` rows of a store at random, and reconstruct their source columns.
 
-    Missing numbers are reconstructed as their fill values, unknown categories as
-    `UNKNOWN_CATEGORY`.
+    Missing numbers are reconstructed as NaN if a feature says that they are missing, otherwise as
+    their fill values, and unknown categories as `UNKNOWN_CATEGORY`.
     """
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.choice(data.n_rows, min(most, data.n_rows), replace=False))
@@ -60,11 +60,15 @@ def sample_rows(data: Rows, preparation: Preparation, most: int, seed: int = 0) 
         values += preparation.offset
     n_raw = X.shape[1] if preparation.n_raw is None else preparation.n_raw
     places = np.arange(n_raw) if preparation.n_raw is None else preparation.places
+    holes = X[:, X.shape[1] - len(preparation.indicators) :] > 0.5
     columns: list[NDArray[Any]] = []
     for j, place in enumerate(places.tolist()):
         kinds = preparation.categories.get(j)
         if kinds is None:
-            columns.append(values[:, place])
+            gaps = [holes[:, k] for k, c in enumerate(preparation.indicators) if c == j]
+            columns.append(
+                np.where(gaps[0], np.nan, values[:, place]) if gaps else values[:, place]
+            )
             continue
         ones = values[:, place : place + len(kinds)]
         texts = np.array([*kinds, UNKNOWN_CATEGORY], object)

@@ -114,6 +114,8 @@ class Choices:
         "standard" for dense tables but their columns of 0 and 1, else "none".
     impute : str or None
         How a missing number is replaced: "mean", "median", "most-frequent" or "zero"; None: not.
+    add_indicator : bool
+        Whether each column that lacks numbers gets one more feature, which says where.
     drop_missing : bool
         Whether rows that lack a feature value or a label are left out.
     missing : tuple of str
@@ -135,6 +137,7 @@ class Choices:
     rows: tuple[int, int | None]
     scale: str
     impute: str | None
+    add_indicator: bool
     drop_missing: bool
     missing: tuple[str, ...]
     positive: Label | None
@@ -169,6 +172,11 @@ class Choices:
             raise InputError(
                 f"there is no way {self.impute!r} to impute: use mean, median, most-frequent or "
                 "zero."
+            )
+        if self.add_indicator and self.impute is None:
+            raise InputError(
+                "add_indicator says where impute has filled a number, and impute is not asked for"
+                + (": like brings its own features." if like is not None else ": give it, too.")
             )
         if self.impute is not None and self.drop_missing:
             raise InputError("impute fills what is missing and drop_missing drops it: choose one.")
@@ -230,6 +238,7 @@ class Choices:
         out = {**self.__dict__, "rows": [*self.rows], "missing": [*self.missing]}
         # Options that were not used are left out, so that journals from before these options match.
         gone = {"impute": self.impute is None, "drop_missing": not self.drop_missing}
+        gone["add_indicator"] = not self.add_indicator
         gone["missing"] = not self.missing or like is not None
         return {name: value for name, value in out.items() if not gone.get(name)}
 

@@ -84,6 +84,7 @@ def ingest(  # noqa: PLR0913
     rows: str | None = None,
     scale: str = "none",
     impute: str | None = None,
+    add_indicator: bool = False,
     drop_missing: bool = False,
     missing: Sequence[str | float] = (),
     positive: Label | None = None,
@@ -144,6 +145,10 @@ def ingest(  # noqa: PLR0913
         Replacement of a missing number ("", "?", "NA", NaN, null), computed for each column from
         the rows that are not held out (medians and commonest values from at most 100,000 rows).
         A missing text is a category of its own. Default: a missing value is an error.
+    add_indicator : bool, default=False
+        With `impute`: each column of which a number is missing (in the rows that are not held out)
+        gets one more feature, which is 1 where it is missing and 0 elsewhere, and is not scaled.
+        They come after all other features. Numbers missing in other columns are filled alone.
     drop_missing : bool, default=False
         Leave out the rows that lack a feature value or their label. Other rows keep their row
         numbers.
@@ -217,6 +222,7 @@ def ingest(  # noqa: PLR0913
         rows=parse_row_range(rows),
         scale=scale,
         impute=impute,
+        add_indicator=add_indicator,
         drop_missing=drop_missing,
         missing=tuple(as_marks(missing)),
         positive=positive,

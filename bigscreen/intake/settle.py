@@ -191,6 +191,8 @@ class StoreBuilder:
             self._check_disk(transform)
         if wanted.like is None:
             self._settle_fill(spilled, survey, transform)
+            if finishing is None and transform.preparation.indicators:
+                self._check_disk(transform)
             self._settle_scaling(spilled, survey, transform)
         self._note_counts(transform)
         sizes = survey.sizes.sum(axis=0).tolist()
@@ -345,6 +347,7 @@ class StoreBuilder:
             )
             if centred or (self.wanted.choices.scale == "minmax" and preparation.categories):
                 values = rows * (preparation.n_raw or n_features)  # centring leaves no zeros
+            values += rows * len(preparation.indicators)  # (if all were missing)
         size = 8 if self._is_float64(preparation) else 4
         return {"dense": size * rows * n_features, "sparse": (4 + size) * (values + rows)}
 
@@ -398,7 +401,7 @@ class StoreBuilder:
         return n_features > self._tuning.min_sparse_features and saves
 
     def _settle_fill(self, spilled: SpillReader, survey: RowCounts, transform: Transform) -> None:
-        """Add the replacements of missing numbers to the preparation of `transform`.
+        """Add the replacements of missing numbers, and indicators, to `transform`.
 
         They are measured on the rows that are not held out, unless an earlier run has recorded them
         in the journal. Nothing is done unless missing numbers are to be imputed. `spilled` reads
@@ -420,7 +423,26 @@ class StoreBuilder:
         every = np.zeros(preparation.n_raw or 0)
         every[preparation.numeric_columns] = known["values"]
         transform.preparation = replace(preparation, fill=every)
+        if self.wanted.choices.add_indicator:
+            lacking = np.array(known["missing"]) > 0
+            self._add_indicators(transform, preparation.numeric_columns[lacking].tolist())
         self._note_fill(transform.preparation, known)
+
+    def _add_indicators(self, transform: Transform, columns: list[int]) -> None:
+        """Add features to `transform` that say where numbers of these source columns are missing.
+
+        Widths, bytes and layout are settled again for them.
+        """
+        known, memory = transform.preparation, self.wanted.memory
+        factor = known.factor
+        if factor is not None:  # one divisor for all numbers; indicators stay 0 and 1
+            factor = np.append(factor, np.ones(len(columns)))
+        transform.preparation = replace(known, indicators=columns, factor=factor)
+        width = transform.preparation.n_features or 0
+        check_memory(memory, width, self.wanted.choices.scale, 4 * width, len(self.wanted.paths))
+        self.planned = self._plan_bytes(transform.preparation, width)
+        transform.n_features = width
+        transform.sparse = self._is_sparse(transform.preparation, width)
 
     def _note_fill(self, preparation: Preparation, known: dict[str, Any]) -> None:
         """Add notes on the columns with missing numbers, and on what replaces them.
@@ -439,6 +461,10 @@ class StoreBuilder:
             rest = int(missing[columns[MAX_NAMED:]].sum())
             self.notes.append(
                 f"{rest} missing value(s) of {len(columns) - MAX_NAMED} more columns do, too."
+            )
+        if preparation.indicators:
+            self.notes.append(
+                f"{len(preparation.indicators)} more feature(s) say where those are missing."
             )
 
     def _settle_scaling(

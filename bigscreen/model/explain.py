@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
+from bigscreen.data.missing import MISSING_CATEGORY
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.kernels.operand import Operand
@@ -130,7 +131,10 @@ def _answer_coefficients(model: Model, code: int) -> tuple[FloatArray, float]:
 
 
 def column_names(model: Model, features: int) -> list[str]:
-    """Return the name of every feature: its column, with "=category" if it is one-hot."""
+    """Return the name of every feature: its column, with "=category" if it is one-hot.
+
+    "=(missing)" follows the column's name if the feature says where the column's number is missing.
+    """
     known = model.preparation
     if known.n_raw is None:
         names = known.names or []
@@ -140,4 +144,4 @@ def column_names(model: Model, features: int) -> list[str]:
         name = known.column_name(j)
         kinds = known.categories.get(j)
         out += [name] if kinds is None else [f"{name}={kind}" for kind in kinds]
-    return out
+    return [*out, *(f"{known.column_name(j)}={MISSING_CATEGORY}" for j in known.indicators)]

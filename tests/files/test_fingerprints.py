@@ -84,6 +84,7 @@ FIELDS = {
     "missing": ["?"],
     "truths": [1],
     "metric": np.array([1.0, 2.0, 3.0]),
+    "indicators": [1],
 }
 """Another value for each field of a preparation on which rows or codes depend."""
 
@@ -93,10 +94,13 @@ SHOWN = ("skipped",)
 
 def test_every_field_of_a_preparation_is_in_its_fingerprint():
     known = {"n_raw": 2, "categories": {0: ["u", "v"]}, "labels": ["no", "yes"]}
-    before = Preparation(**known)
     for field in (field for field in fields(Preparation) if field.name not in SHOWN):
         assert field.name in FIELDS, f"say another value of {field.name}, and whether features"
-        after = Preparation(**{**known, field.name: FIELDS[field.name]})
+        # (Only columns that are filled have indicators.)
+        own = {**known, "fill": np.zeros(2)} if field.name == "indicators" else known
+        before, after = (
+            Preparation(**{**own, **new}) for new in ({}, {field.name: FIELDS[field.name]})
+        )
         assert after.fingerprint != before.fingerprint, field.name
         features = after.features_fingerprint != before.features_fingerprint
         assert features == (field.name in FEATURE_FIELDS), field.name
