@@ -5,8 +5,8 @@
 gaps: values of real tables are taken out, and the median replaces them; compared with the same
 table and a column of 0 and 1 for each column that lacks values, which says where one is missing.
 Values go missing by chance, or because of what they are (40 % of those above the column's median),
-or because of the label (30 % of one half of the outcomes, 10 % of the other). In `people`, a made-up
-table, they are missing by chance. HistGradientBoosting takes the missing values as they are.
+or because of the label (30 % of one half of the outcomes, 10 % of the other). In the made-up table
+`people` they are missing by chance. HistGradientBoosting takes the missing values as they are.
 
 kinds: a column of many kinds is left out, or becomes a column of 0 and 1 for each kind (one-hot),
 2^6 or 2^10 hashed ones, the logarithm of how many learned rows have the kind (count), or one-hot
