@@ -10,7 +10,7 @@ from certificate_cases import PROBLEMS, SECONDS, PathSpec, Rows, Spec, drawn, ma
 
 from bigscreen.problems.point import ROUNDING_FIELDS
 
-CASES = 300
+CASES = 180
 
 
 def fitted(spec):

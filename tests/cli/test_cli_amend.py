@@ -182,7 +182,7 @@ def test_ctrl_c_in_the_last_pass_of_a_solve_is_not_dropped(fitted, tmp_path, com
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "more"),
-    [("amend", ("--remove", "bound.csv")), ("amend", ("--add", "rows.csv")), ("compress", ())],
+    [("amend", ("--add", "rows.csv")), ("compress", ())],
 )
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(fitted, tmp_path, command, more):
     full = f"raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), {str(tmp_path / 'X')!r})"

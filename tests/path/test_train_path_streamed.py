@@ -130,7 +130,7 @@ class OnDisk(PathJob):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fit", [{}, {"intercept": "true"}, {"kernel": "linear"}])
-@pytest.mark.parametrize("stop", [2, 5, 19])
+@pytest.mark.parametrize("stop", [2, 19])
 def test_an_interrupted_path_goes_on_bit_for_bit(fit, stop, tmp_path):
     data, fit, work = classes(), {**NYSTROM, "kind": OnDisk, **fit}, tmp_path / "work"
     whole = solved(data, SCANT, tmp_path / "whole", **fit)

@@ -109,10 +109,9 @@ def test_tasks_load_their_rows(data: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("peers", [["sklearn"], ["sklearn", "intelex64", "intelex32"]])
-def test_race_of_the_peers(data: Path, tmp_path: Path, peers: list[str]) -> None:
-    if len(peers) > 1 and not importlib.util.find_spec("sklearnex"):
-        pytest.skip("scikit-learn-intelex is not installed")
+def test_race_of_the_peers(data: Path, tmp_path: Path) -> None:
+    intelex = ["intelex64", "intelex32"] if importlib.util.find_spec("sklearnex") else []
+    peers = ["sklearn", *intelex]
     args = ("--only", "a9a", "--repeat", 2, "--threads", 1, "--peers", *peers, "--peers-only")
     done = script("bench.exact.race", *args, "--out", tmp_path, BIGSCREEN_DATA=data)
     assert done.returncode == 0, done.stderr
@@ -172,11 +171,10 @@ def test_ratios_are_to_the_fastest_intelex_at_no_larger_gap() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["race", "kdd99"])
-def test_says_what_is_missing(name: str, tmp_path: Path) -> None:
-    done = script(f"bench.exact.{name}", BIGSCREEN_DATA=tmp_path / "nowhere")
+def test_says_what_is_missing(tmp_path: Path) -> None:
+    done = script("bench.exact.race", BIGSCREEN_DATA=tmp_path / "nowhere")
     assert done.returncode == 1
     # The race names a peer that is not installed first.
     assert "there is no data folder" in done.stderr or "bigscreen[bench]" in done.stderr
     assert "Traceback" not in done.stderr
-    assert "--out" in script(f"bench.exact.{name}", "--help", BIGSCREEN_DATA=tmp_path).stdout
+    assert "--out" in script("bench.exact.race", "--help", BIGSCREEN_DATA=tmp_path).stdout
