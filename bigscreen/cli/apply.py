@@ -136,7 +136,8 @@ def predict(
 
     OUT ends in .csv, .tsv or .npy, or is -, standard output (csv). Its columns are row (the row's
     number in the source, from 0), label and score (how sure: for two labels, above 0 means the
-    second one); of a regression row and prediction. The labels of a one-class machine are -1
+    second one); of a regression row and prediction (prediction_NAME for each of several targets).
+    The labels of a one-class machine are -1
     (outlier) and 1. --probability adds a column probability_LABEL for every label, --set one
     in_LABEL (1 or 0), of a regression low and high; with three labels or more the most probable
     label can differ from the predicted one. Rows come in the source's order. The rows need no
@@ -274,6 +275,7 @@ def evaluate(
               0 a constant
     pinball   mean loss of the quantile that the model predicts (quantile
               regression)
+    by target these measures of each, if the model predicts several
     intervals of a model fitted with --probability: the share of targets that
               they hold at alpha .1, and their mean width
 
@@ -316,6 +318,8 @@ def evaluate(
     report.table(f"{model} on {store}", evaluation.facts(record))
     if sentence := remark_on(dataset, fitted, record):
         report.warn(sentence)
+    if "targets" in record:
+        report.matrix("by target", "target", evaluation.by_target(record["targets"]))
     if "confusion" not in record:
         return
     if "reliability" in record:

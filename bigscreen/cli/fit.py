@@ -81,6 +81,8 @@ def plan(context: click.Context, /, store: str, json_file: str | None, **values:
     if outline.refusal:
         raise InputError(outline.refusal)
     facts = _plan_facts(outline, values["strategy"], values["problem"])
+    if dataset.target_names:
+        facts["targets"] = f"{', '.join(dataset.target_names)}: a machine each"
     if options.indefinite:
         facts["proof"] = "none: the kernel is not positive semidefinite; --tol is the KKT violation"
     report.table(f"Plan for {store}", facts)
@@ -92,13 +94,13 @@ def _outline(dataset: "Dataset", options: "TrainOptions", values: dict[str, Any]
     from bigscreen.plan.device import choose_device
     from bigscreen.plan.plan import plan, plan_on
 
-    workers = values["workers"]
+    workers, fits = values["workers"], max(1, dataset.n_targets)
     if workers:  # (Worker processes of this machine are not started to find out.)
-        device = choose_device(dataset, options, partial(find_for_workers, workers))
-        return plan(dataset, options, workers, cluster=True, device=device)
+        device = choose_device(dataset, options, partial(find_for_workers, workers), fits)
+        return plan(dataset, options, workers, cluster=True, fits=fits, device=device)
     with open_fleet(values) as fleet:
-        device = choose_device(dataset, options, partial(find_on, fleet))
-        return plan_on(fleet, dataset, options, device=device)
+        device = choose_device(dataset, options, partial(find_on, fleet), fits)
+        return plan_on(fleet, dataset, options, fits, device=device)
 
 
 def _kept(part: float) -> str:
@@ -211,7 +213,8 @@ def fit(
 
     A support vector machine separates two labels by a score; with more labels, one score for each
     (one against the rest) or for each pair. With --problem it predicts a number, or tells rows
-    like those of STORE from others. At the end it proves, over every row, how far the model can be
+    like those of STORE from others; a STORE of several targets gets a machine for each, over common
+    features. At the end it proves, over every row, how far the model can be
     from the best one: the gap.
 
     \b
@@ -282,7 +285,7 @@ def held_out_record(dataset: "Dataset", model: "Model") -> dict[str, Any] | None
     from bigscreen.evaluate.evaluate import evaluate_sample
 
     held = dataset.held_out()
-    if held is None or (model.kind != "one-class" and held.n_unlabelled == held.n_rows):
+    if held is None or (model.kind != "one-class" and held.is_unlabelled):
         return None
     found = evaluate_sample(model, held)
     sampled = found["rows"] + found["unlabelled"] < held.n_rows

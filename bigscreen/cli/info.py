@@ -80,6 +80,7 @@ def describe_store(dataset: "Dataset") -> dict[str, Any]:
         "nonzeros": dataset.nnz,
         "regression": dataset.regression,
         "targets": dataset.targets,
+        "target_names": dataset.target_names,
         "labels": {str(label): rows for label, rows in counts},
         "unlabelled": dataset.n_unlabelled,
         "weights": dataset.has_weights,
@@ -97,6 +98,7 @@ def describe_store(dataset: "Dataset") -> dict[str, Any]:
 
 def store_facts(record: dict[str, Any]) -> dict[str, str]:
     """Convert the record of a store to names and texts for `report.table`."""
+    from bigscreen.data.rows import describe_ranges
     from bigscreen.report import profile
     from bigscreen.report.report import count, size
 
@@ -105,12 +107,11 @@ def store_facts(record: dict[str, Any]) -> dict[str, str]:
     if record["sparse"]:
         features += f", sparse: {record['nonzeros'] / rows:.1f} values a row"
     labels = {f"label {label}": f"{count(n)} rows" for label, n in record["labels"].items()}
-    targets = record["targets"]
-    if targets and targets["rows"]:
-        labels["targets"] = f"{targets['low']:g} to {targets['high']:g}"
+    labels |= describe_ranges(record["targets"], record["target_names"])
     if record["unlabelled"]:
-        what = "target" if record["regression"] else "label"
-        labels[f"without a {what}"] = f"{count(record['unlabelled'])} rows"
+        what = "a target" if record["regression"] else "a label"
+        what = "one target or more" if record["target_names"] else what
+        labels[f"without {what}"] = f"{count(record['unlabelled'])} rows"
     return {
         "rows": count(rows),
         "features": features,
@@ -159,6 +160,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
         "features": model.n_features,
         "labels": model.labels,
         "n_targets": model.n_targets,
+        "target_names": model.target_names,
         "scaling": model.preparation.scaling,
         "metric": model.provenance.get("metric"),
         "missing": model.preparation.missing,
@@ -175,7 +177,7 @@ def model_facts(record: dict[str, Any]) -> dict[str, str]:
     rows = "none (linear)" if record["landmarks"] is None else count(record["landmarks"])
     labels = {"labels": ", ".join(map(str, record["labels"]))} if record["labels"] else {}
     if record["n_targets"] > 1:
-        labels = {"targets": count(record["n_targets"])}
+        labels = {"targets": ", ".join(record["target_names"])}
     return {
         "type": record["type"],
         "kernel": _kernel(record),

@@ -62,9 +62,11 @@ _GROUPS = {
 @click.option(
     "--label",
     metavar="COLUMN",
+    multiple=True,
+    callback=column_names,
     help="Column of the label, by name or position (0 is the first, -1 the last); none: the rows "
-    "have no label.  [default: a column named label, class, target or y, else the last; svmlight "
-    "files have it first]",
+    "have no label. Several, as A,B,..., are the targets of a --regression.  [default: a column "
+    "named label, class, target or y, else the last; svmlight files have it first]",
 )
 @click.option(
     "--weight",
@@ -179,7 +181,8 @@ _GROUPS = {
 @click.option(
     "--regression",
     is_flag=True,
-    help="Labels are numbers to predict (targets), for svr, lad and quantile.",
+    help="Labels are numbers to predict (targets), for svr, lad and quantile; --label may name "
+    "several.",
 )
 @click.option(
     "--unlabelled",
@@ -262,6 +265,8 @@ def ingest(
       bigscreen ingest train-images-idx3-ubyte.gz digits.store \\
           --scale divide:255 --positive 7
       bigscreen ingest houses.csv houses.store --label price \\
+          --regression
+      bigscreen ingest houses.csv houses.store --label price,rent \\
           --regression
       bigscreen ingest normal.csv normal.store --unlabelled
     """

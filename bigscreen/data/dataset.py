@@ -11,7 +11,7 @@ from bigscreen.data.folder import held_out_path, unfinished_path
 from bigscreen.data.layout import SUMMARY, Features, Layout, chunk_digest, csr, csr_slice, csr_stack
 from bigscreen.data.limits import read_json
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.rows import Rows
+from bigscreen.data.rows import Rows, describe_ranges
 from bigscreen.data.zarr_arrays import (
     Checksums,
     LastChunk,
@@ -30,9 +30,9 @@ from bigscreen.files.sealed import Damaged, check_seal
 
 FORMAT = "bigscreen dataset"
 """Value of the manifest's field "format", which identifies a dataset."""
-SCHEMA = 3
+SCHEMA = 4
 """Version of the format of a dataset's manifest that is written; this and all earlier versions are
-read. Version 1 had no regression targets; 1 and 2 had no checksums."""
+read. Version 1 had no regression targets; 1 and 2 had no checksums; 1 to 3 had one target."""
 
 CHECKSUM_SCHEMA = 3
 """First version of a dataset's manifest that has a checksum of every chunk and one of itself."""
@@ -123,7 +123,7 @@ class Dataset(Rows):
         layout = "sparse" if self.is_sparse else "dense"
         facts = {"features": f"{self.n_features:,}, {layout}"}
         if self.regression:
-            facts["targets"] = f"{self.targets['low']:g} to {self.targets['high']:g}"
+            facts |= describe_ranges(self.targets, self.target_names)
         else:
             counts = zip(self.labels, self.label_counts.tolist(), strict=True)
             shown = [f"{label} ({rows:,})" for label, rows in counts]
@@ -217,7 +217,7 @@ class Dataset(Rows):
         return csr_stack(parts, self.n_features, self.layout.dtype)
 
     def y(self, start: int, stop: int) -> NDArray[Any]:
-        """Read the label codes (int32) or targets (float64) of rows start..stop-1."""
+        """Read the label codes (int32) or targets (float64) of rows start..stop-1: see `Rows`."""
         return self._read("y", start, stop)
 
     def weights(self, start: int, stop: int) -> NDArray[np.float64]:

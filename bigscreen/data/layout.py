@@ -22,6 +22,9 @@ MAX_CHUNK_BYTES = 32 * 1024**2
 """Largest size in bytes of the features of a chunk (a file of consecutive rows), unless a single
 row is larger; more rows go to further chunks."""
 
+_LATER_FIELDS = {"wide": False, "n_targets": 1}
+"""Fields of `Layout` that older stores lack, with the values that these stores have."""
+
 SUMMARY = ("max_sqnorm", "label_counts", "targets")
 """Manifest fields that summarise all rows; regression data alone has "targets"."""
 
@@ -53,8 +56,8 @@ class Layout:
     """Sizes, types, labels and row grid of a dataset, fixed before its first row is written.
 
     A shard is the unit of work (rows one task of a pass handles), a chunk the unit of storage (rows
-    per file). `labels` has the label of every code, or is None if rows have regression targets.
-    `wide` means that features are stored as float64, not float32.
+    per file). `labels` has the label of every code, or is None if rows have regression targets,
+    `n_targets` of them each. `wide` means that features are stored as float64, not float32.
     """
 
     n_rows: int
@@ -65,9 +68,10 @@ class Layout:
     labels: tuple[Label, ...] | None
     has_weights: bool
     wide: bool = False
+    n_targets: int = 1
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0913
         cls,
         *,
         n_rows: int,
@@ -78,6 +82,7 @@ class Layout:
         shard_rows: int | None = None,
         chunk_rows: int | None = None,
         wide: bool = False,
+        n_targets: int = 1,
     ) -> "Layout":
         """Make a layout from sizes, with the grid of `row_grid` unless a grid is given.
 
@@ -95,6 +100,8 @@ class Layout:
             per sparse row.
         wide : bool
             Store features as float64; else they are rounded to float32.
+        n_targets : int
+            Number of regression targets of each row; 1 if rows have labels.
 
         Raises
         ------
@@ -125,7 +132,7 @@ class Layout:
             if len(set(plain)) != len(plain) or any(v != v for v in plain):
                 raise InputError(f"the labels {list(plain)} are not distinct values")
         sizes = int(n_rows), int(n_features), bool(sparse), shard, chunk
-        return cls(*sizes, plain, bool(weights), wide)
+        return cls(*sizes, plain, bool(weights), wide, n_targets)
 
     @property
     def dtype(self) -> type[np.floating[Any]]:
@@ -162,15 +169,16 @@ class Layout:
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values, from which `from_dict` restores the layout."""
         record = {**self.__dict__, "labels": None if self.labels is None else list(self.labels)}
-        if not self.wide:
-            del record["wide"]  # keeps the fingerprints of stores older than this field
+        for name, usual in _LATER_FIELDS.items():
+            if record[name] == usual:
+                del record[name]  # keeps the fingerprints of stores older than this field
         return record
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "Layout":
         """Restore a layout from the record that `to_dict` made."""
-        fields = {name: record[name] for name in cls.__dataclass_fields__ if name != "wide"}
-        fields["wide"] = bool(record.get("wide", False))
+        record = {**_LATER_FIELDS, **record}
+        fields = {name: record[name] for name in cls.__dataclass_fields__}
         labels = fields["labels"]
         return cls(**{**fields, "labels": None if labels is None else tuple(labels)})
 
@@ -290,7 +298,7 @@ def chunk_digest(
     Parameters
     ----------
     X : Features (rows, d)
-    y : int32 codes or float64 targets (rows,)
+    y : int32 codes or float64 targets (rows,), or float64 (rows, targets)
     weights : float64 (rows,) or None
         None if the dataset has no weights.
     row_ids : int64 (rows,)

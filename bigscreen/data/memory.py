@@ -24,7 +24,8 @@ class MemoryDataset(Rows):
         input is converted to float32 once. C-contiguous input of the right type is not copied.
     y : array of shape (n_rows,) or None
         Indices into `labels`, -1 for an unlabelled row; or regression targets, NaN for a row
-        without a target. None if no row has a label or target.
+        without a target, (n_rows, targets) if there are several for each row. None if no row has a
+        label or target.
     labels : sequence of str, int or float, or None
         The label of every code; None if `y` holds regression targets.
     weights : array of shape (n_rows,), optional
@@ -60,6 +61,7 @@ class MemoryDataset(Rows):
         X, y, weights = on_host(X, y, weights)
         self._X = as_features(X, lambda row: f"row {row}", wide=True)
         n_rows, n_features = self._X.shape
+        several = labels is None and np.ndim(y) == 2
         self.layout = Layout.of(
             n_rows=n_rows,
             n_features=n_features,
@@ -69,9 +71,10 @@ class MemoryDataset(Rows):
             shard_rows=shard_rows,
             chunk_rows=chunk_rows,
             wide=self._X.dtype == np.float64,
+            n_targets=max(1, np.shape(y)[1]) if several else 1,
         )
         self.preparation = preparation or Preparation.none()
-        self._y = as_stored(y, n_rows, self.layout.labels)
+        self._y = as_stored(y, n_rows, self.layout.labels, self.layout.n_targets)
         self._weights = check_weights(weights, n_rows)
 
     def X(self, start: int, stop: int) -> Features:
@@ -80,7 +83,7 @@ class MemoryDataset(Rows):
         return csr_slice(self._X, start, stop) if self.is_sparse else self._X[start:stop]
 
     def y(self, start: int, stop: int) -> NDArray[Any]:
-        """Return the label codes (int32) or targets (float64) of rows start..stop-1."""
+        """Return the label codes (int32) or targets (float64) of rows start..stop-1: see `Rows`."""
         self.layout.check_range(start, stop)
         return self._y[start:stop]
 

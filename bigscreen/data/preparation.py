@@ -38,6 +38,12 @@ def source_position(c: int, skipped: Iterable[int]) -> int:
     return c
 
 
+_LATER_FIELDS = (
+    *("fill", "dates", "hashed", "missing", "truths", "metric", "skipped", "indicators"),
+    "targets",
+)
+"""Fields of `Preparation` that the records of older stores lack."""
+
 FEATURE_FIELDS = (
     *("categories", "dates", "hashed", "missing", "fill", "indicators"),
     *("offset", "factor"),
@@ -90,6 +96,9 @@ class Preparation:
         The label of every code; None if rows have regression targets.
     positive : str, int, float or None
         The positive label of a two-class problem.
+    targets : list of str or int
+        If rows have several targets: the source columns that hold them, by name, or by position if
+        columns have no names. Empty for one target, and for targets that are no columns.
     """
 
     n_raw: int | None = None
@@ -108,6 +117,7 @@ class Preparation:
     metric: NDArray[np.float64] | None = None
     skipped: list[int] = field(default_factory=list)
     indicators: list[int] = field(default_factory=list)
+    targets: list[str | int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Convert arrays and labels; InputError if the fields do not fit each other."""
@@ -161,6 +171,13 @@ class Preparation:
             return None
         kinds = sum(len(values) - 1 for values in self.categories.values())
         return self.n_raw + kinds + len(self.indicators)
+
+    def name_targets(self, n_targets: int) -> list[str]:
+        """Return the name of each of several targets; empty for fewer than two."""
+        if n_targets < 2:
+            return []
+        known = [t if isinstance(t, str) else f"column {t}" for t in self.targets]
+        return known or [f"target {j}" for j in range(n_targets)]
 
     def column_name(self, c: int) -> str:
         """Return the name of a source column; "column" and its position if it has none."""
@@ -400,8 +417,7 @@ class Preparation:
             record[name] = None if record[name] is None else record[name].tolist()
         for name in ("dates", "hashed"):
             record[name] = {str(c): value for c, value in record[name].items()} or None
-        later = "fill", "dates", "hashed", "missing", "truths", "metric", "skipped", "indicators"
-        for name in later:
+        for name in _LATER_FIELDS:
             if not record[name]:
                 del record[name]  # keeps the fingerprints of stores older than this field
         return record

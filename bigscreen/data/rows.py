@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from bigscreen.data.layout import Features, Label, Layout, csr_stack, take_rows
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import merge_summaries, summarise_outcomes
+from bigscreen.errors import InputError
 from bigscreen.files.remote import Place
 
 
@@ -98,6 +99,16 @@ class Rows(ABC):
         return self.layout.labels is None
 
     @property
+    def n_targets(self) -> int:
+        """Number of regression targets of each row; 0 for rows with label codes."""
+        return self.layout.n_targets if self.regression else 0
+
+    @property
+    def target_names(self) -> list[str]:
+        """The name of each target if rows have several; empty otherwise."""
+        return self.preparation.name_targets(self.n_targets)
+
+    @property
     def has_weights(self) -> bool:
         """Whether rows have weights; if not, `weights` returns ones."""
         return self.layout.has_weights
@@ -125,7 +136,8 @@ class Rows(ABC):
         -------
         dict
             rows (int, the rows with a target), low and high (float; None if no row has a target).
-            Empty for rows with label codes.
+            With several targets rows (which have all of them) and each, a list of a dict of rows,
+            low and high for each target. Empty for rows with label codes.
         """
         if not self.regression:
             return {}
@@ -134,9 +146,17 @@ class Rows(ABC):
 
     @property
     def n_unlabelled(self) -> int:
-        """Number of rows without a label, or without a target if this is regression data."""
+        """Number of rows without a label, or lacking a target if this is regression data."""
         known = self.targets["rows"] if self.regression else self.label_counts.sum()
         return self.n_rows - int(known)
+
+    @property
+    def is_unlabelled(self) -> bool:
+        """Whether no row has a label, or any of its targets if this is regression data."""
+        if not self.regression:
+            return self.n_unlabelled == self.n_rows
+        known = self.targets
+        return not any(part["rows"] for part in known.get("each", [known]))
 
     def shard(self, s: int) -> tuple[int, int]:
         """Return the first row of shard `s` (a unit of work) and one past its last row."""
@@ -175,6 +195,8 @@ class Rows(ABC):
             Indices into `labels`, -1 if unlabelled.
         float64 ndarray of shape (stop - start,)
             For regression data: targets, NaN for a row without a target.
+        float64 ndarray of shape (stop - start, n_targets)
+            For regression data with several targets; NaN for a missing target.
         """
 
     @abstractmethod
@@ -240,3 +262,41 @@ class Rows(ABC):
     def _read_whole_chunk(self, k: int) -> Any:
         """Return all rows of chunk `k`; the caller must not write to them."""
         return self.X(*self.chunk(k))
+
+
+def describe_ranges(targets: dict[str, Any], names: list[str]) -> dict[str, str]:
+    """Say which values targets have, by "target" and the target's name, or by "targets" if one.
+
+    Targets that no row has are left out.
+
+    Parameters
+    ----------
+    targets : dict
+        `Rows.targets`.
+    names : list of str
+        `Rows.target_names`.
+    """
+    each = zip(names, targets["each"], strict=True) if "each" in targets else ()
+    ranges = [(f"target {name}", part) for name, part in each] or [("targets", targets)]
+    return {
+        name: f"{part['low']:g} to {part['high']:g}" for name, part in ranges if part.get("rows")
+    }
+
+
+def check_one_target(data: Rows, what: str) -> None:
+    """Raise InputError if rows have several targets, of which ``what`` takes one.
+
+    ``what``: the noun of a sentence that goes on with "takes at most one".
+    """
+    if data.n_targets > 1:
+        names = data.target_names
+        instead = "give one of them"
+        if data.path is not None:
+            instead = (
+                "ingest its source again with one of them as `--label`, and leave out the others "
+                "by `--drop`"
+            )
+        raise InputError(
+            f"{data.path or 'the data'} has {len(names)} targets ({', '.join(names)}) and {what} "
+            f"takes at most one; {instead}"
+        )

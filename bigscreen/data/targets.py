@@ -19,12 +19,13 @@ from bigscreen.errors import InputError
 
 
 def as_stored(
-    y: ArrayLike | None, n_rows: int, labels: Sequence[Label] | None
+    y: ArrayLike | None, n_rows: int, labels: Sequence[Label] | None, n_targets: int = 1
 ) -> NDArray[np.int32] | NDArray[np.float64]:
     """Check outcomes; return codes, int32 (n_rows,), or targets, float64 (n_rows,).
 
-    Outcomes are indices into `labels`; if `labels` is None they are regression targets. If ``y`` is
-    None all codes are -1 (unlabelled), or all targets NaN.
+    Outcomes are indices into `labels`; if `labels` is None they are regression targets, float64
+    (n_rows, n_targets) if there are several for each row. If ``y`` is None all codes are -1
+    (unlabelled), or all targets NaN.
 
     Raises
     ------
@@ -32,6 +33,9 @@ def as_stored(
         If a code is not an index into `labels` or a target is not finite; the message names the
         row.
     """
+    if labels is None and n_targets > 1:
+        names = [f"target {j}" for j in range(n_targets)]
+        return as_target_columns(y, n_rows, names, lambda row: f"row {row}")
     if labels is None:
         return as_targets(y, n_rows, lambda row: f"row {row}")
     return check_codes(y, n_rows, len(labels))
@@ -109,6 +113,47 @@ def as_targets(
     return targets
 
 
+def as_target_columns(
+    y: ArrayLike | None, n_rows: int, names: Sequence[str], name_row: Callable[[int], str]
+) -> NDArray[np.float64]:
+    """Convert several targets of each row to float64 (n_rows, targets), NaN for a missing target.
+
+    Parameters
+    ----------
+    y : array of shape (n_rows, targets) or None
+        Numbers, or texts that spell numbers; None means that all targets are missing.
+    n_rows : int
+    names : sequence of str
+        The name of each target, for the error message.
+    name_row : callable
+        Describes a row, given its position, for the error message.
+
+    Raises
+    ------
+    InputError
+        If `y` has another shape, or a target is infinite or not a number.
+    """
+    shape = (n_rows, len(names))
+    if y is None:
+        return np.full(shape, np.nan)
+    source = np.asarray(y)
+    if source.shape != shape:
+        found = source.shape[1] if source.ndim == 2 else 1
+        raise InputError(
+            f"{name_row(0)}: {found} target(s) where every row has {shape[1]} "
+            f"({', '.join(names)}); give all of them, in this order"
+        )
+    columns = []
+    for column, name in zip(source.T, names, strict=True):
+
+        def name_cell(row: int, name: str = name) -> str:
+            """Describe a row and the target."""
+            return f"{name_row(row)}, {name}"
+
+        columns.append(as_targets(column, n_rows, name_cell))
+    return np.stack(columns, axis=1)
+
+
 def _number(value: Any) -> float | None:
     """Convert a target to a number: NaN if it is None or empty, None if it is not a number."""
     if isinstance(value, bytes):
@@ -135,7 +180,7 @@ def summarise_outcomes(y: NDArray[Any], n_labels: int) -> dict[str, Any]:
 
     Parameters
     ----------
-    y : int codes, or float64 targets, (rows,)
+    y : int codes, or float64 targets, (rows,) or (rows, targets)
         -1 and NaN mark rows without an outcome, which are not counted.
     n_labels : int
         Number of labels, for codes.
@@ -144,10 +189,15 @@ def summarise_outcomes(y: NDArray[Any], n_labels: int) -> dict[str, Any]:
     -------
     dict
         label_counts; for targets (float64 `y`) also targets, a dict of rows, low and high (None if
-        no row has a target).
+        no row has a target); with several targets rows (which have all of them) and each, a list
+        with such a dict for each target.
     """
     if y.dtype.kind != "f":
         return {"label_counts": np.bincount(y[y >= 0], minlength=n_labels).tolist()}
+    if y.ndim == 2:
+        each = [summarise_outcomes(column, 0)["targets"] for column in y.T]
+        rows = int(np.count_nonzero(~np.isnan(y).any(axis=1)))
+        return {"label_counts": [], "targets": {"rows": rows, "each": each}}
     known = y[~np.isnan(y)]
     low, high = (float(known.min()), float(known.max())) if len(known) else (None, None)
     return {"label_counts": [], "targets": {"rows": len(known), "low": low, "high": high}}
@@ -158,13 +208,22 @@ def merge_summaries(parts: list[dict[str, Any]]) -> dict[str, Any]:
     counts = np.array([part["label_counts"] for part in parts], dtype=np.int64)
     out: dict[str, Any] = {"label_counts": counts.sum(axis=0).tolist()}
     if "targets" in parts[0]:
-        known = [part["targets"] for part in parts if part["targets"]["rows"]]
-        out["targets"] = {
-            "rows": sum(part["rows"] for part in known),
-            "low": min((part["low"] for part in known), default=None),
-            "high": max((part["high"] for part in known), default=None),
-        }
+        out["targets"] = _merge_ranges([part["targets"] for part in parts])
     return out
+
+
+def _merge_ranges(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Merge numbers and ranges of targets, as `summarise_outcomes` has them, of parts of rows."""
+    rows = sum(part["rows"] for part in parts)
+    if "each" in parts[0]:
+        columns = zip(*(part["each"] for part in parts), strict=True)
+        return {"rows": rows, "each": [_merge_ranges([*column]) for column in columns]}
+    known = [part for part in parts if part["rows"]]
+    return {
+        "rows": rows,
+        "low": min((part["low"] for part in known), default=None),
+        "high": max((part["high"] for part in known), default=None),
+    }
 
 
 MAX_FLOAT64_FEATURE = 1e150

@@ -76,7 +76,8 @@ class Recast(View):
     ----------
     base : Rows
     outcomes : array (n_rows,) or None
-        Label codes or targets in the order of ``base``; None keeps the outcomes of ``base``.
+        Label codes or targets in the order of ``base``, one for each row; None keeps the outcomes
+        of ``base``.
     weights : array (n_rows,) or None
         Nonnegative numbers of any type; None keeps the weights of ``base``.
     """
@@ -89,6 +90,8 @@ class Recast(View):
         self._outcomes, self._weights = outcomes, weights
         if weights is not None:
             self.layout = replace(base.layout, has_weights=True)
+        if outcomes is not None:
+            self.layout = replace(self.layout, n_targets=1)
 
     @property
     def given(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:

@@ -120,7 +120,8 @@ class DatasetWriter:
         X : array or sparse array of shape (rows, n_features)
             Features of the rows `chunk(chunk_index)`; sparse if and only if the dataset is.
         y : array of shape (rows,) or None
-            Label codes, -1 if unlabelled; or targets, NaN for a row without a target.
+            Label codes, -1 if unlabelled; or targets, NaN for a row without a target, (rows,
+            targets) if there are several.
         weight : array of shape (rows,) or None
             Weights of the rows; None if and only if the dataset has no weights.
         row_ids : int array of shape (rows,) or None
@@ -153,7 +154,7 @@ class DatasetWriter:
                 f"chunk {chunk_index} must match the plan: sparse={self.layout.is_sparse}, "
                 f"weights={self.layout.has_weights}"
             )
-        stored = as_stored(y, rows, self.layout.labels)
+        stored = as_stored(y, rows, self.layout.labels, self.layout.n_targets)
         weights = check_weights(weight, rows)
         norms = sqnorms(features)
         record = {

@@ -318,8 +318,9 @@ def row_arrays(
     chunks : sequence of Checksums or None
         Checksums of every chunk of rows; None if unknown.
     """
+    width = (layout.n_targets,) if layout.n_targets > 1 else ()
     kinds: dict[str, tuple[str, tuple[int, ...]]] = {
-        "y": ("<f8" if layout.labels is None else "<i4", ()),
+        "y": ("<f8" if layout.labels is None else "<i4", width),
         "sqnorm": ("<f8", ()),
         "row_id": ("<i8", ()),
     }
@@ -333,7 +334,7 @@ def row_arrays(
             (layout.n_rows, *width),
             layout.chunk_rows,
             dtype,
-            ("row", "feature") if width else ("row",),
+            ("row", "target" if name == "y" else "feature") if width else ("row",),
             compressed and name == "X",
             None if chunks is None else tuple(chain.from_iterable(one[name] for one in chunks)),
         )

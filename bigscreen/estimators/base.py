@@ -53,7 +53,7 @@ from bigscreen.model.model import Model, check_match
 from bigscreen.options.train import OPTIONS, TrainOptions
 from bigscreen.options.tuning import Tuning
 from bigscreen.report.report import FitReport
-from bigscreen.train.run import train, train_targets
+from bigscreen.train.run import train
 
 if TYPE_CHECKING:
     from bigscreen.amend.leave_one_out import LeftOut
@@ -123,14 +123,10 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             with self._fleet(data.n_rows * self._columns(options, data), X) as fleet:
                 report = owned.enter_context(FitReport()) if self.verbose else None
                 scratch = partial(self._folder, owned)
-                model = self._training()(data, options, fleet, report, scratch=scratch)
+                model = train(data, options, fleet, report, scratch=scratch)
         self._publish(model, numbers)
         self._fit_more(X, y, sample_weight)
         return self
-
-    def _training(self) -> Callable[..., Model]:
-        """Return the function that fits a model to rows: `train`, or another with its arguments."""
-        return train
 
     def _fit_more(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit what depends on the fitted machine: nothing here, in a subclass probabilities."""
@@ -244,7 +240,9 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         self._refuse_outcomes(y, sample_weight)
         data = self._open_matching(X)
         with self._each(data.n_rows) as each:
-            return float(evaluate(self.model_, data, each)[measure])
+            found = evaluate(self.model_, data, each)
+        parts = [part[measure] for part in found.get("targets", {"": found}).values()]
+        return float(np.mean(np.array(parts, np.float64)))
 
     def _open_matching(self, X: Any) -> Rows:
         """Open the data set X; InputError if its features do not match the fitted model's."""
@@ -671,9 +669,6 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
 class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn has no types
     """Base of the regressors."""
 
-    _targets: NDArray[np.float64] | None = None
-    """The targets (rows, k) of a fit to several at once, while it is under way."""
-
     @property
     def _takes_targets(self) -> bool:
         """Whether y may have several columns, whose machines share features."""
@@ -691,6 +686,7 @@ class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn 
         Parameters
         ----------
         X, sample_weight : as in `NystroemSVC.fit`
+            A data set may have several targets, as `ingest` stores them.
         y : array of shape (n_samples,) or (n_samples, n_targets)
             Finite numbers. Machines of several targets share landmarks, features and passes over
             the rows; each has its own certificate and ledger. An exact machine has one target.
@@ -711,19 +707,13 @@ class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn 
         UserWarning
             If ``n_components`` is more than there are rows; all rows are used then.
         """
-        try:
-            return super().fit(X, y, sample_weight)
-        finally:
-            self.__dict__.pop("_targets", None)
-
-    def _training(self) -> Callable[..., Model]:
-        """Return the function that fits a model to rows, of several targets if y has columns."""
-        if self._targets is None:
-            return super()._training()
-        return partial(train_targets, targets=self._targets)
+        return super().fit(X, y, sample_weight)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Compute R^2; X as in ``fit`` (every row of a data set with a target counts once)."""
+        """Compute R^2; X as in ``fit`` (every row of a data set with a target counts once).
+
+        The mean over all targets if there are several.
+        """
         if is_store(X):
             return self._store_score(X, y, sample_weight, "r2")
         X, y, sample_weight = on_host(X, y, sample_weight)
@@ -747,8 +737,7 @@ class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn 
     def _check_input(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
         """Check X and targets y that are not in a store.
 
-        ``square``: X is a matrix of kernel entries, (rows, rows). Several columns of targets are
-        kept for `_training`; the result has the first.
+        ``square``: X is a matrix of kernel entries, (rows, rows).
         """
         shape = np.asarray(y).shape
         if len(shape) != 2 or shape[1] < 2:
@@ -760,9 +749,7 @@ class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn 
                 "with probability has one target; give n_components, or fit one to each column"
             )
         X, y = self._checked(X, y, y_numeric=True, multi_output=True)
-        each = [Targets.of(X, column, sample_weight, square) for column in np.asarray(y).T]
-        self._targets = np.stack([given.y for given in each if given.y is not None], axis=1)
-        return each[0]
+        return Targets.of(X, y, sample_weight, square)
 
 
 def _require_outcome(y: Any) -> NDArray[Any]:

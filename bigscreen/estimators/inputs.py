@@ -19,7 +19,7 @@ from bigscreen.data.layout import Layout
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
-from bigscreen.data.targets import as_targets, check_weights, fits_float32
+from bigscreen.data.targets import as_target_columns, as_targets, check_weights, fits_float32
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.data.zarr_stores import is_zarr_store
 from bigscreen.errors import InputError
@@ -175,6 +175,7 @@ class Given:
                 labels=self.labels,
                 weights=self.weights is not None,
                 wide=wide,
+                n_targets=1 if self.y is None or self.y.ndim == 1 else self.y.shape[1],
             ),
             Preparation.none(),
         )
@@ -394,14 +395,19 @@ class Targets(Given):
         Raises
         ------
         InputError
-            If y is not one finite number for each row, a weight is negative, or no row is left.
+            If y is not a finite number for each row, or several, a weight is negative, or no row is
+            left.
         """
         y = np.asarray(y)
-        if y.ndim != 1:
-            raise InputError(f"y must be one target for each row, got the shape {y.shape}")
+        if y.ndim not in (1, 2):
+            raise InputError(f"y must have a row of targets for each row, got the shape {y.shape}")
         _check_lengths(X, y, "target")
-        targets = as_targets(y, len(y), lambda row: f"row {row} of y")
-        missing = np.flatnonzero(np.isnan(targets))
+        if y.ndim == 2:
+            names = [f"column {j}" for j in range(y.shape[1])]
+            targets = as_target_columns(y, len(y), names, lambda row: f"row {row} of y")
+        else:
+            targets = as_targets(y, len(y), lambda row: f"row {row} of y")
+        missing = np.flatnonzero(np.isnan(targets).reshape(len(y), -1).any(axis=1))
         if len(missing):
             raise InputError(
                 f"row {missing[0]} of y: the target is missing (nan); fill it in or leave out that "

@@ -116,6 +116,10 @@ def evaluate(
         targets that differ: joint (low and high: the targets' range, cut into equal bins; rows:
         counts by bin of predictions, clipped to the range, and by bin of targets).
 
+        For a regressor of several targets: rows (with all targets), unlabelled (rows that lack
+        one), targets (name of the target -> the entries of a regressor of one target; measures of a
+        target that no row has are None).
+
         For a one-class machine: rows (all), unlabelled, outside (share of rows that are outliers),
         positive, auc (chance that a row of the positive label scores above a row of another label;
         None unless both occur), outside_by_label (label -> share of its rows).
@@ -171,7 +175,8 @@ def evaluate_sample(
     ids = np.concatenate([np.arange(*each) for each in ranges])
     y = np.concatenate([dataset.y(*each) for each in ranges])
     places = np.linspace(0, len(ids) - 1, min(most, len(ids))).astype(np.int64)
-    chosen = np.argsort(y, kind="stable")[places]
+    order = np.argsort(y if y.ndim == 1 else y[:, 0], kind="stable")
+    chosen = order[places]
     labels = None if dataset.regression else dataset.labels
     return evaluate(model, MemoryDataset(dataset.rows(ids[chosen]), y[chosen], labels))
 
@@ -187,21 +192,39 @@ def check_outcome(model: Model, dataset: Rows) -> None:
     data = dataset.path or "the data"
     if dataset.regression != (model.kind == "regressor"):
         has, predicts = ("targets", "labels") if dataset.regression else ("labels", "numbers")
-        if dataset.n_unlabelled < dataset.n_rows:
+        if not dataset.is_unlabelled:
             raise InputError(
                 f"{data} has {has} and the model predicts {predicts}; ingest the data again with "
                 "`--like MODEL`"
             )
-    if model.n_targets > 1:
-        raise InputError(
-            f"{data} has one target and the model predicts {model.n_targets}; compare what it "
-            "predicts with arrays of targets"
-        )
-    if dataset.n_unlabelled == dataset.n_rows:
+    if dataset.regression and not dataset.is_unlabelled:
+        _check_targets(model, dataset, str(data))
+    if dataset.is_unlabelled:
         what = "target" if model.kind == "regressor" else "labelled row"
         raise InputError(
             f"{data} has no {what}, so nothing can be compared; use `bigscreen predict` for data "
             "without"
+        )
+
+
+def _check_targets(model: Model, dataset: Rows, data: str) -> None:
+    """Raise InputError unless the rows have the targets that the model predicts, in its order.
+
+    ``data``: the name of the rows in the message. Targets without names are only counted.
+    """
+    has, predicts = dataset.n_targets, model.n_targets
+    if has != predicts:
+        one = [f"{n} targets" if n > 1 else "one target" for n in (has, predicts)]
+        raise InputError(
+            f"{data} has {one[0]} and the model predicts {predicts if predicts > 1 else one[1]}; "
+            "ingest the data again with `--like MODEL`"
+        )
+    own, known = dataset.preparation.targets, model.preparation.targets
+    if own and known and own != known:
+        given, wanted = (", ".join(map(str, names)) for names in (own, known))
+        raise InputError(
+            f"{data} has the targets {given} and the model predicts {wanted}; ingest the data "
+            "again with `--like MODEL`"
         )
 
 
@@ -263,52 +286,101 @@ def _classifier(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[s
     }
 
 
-def _regressor(
-    model: Model, dataset: Rows, each: Each, curves: bool, bins: int = 40
-) -> dict[str, Any]:
+def _regressor(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[str, Any]:
     """Evaluate a regressor on a store; returns its measures by name, as `evaluate` lists them.
 
-    ``each`` maps a function over blocks of rows. ``curves``: whether to add the data of figures:
-    counts of rows by target and prediction, "joint", in ``bins`` equal bins of the targets' range.
+    ``each`` maps a function over blocks of rows. ``curves``: whether to add the data of figures.
     """
     asked = model.provenance.get("parameters", {})
     tau = asked["tau"] if asked.get("problem") == "quantile" else None
-    targets = dataset.targets
-    rows = int(targets["rows"])
+    known = dataset.targets
+    targets = known.get("each", [known])
     chunks = map(dataset.chunk, range(dataset.n_chunks))
-    mean = sum(float(np.nansum(dataset.y(start, stop))) for start, stop in chunks) / rows
-    absolute = squares = spread = pinball = 0.0
+    sums = sum(np.nansum(dataset.y(start, stop), axis=0) for start, stop in chunks)
+    errors = [
+        _Errors(target, float(total), tau, curves)
+        for target, total in zip(targets, np.atleast_1d(sums), strict=True)
+    ]
     coverage = None if model.residuals is None else Coverage(model.residuals)
-    low, high = float(targets["low"]), float(targets["high"])
-    joined = curves and low < high
-    edges = np.linspace(low, high, bins + 1)
-    joint = np.zeros((bins, bins), dtype=np.int64)
-    blocks = evidence_blocks(model, dataset, each, coverage is not None)
-    for start, stop, scores, evidence in blocks:
-        y = dataset.y(start, stop)
+    for start, stop, scores, evidence in evidence_blocks(
+        model, dataset, each, coverage is not None
+    ):
+        y = dataset.y(start, stop).reshape(len(scores), -1)
+        for j, of_target in enumerate(errors):
+            of_target.add(y[:, j], scores[:, j])
+        if coverage is not None and evidence is not None:  # (a machine of one target)
+            there = ~np.isnan(y[:, 0])
+            coverage.add(evidence.among(there), y[there, 0])
+    count = {"rows": int(known["rows"]), "unlabelled": dataset.n_unlabelled}
+    if len(errors) > 1:
+        names = model.target_names if model.preparation.targets else dataset.target_names
+        parts = [{**part.record(dataset.n_rows), **part.figure()} for part in errors]
+        return {**count, "targets": dict(zip(names, parts, strict=True))}
+    (one,) = errors
+    intervals = {} if coverage is None else {"intervals": coverage.record()}
+    return {**one.record(dataset.n_rows), **intervals, **one.figure()}
+
+
+class _Errors:
+    """The errors of predictions of one target, summed block by block.
+
+    Parameters
+    ----------
+    target : dict
+        The rows that have the target, and its range: low and high.
+    total : float
+        The sum of the target over these rows.
+    tau : float or None
+        The quantile that is predicted, for the pinball loss; None: another problem.
+    curves : bool
+        Whether to count rows by target and prediction, in ``bins`` equal bins of the target's
+        range each.
+    """
+
+    bins = 40
+
+    def __init__(
+        self, target: dict[str, Any], total: float, tau: float | None, curves: bool
+    ) -> None:
+        """Begin with sums of 0."""
+        self.rows, self.low, self.high = (target[name] for name in ("rows", "low", "high"))
+        self.mean, self.tau = total / max(self.rows, 1), tau
+        self.absolute = self.squares = self.spread = self.pinball = 0.0
+        self.edges = None
+        if curves and self.rows and self.low < self.high:
+            self.edges = np.linspace(self.low, self.high, self.bins + 1)
+        self.joint = np.zeros((self.bins, self.bins), dtype=np.int64)
+
+    def add(self, y: np.ndarray, guesses: np.ndarray) -> None:
+        """Add rows with the targets y (rows,), NaN for a missing one, and predictions (rows,)."""
         known = ~np.isnan(y)
-        if coverage is not None and evidence is not None:
-            coverage.add(evidence.among(known), y[known])
-        error = y[known] - scores[known, 0]
-        absolute += float(np.abs(error).sum())
-        squares += float(error @ error)
-        spread += float(np.square(y[known] - mean).sum())
-        if joined:
-            guesses = np.clip(scores[known, 0], low, high)
-            joint += np.histogram2d(guesses, y[known], bins=(edges, edges))[0].astype(np.int64)
-        if tau is not None:
-            pinball += float(np.maximum(tau * error, (tau - 1) * error).sum())
-    return {
-        "rows": rows,
-        "unlabelled": dataset.n_rows - rows,
-        "mae": absolute / rows,
-        "rmse": math.sqrt(squares / rows),
-        # (The computed mean of equal targets may differ from them in the last digit.)
-        "r2": 1 - squares / spread if targets["high"] > targets["low"] else None,
-        "pinball": None if tau is None else pinball / rows,
-        **({} if coverage is None else {"intervals": coverage.record()}),
-        **({"joint": {"low": low, "high": high, "rows": joint.tolist()}} if joined else {}),
-    }
+        y, guesses = y[known], guesses[known]
+        error = y - guesses
+        self.absolute += float(np.abs(error).sum())
+        self.squares += float(error @ error)
+        self.spread += float(np.square(y - self.mean).sum())
+        if self.edges is not None:
+            cells = np.clip(guesses, self.low, self.high), y
+            self.joint += np.histogram2d(*cells, bins=(self.edges, self.edges))[0].astype(np.int64)
+        if self.tau is not None:
+            self.pinball += float(np.maximum(self.tau * error, (self.tau - 1) * error).sum())
+
+    def record(self, n_rows: int) -> dict[str, Any]:
+        """Return the measures by name, of ``n_rows`` rows in all; None without a target."""
+        rows = self.rows
+        found: dict[str, Any] = dict.fromkeys(("mae", "rmse", "r2", "pinball"))
+        if rows:
+            found["mae"], found["rmse"] = self.absolute / rows, math.sqrt(self.squares / rows)
+            # (The computed mean of equal targets may differ from them in the last digit.)
+            found["r2"] = 1 - self.squares / self.spread if self.high > self.low else None
+            found["pinball"] = None if self.tau is None else self.pinball / rows
+        return {"rows": rows, "unlabelled": n_rows - rows, **found}
+
+    def figure(self) -> dict[str, Any]:
+        """Return the entry joint, as `evaluate` describes it; {} if it is not requested."""
+        if self.edges is None:
+            return {}
+        return {"joint": {"low": self.low, "high": self.high, "rows": self.joint.tolist()}}
 
 
 def _one_class(model: Model, dataset: Rows, each: Each, positive: Label | None) -> dict[str, Any]:

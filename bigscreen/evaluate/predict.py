@@ -84,8 +84,8 @@ def write_predictions(
         output, is csv. Columns: row (int64, the row's number in the source, from 0), label, score
         (the predicted label's, or ``labels[1]``'s if there are two labels; one against one: its
         votes plus a fraction). A regressor has the columns row and prediction, of several targets
-        in text files prediction_0, prediction_1, ...; the labels of a one-class machine are -1
-        (outlier) and 1.
+        in text files ``prediction_NAME`` for each target (its number if it has no name); the labels
+        of a one-class machine are -1 (outlier) and 1.
     all_scores : bool
         Write every label's score instead; in text files as columns ``score_LABEL``.
     meaning : Meaning
@@ -140,7 +140,7 @@ def write_predictions(
             names = []
             for name in layout.names or ():
                 wide = layout[name].shape
-                which = model.labels or range(model.n_targets)
+                which = model.labels or model.preparation.targets or range(model.n_targets)
                 names += [f"{name}_{label}" for label in which] if wide else [name]
             _write_text(file, table, names, DELIMITERS[suffix])
     return counts

@@ -468,6 +468,7 @@ def store_features(
             shard_rows=shard_rows,
             chunk_rows=chunk_rows,
             wide=dtype is np.float64,
+            n_targets=data.layout.n_targets,
         ),
         preparation,
         extra={"features_of": fingerprint},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,9 @@ from bigscreen.data.preparation import Preparation, parse_divisor
 from bigscreen.errors import InputError
 from bigscreen.files.remote import as_path
 from bigscreen.model.model import Model
+
+Column = str | int
+"""A column of a table, by name or by position."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +36,20 @@ class Pattern:
         Number of the first column (0 or 1) in the svmlight files that the store was made of.
     exact : bool
         Whether the features are known to equal the numbers of the source: float32 rounded none.
+    n_targets : int or None
+        Number of targets of each row; None for rows with labels.
     """
 
     preparation: Preparation
     sparse: bool | None = None
     index_base: int | None = None
     exact: bool = False
+    n_targets: int | None = None
 
     def record(self) -> list[Any]:
         """Return all that a new store takes over from this one, as JSON values."""
-        return [self.preparation.fingerprint, self.sparse, self.index_base, self.exact]
+        known = [self.preparation.fingerprint, self.sparse, self.index_base, self.exact]
+        return known if self.n_targets in (None, 1) else [*known, self.n_targets]
 
 
 def read_pattern(
@@ -63,7 +71,8 @@ def read_pattern(
     if like is None:
         return None
     if isinstance(like, Preparation):
-        return Pattern(like)
+        targets = max(1, len(like.targets)) if like.labels is None else None
+        return Pattern(like, n_targets=targets)
     if isinstance(like, (str, os.PathLike)):
         like = Dataset.open(like, verify=False) if as_path(like).is_dir() else Model.load(like)
     if isinstance(like, Model):
@@ -73,10 +82,12 @@ def read_pattern(
         if like.kind == "regressor":  # a model that was fitted to arrays may not record this
             preparation = replace(preparation, labels=None)
         exact = like.landmarks is not None and like.landmarks.dtype == np.float64
-        return Pattern(preparation, None, like.provenance.get("index_base"), exact)
+        base, n_targets = like.provenance.get("index_base"), like.n_targets or None
+        return Pattern(preparation, None, base, exact, n_targets)
     extra = like.manifest["extra"]
     exact = like.layout.wide or extra.get("rounded") is False
-    return Pattern(like.preparation, like.is_sparse, extra.get("index_base"), exact)
+    base, n_targets = extra.get("index_base"), like.n_targets or None
+    return Pattern(like.preparation, like.is_sparse, base, exact, n_targets)
 
 
 def add_absent_category(known: Preparation) -> Preparation:
@@ -94,7 +105,8 @@ def add_absent_category(known: Preparation) -> Preparation:
         c: [*kinds, MISSING_CATEGORY] for c, kinds in texts.items() if MISSING_CATEGORY not in kinds
     }
     out = Preparation(known.n_raw, known.names, {**known.categories, **more})
-    return replace(out, dates=known.dates, hashed=known.hashed, truths=known.truths)
+    out = replace(out, dates=known.dates, hashed=known.hashed, truths=known.truths)
+    return replace(out, targets=known.targets)
 
 
 @dataclass(frozen=True)
@@ -241,6 +253,40 @@ class Choices:
         gone["add_indicator"] = not self.add_indicator
         gone["missing"] = not self.missing or like is not None
         return {name: value for name, value in out.items() if not gone.get(name)}
+
+
+def settle_label(
+    label: Column | Sequence[Column] | None, choices: Choices, pattern: Pattern | None
+) -> Column | tuple[Column, ...] | None:
+    """Return the label column of tables, or the columns of several targets, as `ingest` takes them.
+
+    Raises
+    ------
+    InputError
+        If several columns are named for rows without targets, or for rows like others that have
+        another number of targets.
+    """
+    if label is None or isinstance(label, (str, int)):
+        return label
+    columns = tuple(label)
+    if len(columns) < 2:
+        return columns[0] if columns else None
+    given = ", ".join(map(str, columns))
+    if not choices.regression:
+        raise InputError(
+            f"`label` names {len(columns)} columns ({given}), and a row has one label: several are "
+            "the targets of a regression (`regression`); a name that contains a comma stands in "
+            "double quotes."
+        )
+    known = None if pattern is None else pattern.n_targets
+    if pattern is not None and known not in (None, len(columns)):
+        names = ", ".join(pattern.preparation.name_targets(known or 1))
+        raise InputError(
+            f"`label` names {len(columns)} targets ({given}), and the store or model the rows "
+            f"shall be like has {known}{f' ({names})' if names else ''}: name as many, in that "
+            "order."
+        )
+    return columns
 
 
 def parse_row_range(rows: str | None) -> tuple[int, int | None]:

@@ -35,10 +35,12 @@ from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Each, Fleet
 from bigscreen.intake.choices import (
     Choices,
+    Column,
     Pattern,
     add_absent_category,
     parse_row_range,
     read_pattern,
+    settle_label,
 )
 from bigscreen.intake.inputs import Input, label_files, list_inputs
 from bigscreen.intake.needs import count_threads
@@ -47,9 +49,6 @@ from bigscreen.intake.settle import Ingested, StoreBuilder, StoreRequest
 from bigscreen.intake.spill import JOURNAL, LOCK, Journal
 from bigscreen.intake.tuning import TUNING
 from bigscreen.model.model import Model
-
-Column = str | int
-"""A column of a table, by name or by position."""
 
 Progress = Callable[[dict[str, Any]], None]
 """A function that is called with an event of `ingest`: a dict of its phase, bytes and rows done."""
@@ -65,7 +64,7 @@ def ingest(  # noqa: PLR0913
     sources: Any,
     path: str | os.PathLike[str],
     *,
-    label: Column | None = None,
+    label: Column | Sequence[Column] | None = None,
     weight: Column | None = None,
     drop: Sequence[Column] = (),
     columns: Sequence[Column] = (),
@@ -113,7 +112,8 @@ def ingest(  # noqa: PLR0913
         The dataset to make. If it is a URL, the finished dataset is copied there, manifest last.
     label, weight : str or int, optional
         Columns of tables, by name or position (0 is the first, -1 the last). label="none": there
-        are no labels. With `regression` the label column holds the target.
+        are no labels. With `regression` the label column holds the target, and a sequence of
+        columns holds several; other sources give them as y of shape (rows, targets).
     drop, columns : sequence of str or int
         Columns of tables to leave out, and columns to take as features (default: all others).
     date : sequence of str
@@ -160,7 +160,8 @@ def ingest(  # noqa: PLR0913
         Make two labels: this one (code 1) and "rest" (code 0).
     regression : bool, default=False
         Labels are targets: finite numbers, stored as float64. Rows may lack a target only with
-        `like`; a missing target is stored as NaN.
+        `like`; a missing target is stored as NaN. Several targets of a row share its features, and
+        a fit gives each a machine of its own.
     unlabelled : bool, default=False
         Rows for a one-class machine: every column is a feature except a column named as `label`.
         Labels that are separate from the columns (svmlight, HDF5, arrays, ...) are ignored.
@@ -233,7 +234,7 @@ def ingest(  # noqa: PLR0913
         max_kinds=max_kinds,
     ).check(known)
     options: dict[str, Any] = {
-        "label": label,
+        "label": settle_label(label, choices, pattern),
         "weight": weight,
         "drop": tuple(drop),
         "columns": tuple(columns),
@@ -276,6 +277,7 @@ def ingest(  # noqa: PLR0913
         ],
         exact=pattern is not None and pattern.exact,
         repeatable=all(source.identity is not None for source in inputs),
+        n_targets=None if pattern is None else pattern.n_targets,
     )
     wanted = StoreRequest(
         path=target.here,

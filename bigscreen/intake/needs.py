@@ -10,7 +10,7 @@ from bigscreen.data.layout import MAX_CHUNK_BYTES
 from bigscreen.errors import InputError, in_units
 from bigscreen.fleet.inline import usable_processors
 from bigscreen.intake.readers.base import Reader
-from bigscreen.intake.spill import RECORD
+from bigscreen.intake.spill import record_type
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,8 @@ def check_source(reader: Reader, rows: int, folder: Path) -> None:
     InputError
     """
     width = reader.n_features or 0
-    check_disk(
-        {f"{rows} rows of {width} columns as they are read": rows * (RECORD.itemsize + 4 * width)},
-        folder,
-    )
+    each = record_type(len(reader.targets) or 1).itemsize + 4 * width
+    check_disk({f"{rows} rows of {width} columns as they are read": rows * each}, folder)
 
 
 def check_disk(parts: dict[str, int], folder: Path, kept: int = 0) -> None:

@@ -102,7 +102,9 @@ class CopyCounter:
         self._weights = np.empty(0, np.uint64)
 
     def add(self, X: NDArray[Any], y: NDArray[Any]) -> None:
-        """Count the rows of X, (rows, d), with their labels or targets y, (rows,)."""
+        """Count the rows of X, (rows, d), with their labels or targets y, (rows, ...)."""
+        if y.ndim == 2:
+            X, y = np.column_stack([X, y[:, 1:]]), np.ascontiguousarray(y[:, 0])
         if len(self._weights) != X.shape[1] + 1:
             numbers = np.arange(X.shape[1] + 1, dtype=np.int64)
             self._weights = row_hash(self._seed, "copies", numbers) | np.uint64(1)
@@ -258,13 +260,13 @@ class TableProfile:
         self._first = np.empty((0, len(self._numeric)))
 
     def add(self, X: Features, y: NDArray[Any]) -> None:
-        """Add dense rows X, (rows, n_raw), with categories as codes, and labels y, (rows,)."""
+        """Add dense rows X, (rows, n_raw), with categories as codes, and labels y, (rows, ...)."""
         step = max(self._tuning.slice_values // max(X.shape[1], 1), 1)
         for at in range(0, X.shape[0], step):
             self._add(np.asarray(X[at : at + step]), y[at : at + step])
 
     def _add(self, X: NDArray[Any], y: NDArray[Any]) -> None:
-        """Add some dense rows X, (rows, n_raw), and their labels y, (rows,), to all statistics."""
+        """Add some dense rows X, (rows, n_raw), and labels y, (rows, ...), to all statistics."""
         self._copies.add(X, y)
         for c, counts in self._kinds.items():
             found = np.bincount(X[X[:, c] >= 0, c].astype(np.int64), minlength=len(counts))

@@ -35,7 +35,7 @@ from bigscreen.intake.readers.binary import MatrixReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
 from bigscreen.intake.readers.text import missing_value_error
 from bigscreen.intake.source import BlockChecker, BlockShape, ReadState
-from bigscreen.intake.spill import RECORD, Journal, Spill, choose_bucket_bits
+from bigscreen.intake.spill import Journal, Spill, choose_bucket_bits, record_type
 from bigscreen.intake.tuning import TUNING, IngestTuning
 
 Report = Callable[[dict[str, Any]], None]
@@ -71,6 +71,9 @@ class ReadRequest:
         existing store has rounded none.
     repeatable : bool
         Whether the sources can be read a second time.
+    n_targets : int or None
+        Number of targets of the existing rows that the sources must match; None if they have
+        labels, or there are none.
     """
 
     names: Sequence[str]
@@ -82,6 +85,7 @@ class ReadRequest:
     small: Sequence[Callable[[], Reader] | None] = ()
     exact: bool = False
     repeatable: bool = True
+    n_targets: int | None = None
 
 
 class _NeedsFloat64Error(Exception):
@@ -363,7 +367,7 @@ class Reading:
             self._begin_spill(X, block, reader, wide)
         assert self.spill is not None
         X, y = self._intake.admit(X, y, weight, reader, where)
-        record = np.zeros(X.shape[0], RECORD)
+        record = np.zeros(X.shape[0], self.spill.record_type)
         record["row"] = numbers
         record["nnz"] = np.diff(X.indptr) if isinstance(X, csr_array) else 0
         record["weight"] = 1.0 if weight is None else weight
@@ -422,8 +426,9 @@ class Reading:
                     lacks[:, c] |= block.X[:, c] == kinds.index(MISSING_CATEGORY)
         lacking = lacks.any(axis=1)
         if block.y is not None and not self.request.choices.unlabelled:
-            labels = np.ravel(block.y).tolist()
-            lacking = lacking | np.array([plain_label(value) is None for value in labels], bool)
+            absent = [plain_label(value) is None for value in block.y.ravel().tolist()]
+            absent_by_row = np.array(absent, bool).reshape(block.X.shape[0], -1)
+            lacking = lacking | absent_by_row.any(axis=1)
         found = self.found
         max_rows = self.tuning.max_listed_rows
         for row in np.flatnonzero(lacking)[: max_rows - len(found.dropped_rows)].tolist():
@@ -490,6 +495,8 @@ class Reading:
         row_bytes = size * X.shape[1]
         if isinstance(X, csr_array):
             row_bytes = (4 + size) * len(X.data) // X.shape[0]
+        n_targets = self._count_targets(block)
+        row_bytes += record_type(n_targets).itemsize
         kinds, dates, truths = self._find_kinds_elsewhere(reader)
         shape = BlockShape(
             sparse=sparse,
@@ -500,16 +507,25 @@ class Reading:
             dates={str(c): form for c, form in {**reader.dates, **dates}.items()},
             hashed={str(c): bits for c, bits in reader.hashed.items()},
             bits=choose_bucket_bits(self.request.expected_bytes, self.tuning),
-            rows_per_bucket=max(self.tuning.bucket_bytes // (RECORD.itemsize + row_bytes), 1),
+            rows_per_bucket=max(self.tuning.bucket_bytes // row_bytes, 1),
             wide=wide,
             left_out=reader.left_out,
             spread=None if sparse or wide else column_spreads(block.X).tolist(),
             index_names=reader.index_names,
             skipped=reader.skipped,
             truths=sorted({*reader.truths, *truths}),
+            n_targets=n_targets,
+            targets=reader.targets,
         )
         self.journal.write({"shape": shape.__dict__})
         self._prepare(shape, {})
+
+    def _count_targets(self, block: Block) -> int:
+        """Return the number of targets of each row, by the first block; 1 if rows have labels."""
+        if self.request.n_targets is not None:
+            return self.request.n_targets
+        is_table = self.request.choices.regression and block.y is not None and block.y.ndim == 2
+        return block.y.shape[1] if is_table and block.y is not None else 1
 
     def _find_kinds_elsewhere(self, reader: Reader) -> tuple[list[int], dict[int, str], list[int]]:
         """Return text, date and truth value columns that are blank only in the first source.
@@ -559,7 +575,8 @@ class Reading:
         choices = self.request.choices
         order = Order(choices.seed, choices.shuffle, shape.bits, shape.rows_per_bucket)
         self.shape = shape
-        self.spill = Spill(self.folder, order, shape.width, lengths, shape.wide, self.tuning)
+        kinds = shape.width, lengths, shape.wide, shape.n_targets
+        self.spill = Spill(self.folder, order, *kinds, self.tuning)
         self._intake = BlockChecker(self.found, shape, self.request.like, choices)
 
     def _update_index_base(self, reader: Reader) -> None:
@@ -695,7 +712,7 @@ def _replace_marked_labels(y: NDArray[Any], missing: Missing, targets: bool) -> 
 
     Parameters
     ----------
-    y : array (rows,)
+    y : array (rows,) or (rows, targets)
         Labels or targets; an object array may hold texts, numbers and None.
     missing : Missing
         The marks.
@@ -705,9 +722,9 @@ def _replace_marked_labels(y: NDArray[Any], missing: Missing, targets: bool) -> 
     if y.dtype == object:
         marks = [
             value in missing and (targets or isinstance(plain_label(value), str))
-            for value in y.tolist()
+            for value in y.ravel().tolist()
         ]
-        return np.where(np.array(marks, bool), np.array(None), y)
+        return np.where(np.array(marks, bool).reshape(y.shape), np.array(None), y)
     holes = missing.find_marks(y) if targets else np.zeros(y.shape, bool)
     return np.where(holes, np.nan, y) if holes.any() else y
 

@@ -307,7 +307,10 @@ class StoreBuilder:
         dense = self.wanted.choices.layout == "dense" or not self.shape.sparse
         check_memory(self.wanted.memory, width, scale, 4 * width if dense else 0, stores)
         if like is not None:
-            preparation = like if like.labels else replace(like, labels=labels, positive=positive)
+            targets = like.targets if like.labels is None else self.shape.targets
+            preparation = like
+            if not like.labels:
+                preparation = replace(like, labels=labels, positive=positive, targets=targets)
         else:
             final = {c: sorted(texts) for c, texts in found.categories.items()}
             for c, texts in found.categories.items():
@@ -324,6 +327,7 @@ class StoreBuilder:
                 hashed=by_column(self.shape.hashed),
                 missing=[*self.wanted.choices.missing],
                 truths=self.shape.truths,
+                targets=self.shape.targets,
             )
             if scale != "auto" and (by := parse_divisor(scale)):
                 _, factor = _expand_to_features(
@@ -526,8 +530,9 @@ class StoreBuilder:
             )
         self._note_rows()
         if found.unlabelled:
-            what = "target" if self.wanted.choices.regression else "label"
-            self.notes.append(f"{found.unlabelled} row(s) have no {what}.")
+            what = "have no target" if self.wanted.choices.regression else "have no label"
+            what = "lack at least one target" if self.shape.n_targets > 1 else what
+            self.notes.append(f"{found.unlabelled} row(s) {what}.")
         if self._is_float64(transform.preparation):
             self.notes.append(
                 "features are stored as float64: some column is too far from 0, compared with its "
@@ -604,6 +609,7 @@ class StoreBuilder:
                 shard_rows=shard_rows,
                 chunk_rows=chunk_rows,
                 wide=self._is_float64(transform.preparation),
+                n_targets=self.shape.n_targets,
             ),
             transform.preparation,
             extra={

@@ -13,8 +13,8 @@ from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.layout import Features, Label
 from bigscreen.data.missing import MISSING_CATEGORY
-from bigscreen.data.preparation import Preparation
-from bigscreen.data.targets import as_targets, plain_label
+from bigscreen.data.preparation import Preparation, describe_column
+from bigscreen.data.targets import as_target_columns, as_targets, plain_label
 from bigscreen.data.texts import find_untrue, parse_truth
 from bigscreen.errors import InputError
 from bigscreen.intake.choices import Choices
@@ -71,7 +71,7 @@ class ReadState:
     first : int
         Number of the first row taken.
     rows, nonzeros, unlabelled : int
-        Counts over the rows taken so far; unlabelled rows lack their label or target.
+        Counts over the rows taken so far; unlabelled rows lack their label, or a target.
     width : int
         Number of columns; for sparse rows one more than the largest index so far, as written in
         the file.
@@ -156,6 +156,10 @@ class BlockShape:
         Columns of truth values.
     skipped : list of int
         Positions in the source of columns that are no features: see `Reader.skipped`.
+    n_targets : int
+        Number of targets of each row; 1 if rows have labels.
+    targets : list of str or int
+        The columns of several targets: see `Reader.targets`.
     """
 
     sparse: bool
@@ -173,6 +177,8 @@ class BlockShape:
     index_names: list[str] = field(default_factory=list)
     truths: list[int] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)
+    n_targets: int = 1
+    targets: list[str | int] = field(default_factory=list)
 
 
 class BlockChecker:
@@ -226,7 +232,7 @@ class BlockChecker:
         ----------
         X : dense or CSR array (rows, d)
             Features, with the category codes of the reader.
-        y : array (rows,) or None
+        y : array (rows,) or (rows, targets), or None
             Labels or targets, as they were read.
         weight : array (rows,) or None
         reader : Reader
@@ -237,7 +243,7 @@ class BlockChecker:
         Returns
         -------
         X : dense or CSR array (rows, d)
-        y : int32 array (rows,), or float64 array (rows,) of targets
+        y : int32 array (rows,), or float64 array (rows,) or (rows, targets) of targets
             -1 or NaN if the label or target is missing.
 
         Raises
@@ -306,6 +312,12 @@ class BlockChecker:
             counts = f"{len(reader.names)} of {len(names)}; rows without labels need label none"
             differ = next((f"{b!r} for {a!r}" for a, b in pairs if a != b), counts)
             raise InputError(f"{where(0)}: the columns differ from the expected ones ({differ}).")
+        if like is None and reader.targets != shape.targets:
+            given, known = (", ".join(map(str, t)) for t in (reader.targets, shape.targets))
+            raise InputError(
+                f"{where(0)}: the targets differ from the expected ones ({given or 'no columns'} "
+                f"for {known or 'no columns'})."
+            )
         wanted = sorted(like.categories) if like is not None else shape.categorical
         if wanted != sorted(reader.categories):
             column = min(set(wanted) ^ set(reader.categories))
@@ -410,7 +422,8 @@ class BlockChecker:
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the raw label code or the target of each row, and a mask of missing ones.
 
-        A raw code counts labels in order of first appearance. Both arrays have the shape (rows,).
+        A raw code counts labels in order of first appearance. Both arrays have the shape (rows,),
+        or (rows, targets) with several targets.
         `y` holds labels or targets as they were read, or is None, and ``where(i)`` names the i-th
         row in an error.
         """
@@ -421,22 +434,42 @@ class BlockChecker:
             return codes, missing
         if y is not None and y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
-        targets = as_targets(y, rows, where)
+        if self.shape.n_targets > 1:
+            targets = as_target_columns(y, rows, self._target_names, where)
+        elif y is not None and y.ndim == 2:
+            raise InputError(
+                f"{where(0)}: {y.shape[1]} targets where every row has one; give one of them."
+            )
+        else:
+            targets = as_targets(y, rows, where)
         return targets, np.isnan(targets)
+
+    @property
+    def _target_names(self) -> list[str]:
+        """The name of each of several targets, for errors."""
+        known = self.shape.targets if self.like is None else self.like.targets
+        names = [t if isinstance(t, str) else describe_column(t) for t in known]
+        return names or [f"target {j}" for j in range(self.shape.n_targets)]
 
     def _check_missing(self, missing: NDArray[np.bool_], where: Where) -> None:
         """Count the rows without label or target; refuse them in training rows.
 
         Only rows of a store that is made like an existing one (`like`) may lack a label. `missing`,
-        (rows,), marks the rows without one, and ``where(i)`` names the i-th row in the error.
+        (rows,) or (rows, targets), marks the missing ones, and ``where(i)`` names the i-th row in
+        the error.
         """
-        self.found.unlabelled += int(np.count_nonzero(missing))
-        if self.like is None and missing.any():
+        lacking = missing.reshape(len(missing), -1).any(axis=1)
+        self.found.unlabelled += int(np.count_nonzero(lacking))
+        if self.like is None and lacking.any():
+            row = int(np.argmax(lacking))
+            place = where(row)
+            if missing.ndim == 2:
+                place += f", {self._target_names[int(np.argmax(missing[row]))]}"
             what, ask = (
                 ("target (nan)", "") if self.choices.regression else ("label", " or unlabelled")
             )
             raise InputError(
-                f"{where(int(np.argmax(missing)))}: the row has no {what}; training rows need "
+                f"{place}: the row has no {what}; training rows need "
                 "one, so correct it, remove it, or leave out such rows (`drop_missing`); only a "
                 f"store made like another{ask} may do without."
             )
@@ -510,7 +543,10 @@ class LabelEncoder:
         if y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
         if y.shape != (rows,):
-            raise InputError(f"{where(0)}: labels of shape {y.shape} for {rows} rows.")
+            raise InputError(
+                f"{where(0)}: labels of shape {y.shape} for {rows} rows; give one label for each "
+                "row, or ask for regression if they are targets."
+            )
         if y.dtype == object:
             # Sorting mixed objects is not possible, and a dict is faster anyway.
             found = dict.fromkeys(y.tolist())

@@ -23,10 +23,17 @@ from bigscreen.errors import InputError
 from bigscreen.files.sealed import CHECKSUM, Damaged, seal, unseal
 from bigscreen.intake.tuning import TUNING, IngestTuning
 
-RECORD = np.dtype([("row", "<i8"), ("nnz", "<i8"), ("weight", "<f8"), ("y", "<f8")])
-"""A row in the record file of a bucket (an ingest distributes all rows among buckets): source row
-number, nonzeros (0 if dense), weight, and target or raw label code (labels are counted in order of
-first appearance)."""
+
+def record_type(n_targets: int = 1) -> np.dtype[Any]:
+    """Return the type of a row in the record file of a bucket.
+
+    (An ingest distributes all rows among buckets.) Its fields are the source row number, nonzeros
+    (0 if dense), weight, and target or raw label code (labels are counted in order of first
+    appearance); with several targets, an array of them.
+    """
+    y = ("y", "<f8") if n_targets == 1 else ("y", "<f8", (n_targets,))
+    return np.dtype([("row", "<i8"), ("nnz", "<i8"), ("weight", "<f8"), y])
+
 
 ENTRY = {kind: np.dtype([("index", "<i4"), ("value", kind)]) for kind in ("<f4", "<f8")}
 """An entry of a sparse row in the value file of a bucket: column index and value, by value type."""
@@ -49,7 +56,7 @@ class SpilledRows:
 
     Attributes
     ----------
-    record : structured array of RECORD, (rows,)
+    record : structured array of `record_type`, (rows,)
         Source row number, nonzeros (0 if dense), weight, and raw label code or target of each row.
     X : float32 or float64 array (rows, d) or csr_array
         Values of the source columns.
@@ -95,6 +102,8 @@ class Spill:
         lengths. Versions before 0.1 wrote no checksums.
     wide : bool
         Whether values are float64 instead of float32.
+    n_targets : int
+        Number of targets of each row; 1 if rows have labels.
     tuning : IngestTuning
 
     Attributes
@@ -112,16 +121,19 @@ class Spill:
         width: int | None,
         lengths: dict[int, list[int]] | None = None,
         wide: bool = False,
+        n_targets: int = 1,
         tuning: IngestTuning = TUNING,
     ) -> None:
         """Open the bucket files of a folder, cut to the given lengths; other files are deleted.
 
         `order` gives the bucket of each row; `width` is the number of columns (None: rows are CSR),
-        and `wide` says that values are float64. ``_checked`` holds the buckets whose checksums were
-        compared, and ``_waiting`` the rows of each bucket that are not on disk yet.
+        and `wide` says that values are float64; rows have `n_targets` targets. ``_checked`` holds
+        the buckets whose checksums were compared, and ``_waiting`` the rows of each bucket that are
+        not on disk yet.
         """
         self.tuning = tuning
         self.real = "<f8" if wide else "<f4"
+        self.record_type = record_type(n_targets)
         self.folder, self.order, self.width = folder, order, width
         self.lengths = dict(lengths or {})
         self.pending = 0
@@ -135,7 +147,7 @@ class Spill:
 
         Parameters
         ----------
-        record : structured array of RECORD, (rows,)
+        record : structured array of `record_type`, (rows,)
         X : dense or CSR array (rows, d)
             Features; copied.
         """
@@ -202,14 +214,15 @@ class Spill:
     def records(self, bucket: int) -> Iterator[NDArray[np.void]]:
         """Yield the records of a bucket in source order, `tuning.slab_bytes` at a time.
 
-        A record has row number, nonzeros, weight and label of a row; see `RECORD`.
+        A record has row number, nonzeros, weight and label of a row; see `record_type`.
         """
         self._verify_bucket(bucket)
-        count = self.lengths[bucket][0] // RECORD.itemsize
+        kind = self.record_type
+        count = self.lengths[bucket][0] // kind.itemsize
         with open(self.files(bucket)[0], "rb") as file:
-            per_slab = self.tuning.slab_bytes // RECORD.itemsize
+            per_slab = self.tuning.slab_bytes // kind.itemsize
             for at in range(0, count, per_slab):
-                yield np.fromfile(file, RECORD, min(per_slab, count - at))
+                yield np.fromfile(file, kind, min(per_slab, count - at))
 
     def numbers(self) -> Iterator[NDArray[np.int64]]:
         """Yield the source row numbers of all rows in the buckets, in int64 arrays."""
@@ -250,12 +263,12 @@ class Spill:
         """
         self._verify_bucket(bucket)
         of_records, of_values = self.lengths[bucket][:2]
-        count = of_records // RECORD.itemsize
+        count = of_records // self.record_type.itemsize
         per_slab = max(self.tuning.slab_bytes * count // max(of_records + of_values, 1), 1)
         rows_file, values_file = self.files(bucket)
         with open(rows_file, "rb") as records, open(values_file, "rb") as values:
             for at in range(0, count, per_slab):
-                record = np.fromfile(records, RECORD, min(per_slab, count - at))
+                record = np.fromfile(records, self.record_type, min(per_slab, count - at))
                 X: Features
                 if self.width is not None:
                     X = np.fromfile(values, self.real, len(record) * self.width)

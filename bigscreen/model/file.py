@@ -21,10 +21,10 @@ from bigscreen.files.sealed import CHECKSUM, check_seal, seal
 
 FORMAT = "bigscreen model"
 """Value of the record's field "format" in a model's file."""
-SCHEMA = 7
+SCHEMA = 8
 """Version of the format of model files that is written. Version 1 had neither strategy, support nor
 gate; 2 had no kind; 3 had no checksums in the record; 4 had no fold machines for a calibration; 5
-had no learned metric; 6 had no residuals and one target."""
+had no learned metric; 6 had no residuals and one target; 7 had no names of targets."""
 
 ABOUT_FILE = ("format", "schema", "crc32", CHECKSUM)
 """Fields of a file's record that describe the file, not its content."""

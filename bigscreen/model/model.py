@@ -158,6 +158,8 @@ class Model:
             scorers = 1
         if self.kind == "regressor":
             scorers = max(1, len(self.coef))
+        if len(self.preparation.targets) not in (0, self.n_targets):
+            raise ValueError(f"{len(self.preparation.targets)} names for {self.n_targets} targets")
         if (self.kind == "classifier" and labels < 2) or len(self.coef) != scorers:
             raise ValueError(f"{len(self.coef)} score functions for {labels} labels")
         if self.calibration is not None and len(self.calibration.curves) != scorers:
@@ -306,6 +308,11 @@ class Model:
     def n_targets(self) -> int:
         """Number of targets that a regressor predicts; 0 for other machines."""
         return len(self.coef) if self.kind == "regressor" else 0
+
+    @property
+    def target_names(self) -> list[str]:
+        """The name of each target of a regressor of several; empty for other machines."""
+        return self.preparation.name_targets(self.n_targets)
 
     @property
     def n_features_in_(self) -> int:

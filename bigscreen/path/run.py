@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.rows import Rows
+from bigscreen.data.rows import Rows, check_one_target
 from bigscreen.device.find import HOST, Device, explain_failures
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.features import nystrom
@@ -151,6 +151,7 @@ class PathJob:
             )
         self.values = checked_grid(options.values, options.parameter)
         check_rows(data, self.fit.problem, self.fit.classifies)
+        check_one_target(data, "a path")
         n = data.n_rows
         self.y: NDArray[Any] = data.y(0, n)
         self.weights = np.asarray(data.weights(0, n), dtype=np.float64)

@@ -6,6 +6,7 @@ from typing import Any
 from bigscreen.kernels.definite import WITHOUT_PROOF
 from bigscreen.model.ledger import summarise_ledgers
 from bigscreen.model.model import Model
+from bigscreen.options.train import PROBLEMS
 from bigscreen.problems.point import (
     ROUNDING_FIELDS,
     format_gap,
@@ -188,7 +189,7 @@ def brief_facts(record: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-_FIRST = ("proved", "classifiers", "relative gap", "KKT violation")
+_FIRST = ("proved", "classifiers", "targets", "relative gap", "KKT violation")
 """Lines on what is proved that a person asks first."""
 
 
@@ -248,7 +249,7 @@ def warnings(record: Mapping[str, Any]) -> list[str]:
         what = "relative gap" if record["violation"] is None else "violation"
         more = "more --max-iter or --time-budget, or another --solver, may help"
         parts = len(record["certificates"])
-        which = f" of {len(missed)} of {parts} classifiers" if parts > 1 else ""
+        which = f" of {len(missed)} of {parts} machines" if parts > 1 else ""
         widest = max(gap_or_violation(part) for part in missed)
         said.append(
             f"the {what}{which} missed {record['tol']:g}, rounding included: it is "
@@ -277,8 +278,22 @@ def show(record: Mapping[str, Any], name: str, verbose: bool = True) -> None:
     else:
         shown = brief_facts(record) | {"details": "--verbose: P, D, rounding, rows, passes"}
     report.table(f"Certificate of {name}", shown)
+    if "targets" in shown:
+        report.matrix("proved of each target", "target", _by_target(record["certificates"]))
     for sentence in said:
         report.warn(sentence)
+
+
+def _by_target(parts: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """Convert the certificates of several targets to texts: relative gap, P and D by target."""
+    return {
+        part["label"]: {
+            "relative gap": format_gap(part["relative_gap"], ".2e"),
+            "P": f"{part['primal']:.8g}",
+            "D": f"{part['dual']:.8g}",
+        }
+        for part in parts
+    }
 
 
 def _proved(record: Mapping[str, Any]) -> dict[str, str]:
@@ -290,8 +305,10 @@ def _proved(record: Mapping[str, Any]) -> dict[str, str]:
     many = len(record["certificates"])
     if many == 1:
         return facts
-    each = "pairs of labels" if record["strategy"] == "one" else "labels, each against the rest"
     what = "relative gap" if record["violation"] is None else "violation"
+    if not PROBLEMS[record["problem"]].classifies:
+        return {"targets": f"{many}, a machine each: sums, and the largest {what}", **facts}
+    each = "pairs of labels" if record["strategy"] == "one" else "labels, each against the rest"
     return {"classifiers": f"{many} {each}: sums, and the largest {what}", **facts}
 
 

@@ -13,6 +13,9 @@ OF_PROBABILITIES = ("log_loss", "brier", "calibration_error")
 def facts(record: Mapping[str, Any]) -> dict[str, str]:
     """Convert the result of `evaluate` to names and texts for `report.table`."""
     said = {"rows": count(record["rows"])}
+    if "targets" in record:
+        lack = {"rows that lack a target": count(record["unlabelled"])}
+        return {"rows with all targets": said["rows"], **(lack if record["unlabelled"] else {})}
     if record["unlabelled"] and "outside" in record:
         said["rows without a label"] = count(record["unlabelled"])
     elif record["unlabelled"]:
@@ -54,6 +57,11 @@ def describe_held_out(record: Mapping[str, Any]) -> str:
     ``record``: the result of `evaluate`, with the entries "store", the rows' name, and "sampled",
     whether more rows were held out than were evaluated.
     """
+    if "targets" in record:
+        cells = by_target(record["targets"])
+        measure = "pinball" if "pinball" in next(iter(cells.values())) else "r2"
+        of = ", ".join(f"{own[measure]} of {target}" for target, own in cells.items())
+        return f"{measure} {of} on {record['store']}"
     named = {name: record.get(name) for name in ("error", "balanced_accuracy", "outside")}
     said = [f"{name.replace('_', ' ')} {percent(v)}" for name, v in named.items() if v is not None]
     named = {name: record.get(name) for name in ("pinball", "rmse", "r2")}
@@ -78,6 +86,10 @@ def remark(
     commonest label and tells labels apart hardly better than chance; a regression (not of a
     quantile) if it explains nothing of the targets' variance.
     """
+    if "targets" in record:
+        each = {name: remark(part, n_rows, scaled) for name, part in record["targets"].items()}
+        poor = {name: sentence for name, sentence in each.items() if sentence}
+        return f"{', '.join(poor)}: {next(iter(poor.values()))}" if poor else None
     sampled = n_rows is not None and n_rows > record["rows"] + record["unlabelled"]
     seen = f"on {count(record['rows'])} sampled rows, " if sampled else ""
     advice = "try another gamma or C (`bigscreen tune`)"
@@ -114,6 +126,23 @@ def remark(
         f"{seen}{count(found[label])} of the {count(rows[label])} rows of the rare label {label} "
         f"are found: {more}"
     )
+
+
+def by_target(record: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """Convert the rows and measures of every target to texts, those without a value to "-".
+
+    ``record``: the entry "targets" of the result of `evaluate`. The pinball loss is left out if no
+    target has one.
+    """
+    measures = ["r2", "mae", "rmse"]
+    measures += ["pinball"] * any(part["pinball"] is not None for part in record.values())
+    return {
+        target: {
+            "rows": count(part["rows"]),
+            **{name: "-" if part[name] is None else f"{part[name]:.4g}" for name in measures},
+        }
+        for target, part in record.items()
+    }
 
 
 def by_label(record: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:

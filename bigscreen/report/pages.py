@@ -151,10 +151,9 @@ def evaluation_section(record: Mapping[str, Any], store: str) -> tuple[Section, 
         drawn["Confusion: rows by true and by predicted label"] = picture(
             partial(figures.confusion, counts=counts)
         )
-        table = evaluation.by_label(record["by_label"])
-        columns = ["label", *next(iter(table.values()))]
-        rows = [[label, *cells.values()] for label, cells in table.items()]
-        tables = [Grid("By label", columns, rows)]
+        tables = [_grid("label", evaluation.by_label(record["by_label"]))]
+    if "targets" in record:
+        tables = [_grid("target", evaluation.by_target(record["targets"]))]
     if "curve" in record:
         positive = record["by_label"][labels[1]]["rows"]
         drawn[f"ROC of label {labels[1]}: area {record['auc']:.4f}"] = picture(
@@ -173,15 +172,23 @@ def evaluation_section(record: Mapping[str, Any], store: str) -> tuple[Section, 
         drawn[f"Reliability: calibration error {record['calibration_error']:.4f}"] = picture(
             partial(figures.reliability, tenths=record["reliability"])
         )
-    if "joint" in record:
-        drawn["Rows by target and by prediction"] = picture(
-            partial(figures.predicted, found=record["joint"])
-        )
+    for name, part in record.get("targets", {"": record}).items():
+        if "joint" in part:
+            of = f" of {name}" if name else ""
+            drawn[f"Rows by target and by prediction{of}"] = picture(
+                partial(figures.predicted, found=part["joint"])
+            )
     first = {
         name: facts[name] for name in ("error", "auc", "r2", "rmse", "outside") if name in facts
     }
     tiles = {f"{name}, {report.count(record['rows'])} rows": text for name, text in first.items()}
     return Section(f"On {store}", figures=drawn, facts=facts, tables=tables), tiles
+
+
+def _grid(what: str, table: Mapping[str, Mapping[str, str]]) -> Grid:
+    """Make the table "By label" or "By target" (``what``), of cells by name and column."""
+    columns = [what, *next(iter(table.values()))]
+    return Grid(f"By {what}", columns, [[name, *cells.values()] for name, cells in table.items()])
 
 
 def _solve(known: Mapping[str, Any], record: Mapping[str, Any]) -> Section | None:

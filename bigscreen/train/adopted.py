@@ -18,7 +18,7 @@ from scipy.sparse import csr_array
 
 from bigscreen.certify.exact import close_exact
 from bigscreen.certify.ledger import make_ledger
-from bigscreen.data.rows import Rows
+from bigscreen.data.rows import Rows, check_one_target
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import Fitted
@@ -131,6 +131,7 @@ def adopt_machine(model: Model, data: Rows, options: TrainOptions, fleet: Any) -
         If a support vector is none of the rows, a coefficient exceeds its bound, or the labels or
         columns differ from those of the rows.
     """
+    check_one_target(data, "an imported machine")
     outlined = plan_on(fleet, data, options)
     with blas_threads(1), _AdoptedJob(model, data, options, fleet, outlined) as job:
         job.begin()

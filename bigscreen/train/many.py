@@ -70,8 +70,8 @@ class ManyJob(FeaturesJob):
         As for `Job`.
     outcomes : sequence of Outcomes
         The labels or targets, and weights, of each fit.
-    noun : str
-        What records and messages call a fit, before its number.
+    names : sequence of str, optional
+        What records and messages call each fit. Default: fit and its number.
     """
 
     tuning = ManyTuning()
@@ -86,11 +86,12 @@ class ManyJob(FeaturesJob):
         outcomes: Sequence[Outcomes],
         report: Report | None = None,
         deadline: float | None = None,
-        noun: str = "fit",
+        names: Sequence[str] | None = None,
     ) -> None:
         """Prepare a run of one fit for each of ``outcomes``; see the class for parameters."""
         super().__init__(data, options, fleet, report, plan, deadline)
-        self.outcomes, self.noun = outcomes, noun
+        self.outcomes = outcomes
+        self.names = names or [f"fit {number}" for number in range(len(outcomes))]
         self.fits: dict[str, int] = {}
         """The number of the fit that each problem belongs to, by the problem's folder."""
         self.points: dict[str, Point] = {}
@@ -107,9 +108,9 @@ class ManyJob(FeaturesJob):
             rows = Recast(self.data, *outcomes)
             check_rows(rows, self.options.problem, self.options.classifies)
             for one in problems(rows, self.options):
-                own = f"{self.noun} {fit}"
+                own = self.names[fit]
                 name = own if one.name is None else f"{one.name} of {own}"
-                found.append(one._replace(name=name, folder=f"fit-{fit}-{one.folder}"))
+                found.append(one._replace(name=name, folder=f"{one.folder}-of-fit-{fit}"))
                 self.fits[found[-1].folder] = fit
         return found
 

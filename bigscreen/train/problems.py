@@ -200,7 +200,7 @@ def check_rows(data: Rows, problem: str, classifies: bool) -> None:
             "or quantile"
         )
     if not classifies and not data.regression:
-        none = data.n_unlabelled == data.n_rows
+        none = data.is_unlabelled
         raise InputError(
             f"{problem} needs targets, numbers to predict, and these rows have "
             + ("none; use one-class" if none else "labels; use c-svc or nu-svc")
@@ -209,7 +209,9 @@ def check_rows(data: Rows, problem: str, classifies: bool) -> None:
     what = "label" if classifies else "target"
     if data.n_unlabelled:
         raise InputError(
-            f"{data.n_unlabelled} rows have no {what}; a fit needs a {what} on every row"
+            f"{data.n_unlabelled} rows have no {what}; a fit needs "
+            + ("all targets" if data.n_targets > 1 else f"a {what}")
+            + " on every row"
         )
     counts = np.asarray(data.label_counts)
     if classifies and np.count_nonzero(counts) < 2:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bigscreen.data.rows import Rows
+from bigscreen.data.rows import Rows, check_one_target
 from bigscreen.data.views import Mapped
 from bigscreen.device.find import explain_failures, find_on
 from bigscreen.errors import InputError
@@ -43,6 +42,8 @@ def check_problem(data: Rows, options: TrainOptions) -> None:
     InputError
         If rows have no label or target, there is only one class, or a nu is infeasible.
     """
+    if data.n_targets > 1:
+        _check_targets(data, options)
     check_rows(data, options.problem, options.classifies)
     problems(data, options)
     if options.probability:
@@ -59,10 +60,13 @@ def train(
 ) -> Model:
     """Fit a model and certify it.
 
+    With several targets the model has a machine for each, with a certificate and a ledger of its
+    own. All share landmarks, features and passes over the rows.
+
     Parameters
     ----------
     data : Rows
-        A data set, stored or in memory. Every row must have a label, or a target for regression.
+        A data set, stored or in memory. Every row must have a label, or all targets for regression.
     options : TrainOptions
     fleet : Fleet
         Runs the fit: `Inline` or `Cluster`. The result does not depend on it, bit for bit.
@@ -84,12 +88,15 @@ def train(
     ------
     InputError
         If parameters are bad, rows have no label or target, there is only one class, a nu is
-        infeasible, memory is too small, or the data were replaced meanwhile.
+        infeasible, memory is too small, or the data were replaced meanwhile. With several targets
+        also for an exact machine, a learned metric and probabilities.
     DeviceFailed
         If a device fails during the fit.
     TimeOver
         If ``deadline`` passes while features are written.
     """
+    if data.n_targets > 1:
+        return _train_targets(data, options, fleet, report, deadline, scratch)
     began = time.monotonic()
     rows = data
     if options.metric_learning != "none":
@@ -190,41 +197,36 @@ def train_many(
         As for ``train``; also for an exact machine, which has no features to share, and if
         probabilities are requested.
     """
+    check_one_target(data, "a fit to many outcomes")
+    _check_shareable(options, "many fits at once")
     return _fit_together(data, options, fleet, scratch, outcomes, ManyJob.models)
 
 
-def train_targets(
+def _train_targets(
     data: Rows,
     options: TrainOptions,
     fleet: Any,
-    report: Report | None = None,
-    scratch: Callable[[], Path] | None = None,
-    *,
-    targets: NDArray[np.float64],
+    report: Report | None,
+    deadline: float | None,
+    scratch: Callable[[], Path] | None,
 ) -> Model:
-    """Fit a regression of several targets of the same rows, and certify each.
+    """Fit a machine to each target of the rows, and certify each. Arguments as of `train`.
 
-    Parameters
-    ----------
-    data, options, fleet, report, scratch
-        As for ``train``; the machine must be one on features, not exact.
-    targets : float64 (n_rows, k)
-        Finite numbers, used in place of the targets of ``data``.
-
-    Returns
-    -------
-    Model
-        Its k scores are the predictions; each has its own certificate and ledger. All share
-        landmarks, features and passes over the rows.
-
-    Raises
-    ------
-    InputError
-        As for `train_many`.
+    The model's scores are the predictions, in the order of the targets.
     """
-    outcomes = [Outcomes(np.ascontiguousarray(y), None) for y in targets.T]
-    shown = {"report": report, "noun": "target"}
-    return _fit_together(data, options, fleet, scratch, outcomes, ManyJob.model, **shown)
+    _check_targets(data, options)
+    y = np.concatenate([data.y(*data.chunk(k)) for k in range(data.n_chunks)])
+    outcomes = [Outcomes(np.ascontiguousarray(column), None) for column in y.T]
+    how = {"report": report, "deadline": deadline, "names": data.target_names}
+    return _fit_together(data, options, fleet, scratch, outcomes, ManyJob.model, **how)
+
+
+def _check_targets(data: Rows, options: TrainOptions) -> None:
+    """Raise InputError if these rows of several targets cannot be fitted with these options."""
+    if options.problem == "one-class":
+        check_one_target(data, "a one-class machine (which uses none)")
+    check_rows(data, options.problem, options.classifies)
+    _check_shareable(options, "machines of several targets")
 
 
 def _fit_together(
@@ -234,15 +236,14 @@ def _fit_together(
     scratch: Callable[[], Path] | None,
     outcomes: Sequence[Outcomes],
     made: Callable[[ManyJob], Made],
-    **shown: Any,
+    **how: Any,
 ) -> Made:
     """Fit to many outcomes of the same rows; return what ``made`` makes of the job that did.
 
-    ``shown``: further arguments of `ManyJob`, for what it shows of its progress.
+    ``how``: further arguments of `ManyJob`.
     """
-    _check_shareable(options)
     options, outlined = _plan_fits(data, options, fleet, scratch, len(outcomes))
-    run = ManyJob(data, options, fleet, outlined, outcomes, **shown)
+    run = ManyJob(data, options, fleet, outlined, outcomes, **how)
     with blas_threads(1), explain_failures(outlined.device), run as job:
         job.begin()
         for some in job.turns():
@@ -252,22 +253,26 @@ def _fit_together(
     return found
 
 
-def _check_shareable(options: TrainOptions) -> None:
-    """Raise InputError for options with which several fits cannot share features."""
+def _check_shareable(options: TrainOptions, what: str) -> None:
+    """Raise InputError for options with which several fits cannot share features.
+
+    ``what``: what the sentence calls the fits.
+    """
+    instead = ", or fit to one at a time"
     if options.exact:
         raise InputError(
-            "many fits at once share their features, and an exact kernel machine has none; use "
-            "landmarks, or a linear machine"
+            f"{what} share their features, and an exact kernel machine has none; use landmarks, or "
+            f"a linear machine{instead}"
         )
     if options.metric_learning != "none":
         raise InputError(
-            "many fits at once share their rows, and each would learn a metric of its own; leave "
-            "out metric_learning"
+            f"{what} share their rows, and each would learn a metric of its own; leave out "
+            f"`metric_learning`{instead}"
         )
     if options.probability:
         raise InputError(
-            "many fits at once learn no probabilities, whose folds are fits again; leave out "
-            "probability"
+            f"{what} learn no probabilities, whose folds are fits again; leave out `probability`"
+            f"{instead}"
         )
 
 

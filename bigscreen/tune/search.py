@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.rows import Rows
+from bigscreen.data.rows import Rows, check_one_target
 from bigscreen.device.find import find_on
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.files.work import PROBLEM
@@ -125,6 +125,7 @@ class Search:
         fit = options.fit_of(*most)
         choose_device(data, fit, partial(find_on, fleet))  # (refuses a device that is not there)
         check_rows(data, fit.problem, fit.classifies)
+        check_one_target(data, "a search")
         self.binaries = problems(data, fit)
         y: NDArray[Any] = data.y(0, data.n_rows)
         self.strata = y if fit.classifies else np.zeros(data.n_rows, np.int8)

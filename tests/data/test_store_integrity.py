@@ -33,7 +33,7 @@ DAMAGE = {
     "missing chunk": (lambda p: (p / "X/c/3/0").unlink(), ["X/c/3/0", "missing", "restore"]),
     "short chunk": (lambda p: os.truncate(p / "y/c/2", 7), ["y/c/2", "damaged", "restore"]),
     "missing array": (lambda p: shutil.rmtree(p / "sqnorm"), ["sqnorm", "missing"]),
-    "newer schema": (lambda p: edit_manifest(p, schema=4), ["schema 4", "update bigscreen"]),
+    "newer schema": (lambda p: edit_manifest(p, schema=5), ["schema 5", "update bigscreen"]),
     "truncated manifest": (
         lambda p: os.truncate(p / "manifest.json", 300),
         ["manifest.json", "damaged"],

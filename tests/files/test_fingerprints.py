@@ -85,6 +85,7 @@ FIELDS = {
     "truths": [1],
     "metric": np.array([1.0, 2.0, 3.0]),
     "indicators": [1],
+    "targets": ["near", "far"],
 }
 """Another value for each field of a preparation on which rows or codes depend."""
 

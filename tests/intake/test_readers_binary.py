@@ -312,7 +312,7 @@ def test_bad_files_are_refused_in_a_sentence(case, tmp_path):
 BAD_ARRAYS = {
     "flat": (np.arange(3), "needs rows and columns"),
     "labels too few": ((np.eye(3), [0, 1]), "2 labels and the array has 3 rows"),
-    "labels too wide": ((np.eye(3), np.eye(3)), "not one per row"),
+    "labels too wide": ((np.eye(3), np.ones((3, 2, 2))), "not one per row"),
     "text": ((np.array([["1", "2"], ["3", "x"]]), [0, 1]), "row 1.*no number"),
     "ragged block": ([(np.eye(3), [0, 1])], "3 rows and 2 labels"),
     "number": (3, "is no source"),

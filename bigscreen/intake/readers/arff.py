@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError, NoRows
@@ -177,7 +178,7 @@ class ArffReader(DelimitedReader):
         """Read the header, choose the columns, and settle the type of each feature."""
         asked, header = ColumnOptions(**options), read_header(path)
         count, names, like = len(header.names), header.names, asked.like
-        if asked.label is None and (like is None or like.names is None):
+        if asked.label is None and (like is None or not (like.names or like.targets)):
             asked = replace(asked, label=count - 1)
         chosen = ColumnRoles.choose(path, count, names, asked)
         said = asked.kinds(path, count, names)
@@ -205,7 +206,7 @@ class ArffReader(DelimitedReader):
             body_start=header.start,
             body_line=header.line,
         )
-        texts_label = chosen.label is not None and header.kinds[chosen.label] not in _NUMERIC
+        texts_label = any(f is not None and header.kinds[f] not in _NUMERIC for f in chosen.labels)
         super().__init__(path, layout, chosen, kinds, asked.missing, texts_label, like is None)
         self.sparse = header.sparse
         if self.sparse and (self.dates or self.hashed):
@@ -219,7 +220,7 @@ class ArffReader(DelimitedReader):
             coder = self._coders.get(self._column_of.get(f, -1))
             if isinstance(coder, Categories) and coder.code(text, str(path)) == 0:
                 continue
-            if coder is not None or f in (chosen.label, chosen.weight):
+            if coder is not None or f in (*chosen.labels, chosen.weight):
                 self._explicit[f] = text
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
@@ -233,7 +234,8 @@ class ArffReader(DelimitedReader):
     def _sparse_blocks(self, skip_rows: int) -> Iterator[Block]:
         """Yield sparse rows from number `skip_rows` on; earlier rows are parsed for categories."""
         self._reset_encoders()
-        rows = _SparseRows(0)
+        n_labels = len(self.columns.labels)
+        rows = _SparseRows(0, n_labels)
         with Source(self.path) as source:
             for line, _, raw in _read_lines(source, self.piece_bytes):
                 text, self._progress = decode(raw).strip(), source.progress()
@@ -242,7 +244,7 @@ class ArffReader(DelimitedReader):
                 if rows.size >= self.piece_bytes or rows.next_row == skip_rows:
                     if rows.first_row >= skip_rows and rows.lines:
                         yield rows.block(self)
-                    rows = _SparseRows(rows.next_row)
+                    rows = _SparseRows(rows.next_row, n_labels)
                 self._add(rows, text, line)
         if rows.first_row >= skip_rows:
             yield rows.block(self)
@@ -276,8 +278,9 @@ class ArffReader(DelimitedReader):
             if f in self._column_of:
                 rows.indices.append(self._column_of[f])
                 rows.data.append(self._parse_number(f, found[f], place))
-        if self.columns.label is not None:
-            rows.y.append(parse_label(found[self.columns.label], place))
+        for label, column in zip(self.columns.labels, rows.y, strict=True):
+            if label is not None:
+                column.append(parse_label(found[label], place))
         if self.columns.weight is not None:
             rows.weights.append(parse_finite(found[self.columns.weight], place))
         rows.indptr.append(len(rows.indices))
@@ -309,17 +312,19 @@ class _SparseRows:
         Bytes of text of the rows, by which the block is ended.
     lines : list of int
         Line of each row.
-    y, weights : list
-        Label and weight of each row; empty if there is no such column.
+    y : list of list
+        For each label column, the label of each row.
+    weights : list
+        Weight of each row; empty if there is no such column.
     data, indices, indptr : list
         The arrays of a CSR matrix.
     """
 
-    def __init__(self, first_row: int) -> None:
-        """Begin without rows; the next row has the number `first_row`."""
+    def __init__(self, first_row: int, n_labels: int) -> None:
+        """Begin without rows; the next row has the number `first_row`, and `n_labels` labels."""
         self.first_row, self.size = first_row, 0
         self.lines: list[int] = []
-        self.y: list[float | str | None] = []
+        self.y: list[list[float | str | None]] = [[] for _ in range(n_labels)]
         self.weights: list[float] = []
         self.data: list[float] = []
         self.indices: list[int] = []
@@ -335,10 +340,15 @@ class _SparseRows:
         where = name_lines(reader.path, RowLines(np.array(self.lines, np.int64)))
         arrays = np.array(self.data), np.array(self.indices, np.int32), np.array(self.indptr)
         X = csr_array(arrays, shape=(len(self.lines), reader.n_features))
-        y = weight = None
-        if reader.columns.label is not None:
-            numeric = all(isinstance(label, float) for label in self.y)
-            y = np.array(self.y, float if numeric else object)
+        weight = None
+
+        def parse(f: int) -> NDArray[Any]:
+            """Return the labels in the attribute at position f."""
+            labels = self.y[reader.columns.labels.index(f)]
+            numeric = all(isinstance(label, float) for label in labels)
+            return np.array(labels, float if numeric else object)
+
+        y = reader._stack_labels(parse, len(self.lines))
         if reader.columns.weight is not None:
             weight = check_weights(np.array(self.weights), where)
         return Block(X, y, weight, self.first_row, where)

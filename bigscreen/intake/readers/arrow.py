@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -312,17 +312,19 @@ class ArrowReader(TypedReader):
             else:
                 X[:, j] = self._parse_column(values, first, f, self._missing, self._kinds.get(j))
         y, weight = self.separate_labels(first, len(batch))
-        if self.columns.label is not None:
-            values = column(self.columns.label, True)
-            if self._is_text(values.type):
-                y = parse_labels(values, where)
-            elif self._is_number(values.type):
-                y = self._numbers(values)
-            else:
-                y = np.array(values.to_pylist(), object)
+        if self.columns.labels:
+            y = self._stack_labels(lambda f: self._parse_labels(column(f, True), where), len(batch))
         if self.columns.weight is not None:
             weight = self._parse_weights(column(self.columns.weight, False), first)
         return Block(X, y, weight, first, where), texts
+
+    def _parse_labels(self, values: Any, where: Callable[[int], str]) -> NDArray[Any]:
+        """Return the labels in a column; ``where(i)`` names the i-th row in an error."""
+        if self._is_text(values.type):
+            return parse_labels(values, where)
+        if self._is_number(values.type):
+            return self._numbers(values)
+        return np.array(values.to_pylist(), object)
 
     def _parse_weights(self, values: Any, first: int) -> NDArray[np.float64]:
         """Return the weights of rows from number ``first`` on, float64 (rows,).

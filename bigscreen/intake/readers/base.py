@@ -57,7 +57,7 @@ class Block:
         Features. A categorical column holds the position of its category in ``Reader.categories``
         (-1: not among the given categories). For svmlight the columns are the indices as written
         in the file: see ``SvmlightReader.index_base``.
-    y : ndarray, (rows,), or None
+    y : ndarray, (rows,), or (rows, targets), or None
         Labels: floats if they read as numbers, else str. The dtype is numeric if all labels of
         the block are numbers, and object otherwise.
     weight : ndarray of float64, (rows,), or None
@@ -116,6 +116,9 @@ class Reader:
         Columns that are left out because the existing store lacks them.
     index_names : list of str
         Columns that are left out as the index of a data frame.
+    targets : list of str or int
+        The columns of several targets, by name, or by position if columns have no names. Empty for
+        one label, and for targets that are no columns.
     categories : dict of int to list of str
         Categories of each categorical feature, in code order. New ones are appended while
         reading, unless the categories were given or declared.
@@ -142,6 +145,7 @@ class Reader:
         self.skipped: list[int] = []
         self.left_out: list[str] = []
         self.index_names: list[str] = []
+        self.targets: list[str | int] = []
         self.categories: dict[int, list[str]] = {}
         self.unseen: dict[int, int] = {}
         self.dates: dict[int, str] = {}

@@ -153,7 +153,7 @@ def open_npy_rows(stream: BinaryIO, path: Path, size: int, memory: int) -> Strea
 
 def open_npy(
     path: Path,
-    label: Column | Literal[False] | None,
+    label: Labels,
     weight: Column | None,
     labels_file: str | Path | None,
     memory: int | None = None,
@@ -209,7 +209,7 @@ def open_npy_file(file: Path, files: list[Any], memory: int | None) -> StreamRow
 
 def open_hdf5(
     path: Path,
-    label: Column | Literal[False] | None,
+    label: Labels,
     weight: Column | None,
     h5_x: str | None,
     h5_y: str | None,
@@ -370,9 +370,7 @@ def find_idx_labels(path: Path) -> Path | None:
     return next((file for file in beside if file != path and file.exists()), None)
 
 
-def open_idx(
-    path: Path, label: Column | Literal[False] | None, labels_file: str | Path | None
-) -> MatrixReader:
+def open_idx(path: Path, label: Labels, labels_file: str | Path | None) -> MatrixReader:
     """Open an IDX file of images, one row each.
 
     Parameters
@@ -411,6 +409,9 @@ def open_idx(
 Column = str | int
 """Position of a column, as a number or as text."""
 
+Labels = Column | Sequence[Column] | Literal[False] | None
+"""The option label of a matrix: see `MatrixReader`."""
+
 
 class RowSource(Protocol):
     """An array whose rows can be read in slices, in ascending order.
@@ -440,7 +441,7 @@ class OpenMatrix:
     X : RowSource
         Features, of shape (n, d) or (n, a, b, ...), which is flattened to (n, d).
     y : RowSource or None
-        Labels, (n,) or (n, 1).
+        Labels, (n,) or (n, 1), or several targets of each row, (n, targets).
     weight : RowSource or None
         Sample weights, (n,).
     name : str
@@ -472,8 +473,9 @@ class MatrixReader(Reader):
     ----------
     matrix : callable
         Opens the matrix anew for each pass.
-    label : str, int, False or None
-        Position of the label column in X; False: no labels; None: labels are in `y`.
+    label : str, int, sequence of these, False or None
+        Position of the label column in X, or those of several targets; False: no labels; None:
+        labels are in `y`.
     weight : str or int, optional
         Position of the weight column in X.
 
@@ -488,13 +490,13 @@ class MatrixReader(Reader):
     def __init__(
         self,
         matrix: Callable[[], OpenMatrix],
-        label: Column | Literal[False] | None = None,
+        label: Labels = None,
         weight: Column | None = None,
     ) -> None:
         """Open the matrix, and check its shapes and the positions of label and weight.
 
-        `matrix` opens it anew for each pass; `label` and `weight` are positions of columns of X,
-        and a label of False means no labels, of None labels outside X.
+        `matrix` opens it anew for each pass; `label` (one or several) and `weight` are positions of
+        columns of X, and a label of False means no labels, of None labels outside X.
         """
         super().__init__()
         self._open, opened = matrix, matrix()
@@ -514,18 +516,20 @@ class MatrixReader(Reader):
                     f"{place}: one row of the shape {part.shape} takes {in_units(part.row_bytes)}, "
                     f"and at most {in_units(base.MAX_RECORD_BYTES)} are taken; check its shape."
                 )
-        self._label = (
-            None if label is None or label is False else _parse_position(place, width, label)
-        )
+        given: Any = [] if label is None or label is False else label
+        given = [given] if isinstance(given, (str, int)) else [*given]
+        self._labels = [_parse_position(place, width, column) for column in given]
+        self.targets = [*self._labels] if len(given) > 1 else []
         self._weight = None if weight is None else _parse_position(place, width, weight)
         self._without_labels = label is False
-        within = [c for c in (self._label, self._weight) if c is not None]
+        within = [c for c in (*self._labels, self._weight) if c is not None]
         if within and self.sparse:
             raise InputError(
                 f"{place}: labels and weights of sparse rows must be arrays of their own."
             )
         if len(set(within)) < len(within):
-            raise InputError(f"{place}: column {within[0]} cannot be both label and weight.")
+            twice = next(c for c in within if within.count(c) > 1)
+            raise InputError(f"{place}: column {twice} cannot be two labels, or label and weight.")
         self._features = np.delete(np.arange(width), within)
         self.skip_all_but(self._features.tolist() if within else [])
         self.n_features = len(self._features)
@@ -536,7 +540,9 @@ class MatrixReader(Reader):
                     f"{of} has {part.shape[0] if part.shape else 'no'} {what} and {place} has "
                     f"{shape[0]} rows; there must be one for each row."
                 )
-            if part is not None and part.shape not in ((shape[0],), (shape[0], 1)):
+            flat = ((shape[0],), (shape[0], 1))
+            several = part is opened.y and part is not None and len(part.shape) == 2
+            if part is not None and part.shape not in flat and not (several and part.shape[1]):
                 of = opened.y_name if what == "labels" else place
                 raise InputError(f"{of}: {what} of shape {part.shape}, not one per row.")
 
@@ -568,10 +574,11 @@ class MatrixReader(Reader):
             y = weight = None
             if not issparse(X):
                 X = as_floats(X.reshape(stop - start, -1), where)
-            if self._label is not None:
-                y = X[:, self._label]
+            if self._labels:
+                y = X[:, self._labels] if self.targets else X[:, self._labels[0]]
             elif matrix.y is not None and not self._without_labels:
-                y = _flatten(matrix.y.read(start, stop))
+                y = np.asarray(matrix.y.read(start, stop))
+                y = y if matrix.y.shape[1:] > (1,) else _flatten(y)
             if self._weight is not None:
                 weight = X[:, self._weight].astype(np.float64)
             elif matrix.weight is not None:

@@ -196,7 +196,7 @@ class ColumnarReader(ArrowReader):
             return
         group, skip_rows = batch
         promised, given = self._groups[group], 0
-        wanted = [f for f in (self.columns.label, self.columns.weight) if f is not None]
+        wanted = [f for f in (*self.columns.labels, self.columns.weight) if f is not None]
         names = [self._names[f] for f in [*wanted, *self.columns.features]]
         check_state(self.path.absolute(), self._state)
         with self._report_damage():

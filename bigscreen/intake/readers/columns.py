@@ -41,8 +41,10 @@ class ColumnOptions:
 
     Attributes
     ----------
-    label : str, int, False or None
-        False: no labels. None: the column named label, class, target or y, else the last column.
+    label : str, int, sequence of these, False or None
+        Several columns hold the targets of a regression. False: no labels. None: the columns of the
+        targets of `like` if it has several, else the column named label, class, target or y, else
+        the last column.
     weight : str, int or None
         Column of sample weights.
     drop, columns : sequence of str or int
@@ -63,7 +65,7 @@ class ColumnOptions:
         missing text is a category of its own.
     """
 
-    label: Column | Literal[False] | None = None
+    label: Column | Sequence[Column] | Literal[False] | None = None
     weight: Column | None = None
     drop: Sequence[Column] = ()
     columns: Sequence[Column] = ()
@@ -74,10 +76,17 @@ class ColumnOptions:
     missing: Missing = NO_MISSING
 
     @property
+    def given_labels(self) -> list[Column]:
+        """Return the columns that `label` names."""
+        if self.label is None or self.label is False:
+            return []
+        return [self.label] if isinstance(self.label, (str, int)) else [*self.label]
+
+    @property
     def names(self) -> list[str]:
         """Return all texts among the options that may be column names."""
-        one = self.label, self.weight
-        many = self.drop, self.columns, self.categorical, self.dates, self.hashed
+        one = (self.weight,)
+        many = self.given_labels, self.drop, self.columns, self.categorical, self.dates, self.hashed
         return [c for c in (*one, *(c for part in many for c in part)) if isinstance(c, str)]
 
     def kinds(self, path: str | Place, count: int, names: list[str] | None) -> dict[int, Kind]:
@@ -113,11 +122,14 @@ class ColumnOptions:
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """Positions of the label, the weight and the features among the columns of a file.
+    """Positions of the labels, the weight and the features among the columns of a file.
 
     Attributes
     ----------
-    label, weight : int or None
+    labels : list of int or None
+        The label, or each of several targets; None for a target that the file lacks, and empty if
+        it has no label.
+    weight : int or None
         None if there is no such column.
     features : list of int
         In the order of the stored features.
@@ -127,7 +139,7 @@ class ColumnRoles:
         Columns that are left out as the index of a data frame.
     """
 
-    label: int | None
+    labels: list[int | None]
     weight: int | None
     features: list[int]
     left_out: list[str] = field(default_factory=list)
@@ -145,8 +157,8 @@ class ColumnRoles:
 
         Features are the requested columns (default: all) that have no other role and are not
         dropped, in the order of the file. If the file and the existing store have names, the
-        features are the store's columns, in any order of the file, and a label of None is not one
-        of them. A file without names that has as many columns as the store has no label.
+        features are the store's columns, in any order of the file, and a label that is not named is
+        not one of them. A file without names that has as many columns as the store has no label.
 
         Parameters
         ----------
@@ -167,7 +179,7 @@ class ColumnRoles:
             If a named column does not exist, no column is left as a feature, or columns that the
             existing store has are missing.
         """
-        like, label, weight = asked.like, asked.label, asked.weight
+        like, weight = asked.like, asked.weight
         weight_at = None if weight is None else find_column(path, count, names, weight)
         dropped = [find_column(path, count, names, column) for column in asked.drop]
         known = like.names if like is not None and names and not asked.columns else None
@@ -178,17 +190,19 @@ class ColumnRoles:
             features = [first[name] for name in known]
             used = {*features, *dropped, weight_at}
             others = [f for f in range(count) if f not in used]
-            at = _find_label(path, count, names, label, others, index)
-            index = [f for f in others if f in index and f != at]
-            left_out = [names[f] for f in others if f != at and f not in index]
-            _check_label(path, at, [*features, *dropped, weight_at])
+            at = _find_labels(path, count, names, asked, others, index)
+            index = [f for f in others if f in index and f not in at]
+            left_out = [names[f] for f in others if f not in at and f not in index]
+            _check_labels(path, at, [*features, *dropped, weight_at])
             index_names = [names[f] for f in index]
             return ColumnRoles(at, weight_at, features, left_out, index_names)
-        at = _find_label(path, count, names, label, range(count), index)
-        if label is None and not names and like is not None and not asked.columns:
-            # As many columns as the store has features: the last one is no label.
-            at = at if count - len({weight_at, *dropped} - {None}) != like.n_raw else None
-        out = {at, weight_at, *dropped}
+        beside = len({weight_at, *dropped} - {None})
+        as_many = like is not None and count - beside == like.n_raw
+        if asked.label is None and not names and as_many and not asked.columns:
+            at = []  # as many columns as the store has features: the last one is no label
+        else:
+            at = _find_labels(path, count, names, asked, range(count), index)
+        out = {*at, weight_at, *dropped}
         kept = {find_column(path, count, names, column) for column in asked.columns}
         index = [f for f in index if f not in kept | out]
         kept = kept or set(range(count)).difference(index)
@@ -198,26 +212,26 @@ class ColumnRoles:
                 f"{path}: of its {count} column(s) none is left as a feature; check the delimiter "
                 "and which columns are the label, the weight and dropped."
             )
-        _check_label(path, at, [weight_at, *dropped])
+        _check_labels(path, at, [weight_at, *dropped])
         if like is not None and like.categories and len(features) < (like.n_raw or 0):
-            beside = "" if at is None else f" beside the label, column {at} (from 0)"
+            label = f" beside the label, column {at[0]} (from 0)" if len(at) == 1 else ""
             raise InputError(
-                f"{path} has {len(features)} columns{beside}, and the store it shall be like has "
+                f"{path} has {len(features)} columns{label}, and the store it shall be like has "
                 f"{like.n_raw}; give all of them."
             )
         index_names = [names[f] for f in index] if names else []
         return ColumnRoles(at, weight_at, features, index_names=index_names)
 
 
-def _find_label(
+def _find_labels(
     path: str | Place,
     count: int,
     names: list[str] | None,
-    label: Column | Literal[False] | None,
+    asked: ColumnOptions,
     among: Sequence[int],
     index: Sequence[int],
-) -> int | None:
-    """Return the position of the label column; None if there is none.
+) -> list[int | None]:
+    """Return the positions of the label, or of all targets, as `ColumnRoles.labels`.
 
     Parameters
     ----------
@@ -227,29 +241,78 @@ def _find_label(
         Number of columns.
     names : list of str or None
         Names of the columns.
-    label : str, int, False or None
-        The requested column. False: no labels; None: by a usual name, else the last column.
+    asked : ColumnOptions
+        The options.
     among : sequence of int
-        If `label` is None: columns that may be the label, by a usual name or as the last column.
+        Columns that may be a label that is not named: a target of the existing store, the label by
+        a usual name, or the last column.
     index : sequence of int
         Columns that hold the index of a data frame, and are never the label unless named.
     """
-    if label is False:
-        return None
-    if label is not None:
-        return find_column(path, count, names, label)
+    if asked.label is False:
+        return []
+    if given := asked.given_labels:
+        found = [find_column(path, count, names, column) for column in given]
+        if len({*found}) < len(found):
+            twice = next(c for c, f in zip(given, found, strict=True) if found.count(f) > 1)
+            raise InputError(f"{path}: the label names the column {twice!r} twice; name it once.")
+        return [*found]
+    if asked.like is not None and asked.like.targets:
+        return _find_targets(path, count, names, asked.like.targets, among)
     named = {names[f].lower(): f for f in reversed(among) if f not in index} if names else {}
     usual = (named[name] for name in LABEL_NAMES if name in named)
     last = max((f for f in range(count) if f not in index), default=None)
-    return next(usual, last if last in among else None)
+    at = next(usual, last if last in among else None)
+    return [] if at is None else [at]
 
 
-def _check_label(path: str | Place, at: int | None, others: Sequence[int | None]) -> None:
-    """Raise InputError if the label column `at` is one of the `others`, which have another role.
+def _find_targets(
+    path: str | Place,
+    count: int,
+    names: list[str] | None,
+    targets: Sequence[Column],
+    among: Sequence[int],
+) -> list[int | None]:
+    """Return the position of each target of the existing store; empty if the file has no target.
 
-    `at` is None if there is no label.
+    Parameters
+    ----------
+    path : str or Place
+        Name of the file, for errors.
+    count : int
+        Number of columns.
+    names : list of str or None
+        Names of the columns.
+    targets : sequence of str or int
+        The targets, as `Preparation.targets`.
+    among : sequence of int
+        Columns that may be targets.
+
+    Raises
+    ------
+    InputError
+        If the file has no names, and the store knows its targets by names.
     """
-    if at is not None and at in others:
+    if not names and any(isinstance(target, str) for target in targets):
+        raise InputError(
+            f"{path} has no header, and which of its columns hold the targets "
+            f"{', '.join(map(str, targets))} is not known: give it a header, or leave these "
+            "columns out."
+        )
+    known = {name: f for f, name in enumerate(names or [])}
+    found = [known.get(t) if isinstance(t, str) else t for t in targets]
+    at = [f if f in among else None for f in found]
+    return [] if at == [None] * len(at) else at
+
+
+def _check_labels(
+    path: str | Place, at: Sequence[int | None], others: Sequence[int | None]
+) -> None:
+    """Raise InputError if a label column in `at` is one of the `others`, which have another role.
+
+    None stands for a column that is not there.
+    """
+    if {*at} & {*others} - {None}:
         raise InputError(
             f"{path}: the label's column cannot be the weight or a feature, or be dropped."
         )

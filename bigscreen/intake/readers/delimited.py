@@ -218,8 +218,9 @@ class DelimitedReader(TypedReader):
                 types[f] = pyarrow.dictionary(pyarrow.int32(), pyarrow.utf8())
         if columns.weight is not None:
             types[columns.weight] = number
-        if columns.label is not None:
-            types[columns.label] = pyarrow.utf8() if self._texts_label else number
+        for label in columns.labels:
+            if label is not None:
+                types[label] = pyarrow.utf8() if self._texts_label else number
         return read_fields(self.path, self.layout, found, types, self._nulls)
 
     def _column(self, fields: Fields, f: int) -> tuple[Any, Callable[[int], str]]:
@@ -239,18 +240,21 @@ class DelimitedReader(TypedReader):
                 X[:, j] = self._dates[j].encode(*self._column(fields, f))
             elif j not in self._coders:
                 X[:, j] = self._parse_numbers(fields, f, self._missing, plain, self._kinds.get(j))
-        if self.columns.label is not None:
-            column, places = self._column(fields, self.columns.label)
-            if not pyarrow.types.is_floating(column.type):
-                column = trim_texts(column)
-                check_points(column, self.layout.decimal, places)
-                column = normalise_numbers(column, self.layout.decimal)
-            out.labels = parse_labels(column, places)
+        out.labels = self._stack_labels(partial(self._parse_labels, fields), len(fields.lines))
         if self.columns.weight is not None:
             f = self.columns.weight
             out.weight = check_weights(
                 self._parse_numbers(fields, f, NO_MISSING, plain), fields.places(f)
             )
+
+    def _parse_labels(self, fields: Fields, f: int) -> NDArray[Any]:
+        """Return the labels in column `f` of `fields`, as `categories.parse_labels` does."""
+        column, places = self._column(fields, f)
+        if not pyarrow.types.is_floating(column.type):
+            column = trim_texts(column)
+            check_points(column, self.layout.decimal, places)
+            column = normalise_numbers(column, self.layout.decimal)
+        return parse_labels(column, places)
 
     def _parse_numbers(
         self, fields: Fields, f: int, missing: Missing, plain: bool, kind: Kind | None = None
@@ -314,7 +318,7 @@ class ParsedRows:
         Number of first rows that are in `codes` only.
     X : float64 array (rows, d), or None
         Features without category codes; None if there are no rows after the skipped ones.
-    labels : array (rows,), or None
+    labels : array (rows,), or (rows, targets), or None
     weight : float64 array (rows,), or None
     """
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow
 
 from bigscreen.data.dask_rows import is_dask_frame
+from bigscreen.data.source_rows import name_text
 from bigscreen.errors import InputError, NoRows, reason_of
 from bigscreen.intake.readers.arrow import TYPE_SAMPLE_ROWS, ArrowReader
 
@@ -90,11 +91,14 @@ class FrameReader(ArrowReader):
             first = first.cast(schema)
         rows = None if len(self._parts) > 1 else first.num_rows
         self._separate = [None if part is None else np.asarray(part) for part in (y, weights)]
+        names = getattr(y, "column_names", getattr(y, "columns", ()))
         if y is not None:
             options = {"label": False, **options}
         self._first, self._after_first = first, after
         super().__init__(f"the {kind}", first.schema, rows, **options)
         del self._first
+        if len(names) > 1:
+            self.targets = [name_text(name) for name in names]
         self._size = first.nbytes if rows is not None else 0
 
     def _to_arrow(self, part: Callable[[], Any]) -> Any:
@@ -158,7 +162,7 @@ class FrameReader(ArrowReader):
     def separate_labels(self, first: int, rows: int) -> tuple[Any, Any]:
         """Return labels and weights given next to the frame, of `rows` rows from number `first` on.
 
-        Each is an array (rows,), or None if it was not given.
+        Each is an array (rows,), of several targets (rows, targets), or None if it was not given.
         """
         y, weight = (None if v is None else v[first : first + rows] for v in self._separate)
         return y, None if weight is None else np.asarray(weight, np.float64)

@@ -6,7 +6,7 @@ import io
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from bigscreen.intake.readers.binary import (
     Y_NAMES,
     ArrayRows,
     Column,
+    Labels,
     MatrixReader,
     OpenMatrix,
     RowSource,
@@ -31,7 +32,7 @@ from bigscreen.intake.readers.binary import (
 
 def open_npz(
     path: Path,
-    label: Column | Literal[False] | None,
+    label: Labels,
     weight: Column | None,
     labels_file: str | Path | None = None,
     memory: int | None = None,

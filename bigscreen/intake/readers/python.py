@@ -26,7 +26,7 @@ class ArrayReader(MatrixReader):
     Parameters
     ----------
     X : array-like (n, d), or scipy sparse array or matrix
-    y : array-like (n,), optional
+    y : array-like (n,), or (n, targets), optional
     weight : array-like (n,), optional
     """
 
@@ -128,6 +128,7 @@ class DaskReader(BlocksReader):
     ----------
     X : dask array (n, d), of numpy or scipy sparse blocks
     y, weight : dask array or array-like (n,), optional
+        Several targets are y of shape (n, targets).
 
     Notes
     -----
@@ -154,7 +155,7 @@ class DaskReader(BlocksReader):
         )
 
     def _align(self, name: str, part: Any) -> Any:
-        """Return labels or weights with the row blocks of X: a dask array, a flat array, or None.
+        """Return labels or weights with the row blocks of X: a dask array, an array, or None.
 
         `part` is a dask array, array-like or None; `name` is "y" or "weight".
 
@@ -164,7 +165,8 @@ class DaskReader(BlocksReader):
             If a dask array has another number of rows than X.
         """
         if part is None or not hasattr(part, "dask"):
-            return None if part is None else np.asarray(part).reshape(-1)
+            flat = None if part is None else np.asarray(part)
+            return flat if flat is None or (name == "y" and flat.ndim == 2) else flat.reshape(-1)
         chunks = self._X.chunks[0]
         if not (any(map(math.isnan, chunks)) or part.chunks[0] == chunks):
             if part.shape[0] != self._X.shape[0]:

@@ -106,9 +106,11 @@ class TableReader(DelimitedReader):
         if like is not None:
             super().__init__(path, layout, chosen, kinds_of_store(like), missing)
             return
-        texts_label = False
-        if fields is not None and chosen.label is not None:
-            texts_label = try_numbers(trim_texts(fields.column(chosen.label))) is None
+        texts_label = fields is not None and any(
+            try_numbers(trim_texts(fields.column(f))) is None
+            for f in chosen.labels
+            if f is not None
+        )
         kinds = _detect_kinds(fields, chosen, said, missing)
         if BLANK in kinds.values():  # look at more rows
             with Source(path) as source:

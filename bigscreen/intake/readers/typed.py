@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bigscreen.data.missing import Missing
 from bigscreen.intake.readers.base import Reader
@@ -53,6 +56,8 @@ class TypedReader(Reader):
         super().__init__()
         self.columns, self._kinds, self._missing, self._closed = columns, kinds, missing, closed
         self.left_out, self.index_names = columns.left_out, columns.index_names
+        if len(columns.labels) > 1:
+            self.targets = [names[f] if names else f for f in columns.labels if f is not None]
         self.n_features = len(columns.features)
         self.names = [names[f] for f in columns.features] if names else None
         if not names:
@@ -62,6 +67,17 @@ class TypedReader(Reader):
         self.truths = {j for j, kind in kinds.items() if kind == TRUTH}
         self.blank = {j for j, kind in kinds.items() if kind == BLANK}
         self._reset_encoders()
+
+    def _stack_labels(self, parse: Callable[[int], NDArray[Any]], rows: int) -> NDArray[Any] | None:
+        """Return the labels of rows, (rows,), or (rows, targets) if there are several targets.
+
+        ``parse(f)`` returns the labels in the column at position f. A target that the source lacks
+        is NaN; None without any label.
+        """
+        parts = [np.full(rows, np.nan) if f is None else parse(f) for f in self.columns.labels]
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        return np.stack(parts, axis=1)
 
     def _reset_encoders(self) -> None:
         """Make new encoders: all categories that were learnt from rows are forgotten."""
