@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import check_regressor_multioutput, check_supervised_y_2d
 
-from bigscreen import SVR, LADRegressor, LinearSVR, QuantileRegressor
+from bigscreen import SVR, LADRegressor, LinearSVR, QuantileRegressor, svm_path
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.evaluate.evaluate import evaluate
@@ -124,6 +124,8 @@ def test_exact_machines_and_bad_targets_are_refused():
         SVR().fit(X, Y)
     with pytest.raises(InputError, match="or one with probability has one target"):
         SVR(**HOW, probability=True).fit(X, Y)
+    with pytest.raises(InputError, match=r"has 3 targets \(target 0, .* a path takes at most one"):
+        svm_path(X, Y, problem="svr", Cs=[1.0], gamma=0.3, n_components=20)
     bad = Y.copy()
     bad[5, 1] = np.nan
     with pytest.raises(ValueError, match="NaN"):

@@ -233,7 +233,7 @@ def test_what_cannot_learn_a_metric_says_so():
     with pytest.raises(InputError, match=r"at most 1,000 columns"):
         fitted(wide, TrainOptions(metric_learning="full", landmarks=2))
     with Inline(1) as fleet:
-        with pytest.raises(InputError, match="leave out metric_learning"):
+        with pytest.raises(InputError, match="leave out `metric_learning`"):
             train_many(data, options, fleet, [Outcomes(None, None)])
         with pytest.raises(InputError, match="leave out metric_learning"):
             train_path(data, PathOptions(options, [1.0]), fleet)
