@@ -32,7 +32,8 @@ FORMAT = "bigscreen dataset"
 """Value of the manifest's field "format", which identifies a dataset."""
 SCHEMA = 4
 """Version of the format of a dataset's manifest that is written; this and all earlier versions are
-read. Version 1 had no regression targets; 1 and 2 had no checksums; 1 to 3 had one target."""
+read. Version 1 had no regression targets; 1 and 2 had no checksums; 1 to 3 had one target, and no
+indicators of missing numbers."""
 
 CHECKSUM_SCHEMA = 3
 """First version of a dataset's manifest that has a checksum of every chunk and one of itself."""

@@ -24,7 +24,8 @@ FORMAT = "bigscreen model"
 SCHEMA = 8
 """Version of the format of model files that is written. Version 1 had neither strategy, support nor
 gate; 2 had no kind; 3 had no checksums in the record; 4 had no fold machines for a calibration; 5
-had no learned metric; 6 had no residuals and one target; 7 had no names of targets."""
+had no learned metric; 6 had no residuals and one target; 7 had neither names of targets
+nor indicators of missing numbers."""
 
 ABOUT_FILE = ("format", "schema", "crc32", CHECKSUM)
 """Fields of a file's record that describe the file, not its content."""
