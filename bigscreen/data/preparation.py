@@ -40,7 +40,7 @@ def source_position(c: int, skipped: Iterable[int]) -> int:
 
 _LATER_FIELDS = (
     *("fill", "dates", "hashed", "missing", "truths", "metric", "skipped", "indicators"),
-    "targets",
+    *("targets", "decimal"),
 )
 """Fields of `Preparation` that the records of older stores lack."""
 
@@ -79,6 +79,9 @@ class Preparation:
         Texts that mean "missing" in the source, in addition to `data.missing.MISSING_TEXTS`.
     truths : list of int
         Numeric source columns of truth values, stored as 0 and 1. Empty in older stores.
+    decimal : {".", ","} or None
+        What stands before the decimals of numbers in texts of the source, whose other mark may
+        separate thousands; None: a point, and nothing separates thousands.
     fill : float64 ndarray of shape (n_raw,) or None
         Replacement of a missing number in each source column; None if no number may be missing.
     indicators : list of int
@@ -114,6 +117,7 @@ class Preparation:
     hashed: dict[int, int] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     truths: list[int] = field(default_factory=list)
+    decimal: str | None = None
     metric: NDArray[np.float64] | None = None
     skipped: list[int] = field(default_factory=list)
     indicators: list[int] = field(default_factory=list)
@@ -440,8 +444,8 @@ class Preparation:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the record, but `skipped`: it determines what stored features and codes mean."""
-        return _hash(replace(self, skipped=[]).to_dict())
+        """Hash of what stored features and codes mean: the record but `skipped` and `decimal`."""
+        return _hash(replace(self, skipped=[], decimal=None).to_dict())
 
     @property
     def features_fingerprint(self) -> str:

@@ -22,6 +22,7 @@ from bigscreen.data.texts import (
     hash_bucket,
     match_truth,
     normalise_for_hash,
+    normalise_number,
     parse_days,
     parse_number,
     parse_truth,
@@ -197,7 +198,8 @@ def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float
         else:
             if j in preparation.dates:
                 values = _days(values, preparation.dates[j], name, preparation.missing_marks)
-            out[:, j] = _numbers(values, name, preparation.missing_marks, j in preparation.truths)
+            truths, marks = j in preparation.truths, preparation.missing_marks
+            out[:, j] = _numbers(values, name, marks, truths, preparation.decimal)
     return out
 
 
@@ -242,12 +244,13 @@ def _days(values: NDArray[Any], form: str, name: str, missing: Missing) -> NDArr
 
 
 def _numbers(
-    values: NDArray[Any], name: str, missing: Missing, truths: bool
+    values: NDArray[Any], name: str, missing: Missing, truths: bool, decimal: str | None
 ) -> NDArray[np.float64]:
     """Convert a column to float64 (rows,); NaN if missing.
 
     ``name`` of the column for messages. ``truths``: the source had truth values, so only 0, 1 and
-    texts such as "true" are accepted. InputError if a value is not a number, or is missing although
+    texts such as "true" are accepted. ``decimal``: the decimal mark of numbers in texts, as in
+    `Preparation`. InputError if a value is not a number, or is missing although
     ``missing`` does not allow it.
     """
     if values.dtype.kind in "biuf":
@@ -255,7 +258,7 @@ def _numbers(
     else:
         numbers = np.empty(len(values))
         for row, value in enumerate(values.tolist()):
-            if (number := _number(value, missing, truths)) is None:
+            if (number := _number(value, missing, truths, decimal)) is None:
                 raise InputError(
                     f"row {row}, {name}: {value!r} is "
                     + ("neither true nor false" if truths else "no number")
@@ -275,10 +278,11 @@ def _numbers(
     return numbers
 
 
-def _number(value: Any, missing: Missing, truths: bool) -> float | None:
+def _number(value: Any, missing: Missing, truths: bool, decimal: str | None) -> float | None:
     """Convert a value to a number as ingest does: NaN if it is missing, None if not a number.
 
-    ``truths``: texts such as "true" are numbers, too (1 and 0).
+    ``truths``: texts such as "true" are numbers, too (1 and 0). ``decimal``: the decimal mark of
+    numbers in texts; with a comma, a point that sets no thousands apart makes none.
     """
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
@@ -287,7 +291,10 @@ def _number(value: Any, missing: Missing, truths: bool) -> float | None:
         if text in missing:
             return math.nan
         truth = parse_truth(text) if truths else None
-        return parse_number(text) if truth is None else float(truth)
+        if truth is not None:
+            return float(truth)
+        plain = normalise_number(text, decimal)
+        return None if decimal == "," and plain == text and "." in text else parse_number(plain)
     try:
         return math.nan if value is None or value in missing else float(value)
     except (TypeError, ValueError):

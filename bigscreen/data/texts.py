@@ -44,9 +44,38 @@ _NUMBER = re.compile(
 """Matches a decimal number, infinity or nan; unlike `float` no "_", spaces or other digits."""
 
 
+DECIMAL_MARKS = (",", ".")
+"""Marks that may stand before decimals; the other one may then separate thousands."""
+
+THOUSANDS_SEPARATORS = " '\u2019\u00a0\u2009\u202f"
+"""Thousands separators in addition to commas and points: blanks of any width, apostrophes."""
+
+
 def parse_number(text: str) -> float | None:
     """Parse a number, correctly rounded (perhaps nan or inf); None if `text` is not a number."""
     return float(text) if _NUMBER.fullmatch(text) else None
+
+
+def number_pattern(decimal: str) -> str:
+    """Return a pattern of numbers with this decimal mark, with or without thousands separators.
+
+    `decimal` is "," or "."; the other one may separate thousands.
+    """
+    other = DECIMAL_MARKS[decimal == ","]
+    whole = rf"(?:[0-9]{{1,3}}(?:[{other}{THOUSANDS_SEPARATORS}][0-9]{{3}})+|[0-9]+)"
+    return rf"[+-]?(?:{whole}(?:\{decimal}[0-9]*)?|\{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?"
+
+
+def normalise_number(text: str, decimal: str | None) -> str:
+    """Return a number with a decimal point and no thousands separators; other texts unchanged.
+
+    `decimal` is the decimal mark of the source ("," or "."); None: the text is not changed.
+    """
+    if decimal is None or not re.fullmatch(number_pattern(decimal), text):
+        return text
+    return re.sub(rf"[{DECIMAL_MARKS[decimal == ',']}{THOUSANDS_SEPARATORS}]", "", text).replace(
+        decimal, "."
+    )
 
 
 def find_untrue(values: NDArray[Any]) -> int | None:

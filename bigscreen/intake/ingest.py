@@ -286,6 +286,7 @@ def ingest(  # noqa: PLR0913
         like_sparse=None if pattern is None else pattern.sparse,
         overwrite=overwrite,
         extra={"sources": [source.name for source in inputs], **record},
+        decimal=decimal,
         memory=allowed,
     )
     report = _Reporter(progress, [source.size for source in inputs], deadline)

@@ -100,6 +100,8 @@ class StoreRequest:
         Whether existing datasets at `paths` are replaced.
     extra : dict
         Further entries of the manifests.
+    decimal : {".", ","} or None
+        What stands before the decimals of numbers in a text table, if that was said.
     memory : int
         Bytes of memory allowed.
     """
@@ -110,6 +112,7 @@ class StoreRequest:
     like_sparse: bool | None
     overwrite: bool
     extra: dict[str, Any]
+    decimal: str | None
     memory: int
 
     @property
@@ -328,6 +331,7 @@ class StoreBuilder:
                 missing=[*self.wanted.choices.missing],
                 truths=self.shape.truths,
                 targets=self.shape.targets,
+                decimal=self.wanted.decimal,
             )
             if scale != "auto" and (by := parse_divisor(scale)):
                 _, factor = _expand_to_features(

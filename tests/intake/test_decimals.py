@@ -8,10 +8,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ingest_cases import in_source_order, take_small_steps
 
+from bigscreen import SVC, Dataset
 from bigscreen.cli.commands import group
+from bigscreen.data.texts import normalise_number
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
-from bigscreen.intake.readers.decimals import check_points, normalise_number, normalise_numbers
+from bigscreen.intake.readers.decimals import check_points, normalise_numbers
 
 GROUPERS = [" ", "'", "\u2019", "\u00a0", "\u2009", "\u202f"]
 WAYS = {",": [".", *GROUPERS], ".": [",", *GROUPERS]}
@@ -46,6 +48,27 @@ def test_numbers_are_those_that_are_meant(tmp_path, monkeypatch, decimal, way):
     np.testing.assert_array_equal(made.y(0, 1200)[order], y)
     like = ingest(source, tmp_path / "t", like=made, decimal=decimal, label="price").store
     np.testing.assert_array_equal(like.X(0, 1200), made.X(0, 1200))
+
+
+def test_a_model_reads_numbers_as_its_source_had_them(tmp_path):
+    """A file, a store like it and records mean the same numbers without `decimal` said again."""
+    lines = [
+        f"{written(1000.0 * k, ',', '.', 0)};{k},5;{'hi' if k > 5 else 'lo'}" for k in range(12)
+    ]
+    (tmp_path / "a.csv").write_text("\n".join(["a;b;label", *lines]) + "\n")
+    made = ingest(tmp_path / "a.csv", tmp_path / "s", decimal=",", shuffle=False).store
+    again = ingest(tmp_path / "a.csv", tmp_path / "t", like=made, shuffle=False).store
+    np.testing.assert_array_equal(again.X(0, 12), made.X(0, 12))
+    assert again.preparation == made.preparation == Dataset.open(tmp_path / "s").preparation
+    model = SVC(gamma=1e-7).fit(made).model_
+    records = [dict(zip("ab", line.split(";"), strict=False)) for line in lines]
+    np.testing.assert_array_equal(model.scores(records), model.scores(made))
+    with pytest.raises(InputError, match=r"row 0, column 'b': '2\.5' is no number"):
+        model.predict([{"a": "1.000", "b": "2.5"}])
+    model.save(tmp_path / "m.bsm")
+    args = ["predict", str(tmp_path / "m.bsm"), str(tmp_path / "a.csv"), "-"]
+    said = CliRunner().invoke(group, args).stdout.splitlines()
+    assert [line.split(",")[1] for line in said[1:]] == [line.split(";")[2] for line in lines]
 
 
 def test_what_is_no_such_number_is_said(tmp_path):

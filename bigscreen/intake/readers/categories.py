@@ -18,12 +18,13 @@ from bigscreen.data.texts import (
     hash_bucket,
     match_truth,
     normalise_for_hash,
+    normalise_number,
     parse_days,
     parse_number,
 )
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import decode
-from bigscreen.intake.readers.decimals import check_points, normalise_number, normalise_numbers
+from bigscreen.intake.readers.decimals import check_points, normalise_numbers
 from bigscreen.intake.readers.text import missing_value_error, not_a_truth_error, parse_finite
 from bigscreen.numerics.rows import njit
 

@@ -12,7 +12,13 @@ import pyarrow
 
 from bigscreen.data.missing import Missing
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.texts import DATE_LIKE, ISO_DATE, parse_number, parse_truth
+from bigscreen.data.texts import (
+    DATE_LIKE,
+    ISO_DATE,
+    THOUSANDS_SEPARATORS,
+    parse_number,
+    parse_truth,
+)
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers.categories import (
@@ -26,7 +32,7 @@ from bigscreen.intake.readers.categories import (
     trim_texts,
     try_numbers,
 )
-from bigscreen.intake.readers.decimals import THOUSANDS_SEPARATORS, normalise_numbers
+from bigscreen.intake.readers.decimals import normalise_numbers
 
 LABEL_NAMES = ("label", "class", "target", "y")
 """Names, in any case, of a column that holds labels if no label column is given."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,13 +9,8 @@ import numpy as np
 import pyarrow
 import pyarrow.compute
 
+from bigscreen.data.texts import DECIMAL_MARKS, THOUSANDS_SEPARATORS, number_pattern
 from bigscreen.errors import InputError
-
-DECIMAL_MARKS = (",", ".")
-"""Marks that may stand before decimals; the other one may then separate thousands."""
-
-THOUSANDS_SEPARATORS = " '\u2019\u00a0\u2009\u202f"
-"""Thousands separators in addition to commas and points: blanks of any width, apostrophes."""
 
 _WITH_POINT = r"^[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?$"
 """Matches a number with a decimal point."""
@@ -33,28 +27,6 @@ def check_decimal(decimal: str | None) -> None:
         raise InputError(f"{decimal!r} is no decimal mark: give a point or a comma.")
 
 
-def _number_pattern(decimal: str) -> str:
-    """Return a pattern of numbers with this decimal mark, with or without thousands separators.
-
-    `decimal` is "," or "."; the other one may separate thousands.
-    """
-    other = DECIMAL_MARKS[decimal == ","]
-    whole = rf"(?:[0-9]{{1,3}}(?:[{other}{THOUSANDS_SEPARATORS}][0-9]{{3}})+|[0-9]+)"
-    return rf"[+-]?(?:{whole}(?:\{decimal}[0-9]*)?|\{decimal}[0-9]+)(?:[eE][+-]?[0-9]+)?"
-
-
-def normalise_number(text: str, decimal: str | None) -> str:
-    """Return a number with a decimal point and no thousands separators; other texts unchanged.
-
-    `decimal` is the decimal mark of the source ("," or "."); None: the text is not changed.
-    """
-    if decimal is None or not re.fullmatch(_number_pattern(decimal), text):
-        return text
-    return re.sub(rf"[{DECIMAL_MARKS[decimal == ',']}{THOUSANDS_SEPARATORS}]", "", text).replace(
-        decimal, "."
-    )
-
-
 def normalise_numbers(texts: Any, decimal: str | None) -> Any:
     """Return an Arrow array of texts in which `normalise_number` was applied to each text.
 
@@ -63,7 +35,7 @@ def normalise_numbers(texts: Any, decimal: str | None) -> Any:
     if decimal is None:
         return texts
     compute = pyarrow.compute
-    number = compute.match_substring_regex(texts, f"^{_number_pattern(decimal)}$")
+    number = compute.match_substring_regex(texts, f"^{number_pattern(decimal)}$")
     plain = compute.replace_substring_regex(
         texts, f"[{DECIMAL_MARKS[decimal == ',']}{THOUSANDS_SEPARATORS}]", ""
     )
@@ -93,7 +65,7 @@ def check_points(texts: Any, decimal: str | None, places: Callable[[int], str]) 
     if decimal != ",":
         return
     compute = pyarrow.compute
-    number = compute.match_substring_regex(texts, f"^{_number_pattern(decimal)}$")
+    number = compute.match_substring_regex(texts, f"^{number_pattern(decimal)}$")
     wrong = compute.and_not(compute.match_substring_regex(texts, _WITH_POINT), number)
     if compute.any(wrong).as_py():
         row = int(np.argmax(wrong.fill_null(False).to_numpy(zero_copy_only=False)))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bigscreen.data.missing import Missing
-from bigscreen.data.texts import ISO_DATE, parse_number
+from bigscreen.data.texts import ISO_DATE, normalise_number, parse_number
 from bigscreen.errors import InputError, NoRows
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
@@ -38,7 +38,7 @@ from bigscreen.intake.readers.columns import (
     detect_kind,
     find_index_columns,
 )
-from bigscreen.intake.readers.decimals import check_decimal, normalise_number
+from bigscreen.intake.readers.decimals import check_decimal
 from bigscreen.intake.readers.delimited import DelimitedReader
 from bigscreen.intake.readers.text import TYPE_SAMPLE_BYTES, Fields, TextLayout, read_first_fields
 
@@ -67,7 +67,7 @@ class TableReader(DelimitedReader):
     header : bool, optional
         Whether the first row holds names. Default: detected; see `detect_layout`.
     decimal : {".", ","}, optional
-        See `TextLayout`.
+        See `TextLayout`. Default: that of the store or model that the rows are like.
     **options
         Fields of `ColumnOptions`.
 
@@ -89,6 +89,8 @@ class TableReader(DelimitedReader):
         """Detect the layout and the types of the columns from the first rows."""
         check_decimal(decimal)
         asked = ColumnOptions(**options)
+        if asked.like is not None and decimal is None:
+            decimal = asked.like.decimal
         like, missing = asked.like, asked.missing
         known = (like.names if like is not None else None) or ()
         layout = detect_layout(path, delimiter, header, asked.names, missing, decimal, known)
