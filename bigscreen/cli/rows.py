@@ -63,7 +63,7 @@ def rows(
     if fitted.ledger is None:
         raise InputError(
             f"{model} has no ledger: nothing is proved of it, or it was taken from a path, or an "
-            "older bigscreen wrote it"
+            "older bigscreen wrote it; fit with its options to get one"
         )
     record = summarise_ledgers(fitted.ledger, certificate.labels(fitted))
     if json_file:

@@ -60,6 +60,12 @@ class SolvedPath:
     def __len__(self) -> int:
         return len(self.record["values"])
 
+    def __repr__(self) -> str:
+        """Return the path in a line: kind, grid, kernel, features."""
+        kind, kernel = self.record["kind"], self.record["kernel"]["name"]
+        grid = f"{len(self)} values of {self.parameter}, {self.values[0]:g} to {self.values[-1]:g}"
+        return f"<SolvedPath {kind}: {grid}, {kernel}, {self.record['n_features']:,} features>"
+
     @property
     def parameter(self) -> str:
         """The parameter of the grid: "C" or "nu"."""

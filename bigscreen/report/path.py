@@ -155,9 +155,10 @@ def _share(record: Mapping[str, Any]) -> str:
 
 def path_table(path: SolvedPath) -> None:
     """Print a table of at most 20 points, and the best point."""
-    title = Text(f"{len(path)} points")
-    grid = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
     names, points = point_rows(path)
+    few = f"{len(points)} of " if len(points) < len(path) else ""
+    title = Text(f"{few}{len(path)} points")
+    grid = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
     for name in names:
         grid.add_column(Text(printable(name)), justify="right")
     for k, cells in points.items():

@@ -597,7 +597,9 @@ class Job:
         definite = self.kernel.psd or not self.options.exact
         what = "relative gap" if definite else "violation of the KKT conditions"
         if problems == 1:
-            return f"the {what} {reached} missed tol {tol:g}; {why}" if missed else why
+            # (A gap below tol is not proved if rounding can have made more than tol of it.)
+            verb = "is not proved to be within" if gap <= tol else "missed"
+            return f"the {what} {reached} {verb} tol {tol:g}; {why}" if missed else why
         which = missed or list(short)
         names = ", ".join(map(str, which[:max_names]))
         more = f" and {len(which) - max_names} more" if len(which) > max_names else ""

@@ -114,6 +114,9 @@ def test_what_is_in_a_path(world: World, tmp_path):  # noqa: F811
     text = succeed("info", out, "--json", record)
     for words in ("4 points", "c-svc", "rbf, gamma 1", "no, yes", "over 2 folds", "0.1 to 10"):
         assert words in text
+    assert repr(SolvedPath.load(out)) == (
+        "<SolvedPath classifier: 4 values of C, 0.1 to 10, rbf, 3 features>"
+    )
     known = json.loads(record.read_text())
     assert known["kind"] == "path" and known["type"] == "classifier" and len(known["points"]) == 4
     assert "not a bigscreen model" in bigscreen("info", world.csv).stderr

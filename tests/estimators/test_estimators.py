@@ -415,6 +415,11 @@ def test_the_gap_is_proved_and_recorded():
     with pytest.warns(ConvergenceWarning, match="missed tol"):
         short = NystroemSVC(n_components=50, tol=1e-5, max_iter=2).fit(X, y)
     assert short.relative_gap_ > 1e-5 and short.n_iter_ == 2
+    # A gap that is small enough, of which rounding can have made more than tol.
+    wide = np.random.default_rng(0).normal(size=(60, 200))
+    with pytest.warns(ConvergenceWarning, match="is not proved to be within tol 1e-12; .*rounding"):
+        machine = LinearSVC(loss="hinge", fit_intercept=False, tol=1e-12).fit(wide, y[:60] == 0)
+    assert machine.relative_gap_ < 1e-12
 
 
 def test_more_landmarks_than_rows_warn_and_use_all_rows():
