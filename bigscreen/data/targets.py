@@ -141,7 +141,7 @@ def as_target_columns(
         found = source.shape[1] if source.ndim == 2 else 1
         raise InputError(
             f"{name_row(0)}: {found} target(s) where every row has {shape[1]} "
-            f"({', '.join(names)}); give all of them, in this order"
+            f"({', '.join(names)}); give all of them, in this order, or none"
         )
     columns = []
     for column, name in zip(source.T, names, strict=True):

@@ -189,7 +189,7 @@ REFUSED = {
     "path {store} {out} --problem svr": ONE_AT_A_TIME,
     "resample {store} {held}": "have no labels",
     "amend {model} {store} {out} --remove {ids}": "cannot be amended",
-    "compress {model} {store} {out}": "cannot be amended",
+    "compress {model} {store} {out}": "has no smaller store",
     "explain {model} {store} --row 3": "the model predicts 3 targets, and one score",
     "export {model} {store} {out} --to onnx": "predicts 3 targets and exports are of one",
     "evaluate {model} {store} --leave-one-out": "of a C-SVC, and the model is of svr",
