@@ -1,6 +1,7 @@
 """Regressions of several targets: one fit over shared features, each target with its proof."""
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sklearn.utils.estimator_checks import check_regressor_multioutput, check_su
 
 from bigscreen import SVR, LADRegressor, LinearSVR, QuantileRegressor, svm_path
 from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.evaluate.evaluate import evaluate
 from bigscreen.evaluate.predict import write_predictions
@@ -95,6 +97,8 @@ def test_a_file_predicts_all_targets(tmp_path):
     assert list(rows[0]) == ["row", "prediction_0", "prediction_1", "prediction_2"]
     assert float(rows[7]["prediction_2"]) == pytest.approx(machine.predict(X)[7, 2])
     np.testing.assert_allclose(np.load(tmp_path / "p.npy")["prediction"], model.predict(X))
+    with pytest.raises(ValueError, match="1 names for 3 targets"):
+        replace(model, preparation=Preparation(labels=None, targets=["near"]))
     with pytest.raises(InputError, match="has one target and the model predicts 3"):
         evaluate(model, data)
     with pytest.raises(InputError, match="exports are of one"):
