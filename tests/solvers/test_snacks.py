@@ -56,8 +56,9 @@ def near(world, fitted, part):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["linear", "rbf"])
-@pytest.mark.parametrize("name", SOLVED)
+@pytest.mark.parametrize(
+    ("name", "kernel"), [(SOLVED[0], "linear"), *((name, "rbf") for name in SOLVED)]
+)
 def test_problems_with_lipschitz_losses_are_solved(name, kernel, fleet):
     world = feature_world(name, kernel)
     near(world, solved(world, fleet, Snacks(tol=1e-9, batch=4), 7), 0.05)
