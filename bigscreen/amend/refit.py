@@ -29,7 +29,7 @@ from bigscreen.train.exact import ExactJob
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.job import Attempt, Job, Start
 from bigscreen.train.problems import Binary
-from bigscreen.train.start import starting_point
+from bigscreen.train.start import earlier_x, starting_point
 
 
 @dataclass(frozen=True)
@@ -192,18 +192,9 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         return start._replace(near=self.start_over_all or old)
 
     def _old(self, binary: Binary) -> FloatArray:
-        """Return the w of the old machine for a problem: (r,), or (r + 1,) with a constant.
-
-        The last entry is then the coefficient of the constant appended to phi.
-        """
+        """Return the old machine of a problem as a primal point (`earlier_x`)."""
         k = [one.folder for one in self.problems].index(binary.folder)
-        w: FloatArray = self.old.coef[k]
-        source = self.source
-        if source is not None:
-            w = source.features(source.multiply_by_landmark_kernel(w))
-        if binary.problem.intercept == "constant":
-            w = np.append(w, self.old.intercept[k] / binary.problem.intercept_scaling)
-        return w
+        return earlier_x(self.design, self.source, binary.problem, self.old, k)
 
     def _landmarks(self, bare: Design) -> Operand:
         """Return the old model's landmarks, shifted and scaled if ``bare`` does so with rows."""

@@ -54,6 +54,7 @@ from bigscreen.options.train import OPTIONS, TrainOptions
 from bigscreen.options.tuning import Tuning
 from bigscreen.report.report import FitReport
 from bigscreen.train.run import train
+from bigscreen.train.start import explain_cold
 
 if TYPE_CHECKING:
     from bigscreen.amend.leave_one_out import LeftOut
@@ -79,6 +80,8 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Fitted attributes from which scores, predictions and probabilities of rows are made."""
     _dask_fraction = 0.4
     """Gather a Dask array in memory if it takes at most this fraction; else store it on disk."""
+    warm_start = False
+    """Whether a fit starts at the machine of the last fit; a parameter of estimators that can."""
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to a proved gap.
@@ -120,13 +123,36 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         with ExitStack() as owned:
             data, numbers = self._rows(X, y, sample_weight, owned)
             options = self._adapt_options(options, data)
+            before = self._earlier(options, data, numbers)
             with self._fleet(data.n_rows * self._columns(options, data), X) as fleet:
                 report = owned.enter_context(FitReport()) if self.verbose else None
                 scratch = partial(self._folder, owned)
-                model = train(data, options, fleet, report, scratch=scratch)
+                model = train(data, options, fleet, report, scratch=scratch, before=before)
         self._publish(model, numbers)
         self._fit_more(X, y, sample_weight)
         return self
+
+    def _earlier(
+        self, options: TrainOptions, data: Rows, numbers: NDArray[np.int64] | None
+    ) -> Model | None:
+        """Return the model of the last fit if ``warm_start`` requests to start at it, else None.
+
+        ``numbers``: the row numbers in X of the rows to fit, None for all. InputError if
+        ``warm_start`` is no boolean, or every fit with the options starts cold.
+        """
+        if not isinstance(self.warm_start, (bool, np.bool_)):
+            raise InputError(f"warm_start must be True or False, got {self.warm_start!r}")
+        if not self.warm_start:
+            return None
+        if why := explain_cold(data, options):
+            raise InputError(f"{why} starts cold; leave out warm_start")
+        before: Model | None = getattr(self, "model_", None)
+        if before is None or numbers is None or before.support is None:
+            return before
+        # Rows of weight 0 are left out: the fit counts the others, in this order.
+        places = np.searchsorted(numbers, before.support)
+        kept = np.append(numbers, -1)[places] == before.support
+        return replace(before, support=np.where(kept, places, len(numbers)))
 
     def _fit_more(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Fit what depends on the fitted machine: nothing here, in a subclass probabilities."""

@@ -46,6 +46,7 @@ class KernelMachine(Machine):
     n_jobs: int | None = None
     scheduler: Any = None
     work: str | os.PathLike[str] | None = None
+    warm_start: bool = False
     random_state: Any = None
     verbose: bool | int = False
     tuning: Tuning | None = None

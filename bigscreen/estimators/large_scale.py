@@ -102,6 +102,12 @@ class NystroemSVC(Classifier):
     work : path or None, default=None
         Folder for what does not fit in memory (and, with a scheduler, for the rows: all its
         workers must share it); emptied after the fit. None: the system's temporary folder.
+    warm_start : bool, default=False
+        Whether another ``fit`` starts at the last machine. The problem and the proof are those of a
+        cold fit (landmarks are drawn as ``random_state`` says: the machine is projected onto new
+        ones), and it takes less time after a change of C, ``tol``, loss or some rows. A fit starts
+        cold with other labels or columns, with a parameter of the kernel changed by more than 5 %,
+        by the solver "interior", and on a GPU.
     verbose : int, default=0
         Any value but 0 shows the gap during the fit.
     tuning : Tuning or None, default=None
@@ -170,6 +176,7 @@ class NystroemSVC(Classifier):
     n_jobs: int | None = None
     scheduler: Any = None
     work: str | os.PathLike[str] | None = None
+    warm_start: bool = False
     verbose: int = 0
     tuning: Tuning | None = None
 

@@ -73,6 +73,11 @@ class LinearSVC(Classifier):
         Value of the constant feature; the larger, the less the offset is penalised.
     class_weight, time_budget, solver, screening, device, memory, n_jobs, scheduler, work
         As in `NystroemSVC`.
+    warm_start : bool, default=False
+        Whether another ``fit`` starts at the last machine. The proof is the same, and it takes less
+        time after a change of C, ``tol``, loss or some rows. A fit with other labels or columns
+        starts cold, as do the solvers "interior" and, with the hinge loss, "cd", which "auto"
+        chooses if columns are many.
     verbose : int, default=0
         Any value but 0 shows the gap during the fit.
     random_state : int, RandomState or None, default=None
@@ -116,6 +121,7 @@ class LinearSVC(Classifier):
     n_jobs: int | None = None
     scheduler: Any = None
     work: str | os.PathLike[str] | None = None
+    warm_start: bool = False
 
     _intercepts = INTERCEPTS
 
@@ -169,8 +175,8 @@ class LinearSVR(Regressor):
         Errors up to this cost nothing.
     loss : {"epsilon_insensitive", "squared_epsilon_insensitive"}, default="epsilon_insensitive"
     tol, C, fit_intercept, intercept_scaling, dual, verbose, random_state, max_iter, time_budget, \
-    solver, screening, device, memory, n_jobs, scheduler, work
-        As in `LinearSVC`.
+    solver, screening, device, memory, n_jobs, scheduler, work, warm_start
+        As in `LinearSVC`; several targets are not fitted with ``warm_start``.
 
     Attributes
     ----------
@@ -200,6 +206,7 @@ class LinearSVR(Regressor):
     n_jobs: int | None = None
     scheduler: Any = None
     work: str | os.PathLike[str] | None = None
+    warm_start: bool = False
 
     _problem = "svr"
     _intercepts = INTERCEPTS

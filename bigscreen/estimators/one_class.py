@@ -31,9 +31,9 @@ class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-
         In (0, 1]: at most this fraction of the rows' weight is outside the boundary, and at least
         this fraction are support vectors.
     kernel, degree, gamma, coef0, n_components, sampling, tol, shrinking, max_iter, time_budget, \
-    solver, screening, device, cache_size, memory, n_jobs, scheduler, work, random_state, verbose, \
-    tuning
-        As in `SVC`.
+    solver, screening, device, cache_size, memory, n_jobs, scheduler, work, warm_start, \
+    random_state, verbose, tuning
+        As in `SVC`; a machine on landmarks is not fitted with ``warm_start``.
     metric_learning : {"none"}, default="none"
         Kept for the signature that kernel machines share: there are no labels to learn from.
 

@@ -106,8 +106,8 @@ class SVR(_IntervalRegressor):
         needs them.
     kernel, degree, gamma, coef0, n_components, sampling, metric_learning, tol, shrinking, \
     max_iter, time_budget, solver, screening, device, cache_size, memory, n_jobs, scheduler, work, \
-    random_state, verbose, tuning
-        As in `SVC`.
+    warm_start, random_state, verbose, tuning
+        As in `SVC`; several targets are not fitted with ``warm_start``.
 
     Attributes
     ----------
@@ -160,7 +160,7 @@ class NuSVR(_KernelRegressor):
     fit_intercept : {True, "penalized", False}, default=True
         As in `SVR`.
     kernel, degree, gamma, coef0, tol, shrinking, max_iter, time_budget, solver, screening, \
-    device, cache_size, memory, n_jobs, work, random_state, verbose, tuning
+    device, cache_size, memory, n_jobs, work, warm_start, random_state, verbose, tuning
         As in `SVC`; the kernel has a name or is a function of rows.
     n_components, sampling, metric_learning, scheduler
         Ignored or refused: the machine is exact, and its rows are in memory.
@@ -230,8 +230,8 @@ class LADRegressor(_IntervalRegressor):
         As in `SVR`.
     kernel, degree, gamma, coef0, n_components, sampling, metric_learning, tol, shrinking, \
     max_iter, time_budget, solver, screening, device, cache_size, memory, n_jobs, scheduler, work, \
-    random_state, verbose, tuning
-        As in `SVC`.
+    warm_start, random_state, verbose, tuning
+        As in `SVC`; several targets are not fitted with ``warm_start``.
 
     Attributes
     ----------
@@ -265,8 +265,8 @@ class QuantileRegressor(_IntervalRegressor):
         As in `SVR`.
     kernel, degree, gamma, coef0, n_components, sampling, metric_learning, tol, shrinking, \
     max_iter, time_budget, solver, screening, device, cache_size, memory, n_jobs, scheduler, work, \
-    random_state, verbose, tuning
-        As in `SVC`.
+    warm_start, random_state, verbose, tuning
+        As in `SVC`; several targets are not fitted with ``warm_start``.
 
     Attributes
     ----------

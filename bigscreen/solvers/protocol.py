@@ -41,7 +41,9 @@ class Case(NamedTuple):
 class Near(NamedTuple):
     """A primal point x near the optimum, and ``dual``, the D of a dual point (a bound on P* below).
 
-    ``x``: w (r,) or, with an appended constant, w and its coefficient (r + 1,).
+    ``x``: w (r,), followed by the coefficient of an appended constant and the multipliers of a
+    coupling, if the problem has them. ``dual`` may be a guess: it only chooses
+    the first smoothing.
     """
 
     x: FloatArray
@@ -60,7 +62,7 @@ class Run:
     start : float64 (n,) or None
         A feasible alpha to start from, unless the run resumes a checkpoint.
     near : Near or None
-        A w to start from, for solvers in the primal and problems without a coupling.
+        A w to start from, for solvers in the primal.
     resident : float
         Fraction of the rows that may be kept in memory between passes. (Some solvers can use only
         1.)

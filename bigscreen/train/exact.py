@@ -33,7 +33,7 @@ from bigscreen.train.pairs import RowsByLabel, share_kernel_matrix
 from bigscreen.train.partition import Partition
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import combine_supports, scale_machine, support_rows
-from bigscreen.train.start import solve_parts, starting_point
+from bigscreen.train.start import solve_parts, start_at_earlier_alpha, starting_point
 
 
 class ExactJob(Job):
@@ -59,7 +59,8 @@ class ExactJob(Job):
         if self._has_few_rows(binary):
             assert binary.codes is not None
             own, rows = self.by_label.pair(binary.codes)
-            return Attempt(own, Pairs(), self.alone, then=self._fallbacks(own), rows=rows)
+            warm = start_at_earlier_alpha(self, own, binary, rows) or Start()
+            return Attempt(own, Pairs(), self.alone, warm, then=self._fallbacks(own), rows=rows)
         start = self._start(self.design, binary)
         design = self._with_device(self.design)
         solver: Solver = Block(cache=self.plan.cache_bytes, seed=self.options.seed)
@@ -83,8 +84,9 @@ class ExactJob(Job):
         )
 
     def _start(self, design: Design, binary: Binary) -> Start:
-        """Return the start of a problem's solve that the options request (`starting_point`)."""
-        return starting_point(self, design, binary)
+        """Return the start: at an earlier machine's alpha, else as the options request."""
+        warm = start_at_earlier_alpha(self, design, binary)
+        return starting_point(self, design, binary) if warm is None else warm
 
     def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:
         """Return the support vectors (row numbers), coefficients and offset of a solved problem."""

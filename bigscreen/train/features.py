@@ -29,7 +29,12 @@ from bigscreen.solvers.snacks.solver import Pegasos, Snacks
 from bigscreen.train.job import Attempt, Job, Result, Start
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import scale_machine
-from bigscreen.train.start import should_start_from_fewer, start_from_fewer, starting_point
+from bigscreen.train.start import (
+    should_start_from_fewer,
+    start_at_earlier_w,
+    start_from_fewer,
+    starting_point,
+)
 
 MAX_FACTOR_BYTES = 2**25
 """Store the factor of the landmarks' kernel matrix in a model only if it takes at most this many
@@ -174,7 +179,13 @@ class FeaturesJob(Job):
         )
 
     def _start(self, design: Design, binary: Binary) -> Start:
-        """Return the start: from a fit with fewer landmarks if they are many, else as requested."""
+        """Return the start: at an earlier machine, else at fewer landmarks if they are many.
+
+        If there is neither, the start is as the options request.
+        """
+        warm = start_at_earlier_w(self, design, self.source, binary)
+        if warm is not None:
+            return warm
         if should_start_from_fewer(self, design, binary):
             return start_from_fewer(self, design, binary)
         return starting_point(self, design, binary)

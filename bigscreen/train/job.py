@@ -127,6 +127,9 @@ class Job:
     rows than this together. Smaller ledgers are computed when they are read: until then a row holds
     about 60 bytes, 60 MiB in all."""
 
+    before: Model | None = None
+    """The model of an earlier fit, whose machines the solves start at; None: they start cold."""
+
     def __init__(
         self,
         data: Rows,

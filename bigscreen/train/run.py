@@ -57,6 +57,7 @@ def train(
     report: Report | None = None,
     deadline: float | None = None,
     scratch: Callable[[], Path] | None = None,
+    before: Model | None = None,
 ) -> Model:
     """Fit a model and certify it.
 
@@ -78,6 +79,10 @@ def train(
         from now on, for the solve alone.
     scratch : callable or None
         Makes a folder for features that memory cannot hold, if ``options.work`` is None.
+    before : Model or None
+        The model of an earlier fit, of these rows or of others, whose machines the solves start at
+        if that saves time (`train.start`). It changes the time that the fit takes, not what is
+        fitted and proved. Not used for several targets.
 
     Returns
     -------
@@ -110,6 +115,7 @@ def train(
     fold = make_folds(rows, options) if options.probability else None
     instead = partial(plan_stored, rows, options, fleet, outlined)
     run = kind(rows, options, fleet, report, outlined, deadline, fold, instead)
+    run.before = before
     # One BLAS thread: idle threads of BLAS spin after each product, and would take cores from the
     # threads of the shards.
     with blas_threads(1), explain_failures(outlined.device), run as job:
