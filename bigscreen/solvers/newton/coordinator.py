@@ -161,7 +161,9 @@ class NewtonRun(Rounds):
 
         ``growth``: rows of the program, as a multiple of the rows of the program before it.
         """
-        iterate.h = 0.0 if self.algebra.frame.curved else iterate.h or self.algebra.unit
+        iterate.h = iterate.h or self.algebra.unit
+        if self.algebra.frame.curved:  # squared losses are not smoothed, wherever a run starts
+            iterate.h, iterate.start_dual = 0.0, None
         iterate.band.rows = int(iterate.band.rows * growth)
         iterate.past, iterate.score_errors, iterate.moves = [], [], []
         iterate.bundle, iterate.average = Bundle(self.algebra.metric), None
