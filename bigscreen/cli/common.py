@@ -231,7 +231,10 @@ class Number(click.ParamType):  # type: ignore[type-arg] # not generic in click 
 
 
 class NamedNumbers(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
-    """Numbers by name, such as gamma=0.05,C=10 (see `bigscreen.options.option`)."""
+    """Numbers by name, such as gamma=0.05,C=10, or several with / between them.
+
+    See `bigscreen.options.option.NamedNumbers`.
+    """
 
     name = "named numbers"
 
@@ -239,16 +242,16 @@ class NamedNumbers(click.ParamType):  # type: ignore[type-arg] # not generic in 
         """Keep the names that are allowed."""
         self.values = values
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> dict[str, float]:
-        """Parse numbers by name; a mapping, such as a default, is parsed already."""
-        if isinstance(value, dict):
+    def convert(self, value: Any, param: Any, ctx: Any) -> list[dict[str, float]]:
+        """Parse numbers by name; a list, such as a default, is parsed already."""
+        if isinstance(value, list):
             return value
-        parts = [part.partition("=") for part in value.split(",")]
+        parts = [[part.partition("=") for part in one.split(",")] for one in value.split("/")]
         try:
-            found = {name.strip(): float(number) for name, _, number in parts}
+            found = [{name.strip(): float(number) for name, _, number in one} for one in parts]
         except ValueError:
-            found = {}
-        if not self.values.accept(found) or len(found) < len(parts):
+            found = []
+        if not self.values.accept(found) or [*map(len, found)] != [*map(len, parts)]:
             called = param.opts[0] if param else "a value"
             raise click.UsageError(
                 f"{called} must be numbers above 0 with names, such as gamma=0.05,C=10, of "

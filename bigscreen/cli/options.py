@@ -293,6 +293,8 @@ def fit_command(
 
 def _typed(value: Any) -> str:
     """Return the text of an option's value on the command line; numbers lose no digit."""
+    if isinstance(value, list):
+        return "/".join(map(_typed, value))
     if isinstance(value, Mapping):
         return ",".join(f"{name}={_typed(own)}" for name, own in value.items())
     return str(value)

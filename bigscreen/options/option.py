@@ -142,7 +142,10 @@ class Other:
 
 @dataclass(frozen=True)
 class NamedNumbers:
-    """The values of an option that is a mapping from some of these names to numbers above 0."""
+    """The values of an option that maps some of these names to numbers above 0, or several times.
+
+    A value is a mapping, or a sequence of mappings.
+    """
 
     names: tuple[str, ...]
 
@@ -157,11 +160,13 @@ class NamedNumbers:
         return f"map some of {', '.join(self.names)} to positive finite numbers"
 
     def accept(self, value: Any) -> bool:
-        """Whether a value is a mapping that is not empty, with these names and such numbers."""
-        return (
-            isinstance(value, Mapping)
-            and bool(value)
-            and all(name in self.names and POSITIVE.accept(own) for name, own in value.items())
+        """Whether a value has these names and such numbers, in mappings that are not empty."""
+        parts = value if isinstance(value, (list, tuple)) else [value]
+        return bool(parts) and all(
+            isinstance(part, Mapping)
+            and bool(part)
+            and all(name in self.names and POSITIVE.accept(own) for name, own in part.items())
+            for part in parts
         )
 
 

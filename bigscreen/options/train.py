@@ -7,7 +7,7 @@ docstrings are made from these descriptions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -293,13 +293,15 @@ class TrainOptions:
         detail="The map is a part of the model's preparation, and the certificate is of the mapped "
         "columns. Its scale keeps the mean squared distance of rows.",
     )
-    metric_from: Mapping[str, float] | None = option(
+    metric_from: Mapping[str, float] | Sequence[Mapping[str, float]] | None = option(
         None,
         "Kernel",
         NamedNumbers(("gamma", "C", "nu")),
         "Values of gamma and C (or nu) of the first machine of --metric-learning, such as "
-        "gamma=0.05,C=10. tune prints those that it found.",
+        "gamma=0.05,C=10. With those of further machines after / the map is learned again from "
+        "each, fitted to the rows as mapped so far. tune prints those that it found.",
         (LEARNED_METRIC,),
+        detail="In Python a mapping, or a list of them.",
         otherwise="those of the fit",
     )
     C: float = option(
@@ -546,10 +548,17 @@ class TrainOptions:
             if found[name] == DEFAULTS[name]:
                 del found[name]  # (nor these)
         if self.metric_from is not None:
-            found["metric_from"] = {k: _to_plain(v) for k, v in self.metric_from.items()}
+            found["metric_from"] = self.metric_machines
         if isinstance(self.class_weight, Mapping):
             found["class_weight"] = {str(k): _to_plain(v) for k, v in self.class_weight.items()}
         return {name: _to_plain(value) for name, value in found.items()}
+
+    @property
+    def metric_machines(self) -> list[dict[str, float]]:
+        """The values of `metric_from`, one mapping for each machine; one empty mapping if None."""
+        given: Any = self.metric_from or {}
+        parts = [given] if isinstance(given, Mapping) else given
+        return [{name: float(value) for name, value in part.items()} for part in parts]
 
     @property
     def folder_record(self) -> dict[str, Any]:
@@ -641,7 +650,7 @@ class TrainOptions:
 
     def _check_metric(self) -> None:
         """Refuse values for the machine that a metric is learned from if it does not use them."""
-        for name in self.metric_from or ():
+        for name in (name for part in self.metric_machines for name in part):
             if explain_useless(name, self) is not None:
                 kernel = name in KERNELS[str(self.kernel)] or name == "gamma"
                 has = f"kernel {self.kernel}" if kernel else self.problem

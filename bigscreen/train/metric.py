@@ -48,12 +48,12 @@ METRIC = MetricTuning()
 
 
 def options_of_first(options: TrainOptions, rows: int) -> TrainOptions:
-    """Return the options of the machine on landmarks that a metric is learned from.
+    """Return the options of the first machine on landmarks that a metric is learned from.
 
     ``options``: the options of the fit; ``rows``: the number of rows, which bounds the number of
     landmarks.
     """
-    own: dict[str, Any] = dict(options.metric_from or {})
+    own: dict[str, Any] = dict(options.metric_machines[0])
     if "C" in own:
         own["lam"] = None
     return replace(
@@ -93,7 +93,8 @@ def average_gradient_product(
     Parameters
     ----------
     model : Model
-        Without a gate and without a metric; its kernel must have a gradient.
+        Without a gate, and with the metric of ``data`` if that has one; its kernel must have a
+        gradient.
     data : Rows
         Rows that match the model. They are read shard by shard.
     fleet : Fleet
@@ -183,7 +184,24 @@ def root_of(product: FloatArray, sample: Any) -> FloatArray:
 def learn_metric(model: Model, data: Rows, kind: str, fleet: Fleet) -> FloatArray:
     """Return the metric that a machine on landmarks gives, as `Preparation.metric`.
 
-    ``model``: fitted to ``data``; ``kind``: "diagonal" or "full".
+    If the rows have a metric already, the result is both, one after the other: a map of the rows
+    before either.
+
+    Parameters
+    ----------
+    model : Model
+        Fitted to ``data``.
+    data : Rows
+        May be mapped by an earlier metric of this kind.
+    kind : {"diagonal", "full"}
+    fleet : Fleet
+
+    Returns
+    -------
+    float64 (d,) if diagonal, or (d, d)
     """
     product = average_gradient_product(model, data, fleet, kind == "diagonal")
-    return root_of(product, model.landmarks)
+    own, before = root_of(product, model.landmarks), data.preparation.metric
+    if before is None:
+        return own
+    return np.asarray(before * own if kind == "diagonal" else before @ own)

@@ -1,7 +1,8 @@
 """Search gamma and C again after learned metrics: a map changes how far rows are apart.
 
 Each kind of map is learned in each fold, from a machine that has not seen the rows held out, and
-its machines are compared with the best one without a map by the same folds.
+its machines are compared with the best one without a map by the same folds. It is learned again,
+from the best machine on the mapped rows, while the folds' mean score grows.
 """
 
 from __future__ import annotations
@@ -74,22 +75,22 @@ class MetricSearch:
         dict
             scores: for each judged kind, the scores in the folds of its best candidate; chosen: its
             gamma, and C or nu, by name; best: the kind with the highest mean score, the first of
-            equals; first: gamma, and C or nu, of the machines that maps are learned from.
+            equals; from: for each kind of map gamma, and C or nu, of the machines that it is
+            learned from, in turn; first: those of the first one.
         """
+        for kind in self.options.metrics:
+            check_columns(self.data, kind)
         found: dict[str, tuple[Candidate, list[float]]] = {}
-        mapped: list[dict[str, Rows]] = []
+        machines: dict[str, list[Candidate]] = {}
         for kind in self.options.metrics:
             if found and until is not None and time.monotonic() > until:
                 break
             if kind == "none":
                 found[kind] = best, scores
                 continue
-            if not mapped:
-                mapped = [self._mapped(best, f) for f in range(len(self.folds))]
-            rows = {f"metric-{kind}-{f}": own[kind] for f, own in enumerate(mapped)}
-            judged = self._climb(rows, best, until if found else None)
-            if judged:
-                found[kind] = _best(judged)
+            judged = self._learn(kind, best, until, not found)
+            if judged is not None:
+                found[kind], machines[kind] = judged
         kinds = list(found)
         means = [float(np.mean(found[kind][1])) for kind in kinds]
         return {
@@ -97,30 +98,69 @@ class MetricSearch:
             "chosen": {kind: self.named(found[kind][0]) for kind in kinds},
             "best": kinds[best_of(means)],
             "first": self.named(best),
+            "from": {kind: [self.named(one) for one in own] for kind, own in machines.items()},
         }
+
+    def _learn(
+        self, kind: str, best: Candidate, until: float | None, once: bool
+    ) -> tuple[tuple[Candidate, list[float]], list[Candidate]] | None:
+        """Learn a kind of map, again and again while the folds' mean score grows, and search.
+
+        Parameters
+        ----------
+        kind : {"diagonal", "full"}
+        best : Candidate
+            The first map is learned from its machine, each further one from the best machine on the
+            rows as mapped so far.
+        until : float or None
+            As of `judge`.
+        once : bool
+            Whether ``until`` leaves time for the first map in any case.
+
+        Returns
+        -------
+        judged : (Candidate, list of float)
+            The best candidate on mapped rows, and its score in each fold.
+        machines : list of Candidate
+            The machines that its map is learned from, in turn.
+
+        None if the time ended before anything was judged.
+        """
+        rows: list[Rows] = [self.data] * len(self.folds)
+        machines, found = [best], None
+        while len(machines) <= self.options.tuning.max_maps:
+            rows = [self._mapped(own, kind, machines[-1], f) for f, own in enumerate(rows)]
+            names = [f"metric-{kind}-{len(machines)}-{f}" for f in range(len(rows))]
+            end = None if once and found is None else until
+            judged = self._climb(dict(zip(names, rows, strict=True)), machines[-1], end)
+            if not judged:
+                break
+            one, scores = _best(judged)
+            if found is not None and not np.mean(scores) > np.mean(found[0][1]):
+                break
+            found = (one, scores), [*machines]
+            machines.append(one)
+        return found
 
     def named(self, one: Candidate) -> dict[str, float]:
         """Return the gamma, and the C or nu, of a candidate by name."""
         return {"gamma": one.gamma, self.options.parameter: one.value}
 
-    def _mapped(self, best: Candidate, f: int) -> dict[str, Rows]:
-        """Learn the requested kinds of maps without the rows held out; return all rows, mapped.
+    def _mapped(self, rows: Rows, kind: str, machine: Candidate, f: int) -> Rows:
+        """Learn a map of this kind without the rows held out; return all rows, mapped.
 
-        ``best``: the parameters of the machine that the maps are learned from; ``f``: the number of
-        the fold that holds rows out.
+        ``rows``: all rows, perhaps mapped before; ``machine``: the parameters of the machine that
+        the map is learned from; ``f``: the number of the fold that holds rows out.
         """
-        rows, kinds = self.data, [kind for kind in self.options.metrics if kind != "none"]
-        for kind in kinds:
-            check_columns(rows, kind)
         fitted = Recast(rows, None, self.folds[f].weights)
-        fit = self._inside(self.options.fit_of(*best), f"metric-first-{f}")
+        fit = self._inside(self.options.fit_of(*machine), f"metric-first-{f}")
         fit = replace(fit, resume=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of gaps; the last fit warns for itself
             model = train(fitted, options_of_first(fit, rows.n_rows), self.fleet)
         if fit.work is not None:
             shutil.rmtree(fit.work, ignore_errors=True)
-        return {k: Mapped(rows, learn_metric(model, fitted, k, self.fleet)) for k in kinds}
+        return Mapped(self.data, learn_metric(model, fitted, kind, self.fleet))
 
     def _inside(self, fit: TrainOptions, name: str) -> TrainOptions:
         """Return options without a time budget, whose work folder is one in the search's folder."""

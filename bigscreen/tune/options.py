@@ -70,6 +70,9 @@ class SearchTuning:
     max_probe_error : float
         Solve the path again with float64 kernel entries if the float32 score of a checked row is
         off by more than this fraction of the mean absolute score.
+    max_maps : int
+        Learn a metric at most this many times, each time from the best machine on the rows as
+        mapped so far, while the folds' mean score grows.
     start_band : float
         A start's alpha is set strictly between its bounds for rows whose distance to the hinge
         point is at most this fraction of the mean distance, and at a bound for all others.
@@ -85,6 +88,7 @@ class SearchTuning:
     max_product_rows_per_feature: int = 6
     probed_rows: int = 64
     max_probe_error: float = 0.01
+    max_maps: int = 3
     start_band: float = 0.05
 
 

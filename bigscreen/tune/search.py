@@ -149,7 +149,9 @@ class Search:
         fit = options.fit_of(*searched)
         if best.get("metric_learning", "none") != "none":
             learned = record["metric_learning"]
-            fit = replace(fit, metric_learning=learned["best"], metric_from=learned["first"])
+            fit = replace(
+                fit, metric_learning=learned["best"], metric_from=learned["from"][learned["best"]]
+            )
         work = None if fit.work is None else fit.work / "fit"
         resume = bool(work and fit.resume and (work / PROBLEM).exists())
         left = None if self.end is None else max(1e-3, self.end - time.monotonic())

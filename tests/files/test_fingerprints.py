@@ -237,6 +237,7 @@ def test_every_option_of_a_fit_is_in_the_record_of_its_work_folder():
     some = (
         TrainOptions(intercept_scaling=2, probability=True),
         TrainOptions(metric_learning="full", metric_from={"C": 1.0}),
+        TrainOptions(metric_learning="full", metric_from=[{"C": 1.0}, {"C": 1.0}]),
         TrainOptions(device="cuda", device_memory=2**30),
     )
     given = [TrainOptions(components=GivenLandmarks(X[a : a + 5])) for a in (0, 1)]
