@@ -161,10 +161,9 @@ class Seats:
         failures = []
         for (seat, _), answer in zip(calls, self._client.sync(together), strict=True):
             if answer is LOST:
-                LOG.warning(
-                    "worker %s is lost: its %d shards start again elsewhere",
-                    *(seat.address, len(seat.shards)),
-                )
+                n = len(seat.shards)
+                how = f": its {n} shards start again elsewhere" if n else ", before it had shards"
+                LOG.warning("worker %s is lost%s", seat.address, how)
                 self._remove(seat)
             elif answer[0] == "error":
                 failures.append(answer[1])
