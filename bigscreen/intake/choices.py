@@ -106,7 +106,7 @@ def add_absent_category(known: Preparation) -> Preparation:
     }
     out = Preparation(known.n_raw, known.names, {**known.categories, **more})
     out = replace(out, dates=known.dates, hashed=known.hashed, truths=known.truths)
-    return replace(out, targets=known.targets)
+    return replace(out, targets=known.targets, skipped=known.skipped, decimal=known.decimal)
 
 
 @dataclass(frozen=True)

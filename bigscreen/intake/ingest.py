@@ -347,6 +347,9 @@ def _list_inputs(
     }
     if known is not None and known.n_raw is not None:
         how["like"] = add_absent_category(known) if choices.drop_missing else known
+        if pattern is not None and pattern.index_base is not None:
+            # (Columns of svmlight that count from 1 have no column 0.)
+            how["like"] = replace(how["like"], skipped=[])
     inputs = list_inputs(sources, how, TUNING)
     if pattern is not None and pattern.index_base is not None and options["zero_based"] == "auto":
         how["zero_based"] = pattern.index_base == 0

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pyarrow
 
 from bigscreen.data.missing import Missing
-from bigscreen.data.preparation import Preparation
+from bigscreen.data.preparation import Preparation, source_position
 from bigscreen.data.texts import (
     DATE_LIKE,
     ISO_DATE,
@@ -164,7 +164,8 @@ class ColumnRoles:
         Features are the requested columns (default: all) that have no other role and are not
         dropped, in the order of the file. If the file and the existing store have names, the
         features are the store's columns, in any order of the file, and a label that is not named is
-        not one of them. A file without names that has as many columns as the store has no label.
+        not one of them. A file without names that has as many columns as the store has no label;
+        one with more has its features where the store's source had them.
 
         Parameters
         ----------
@@ -202,6 +203,8 @@ class ColumnRoles:
             _check_labels(path, at, [*features, *dropped, weight_at])
             index_names = [names[f] for f in index]
             return ColumnRoles(at, weight_at, features, left_out, index_names)
+        if (as_source := _roles_in_source(path, count, names, asked)) is not None:
+            return as_source
         beside = len({weight_at, *dropped} - {None})
         as_many = like is not None and count - beside == like.n_raw
         if asked.label is None and not names and as_many and not asked.columns:
@@ -227,6 +230,37 @@ class ColumnRoles:
             )
         index_names = [names[f] for f in index] if names else []
         return ColumnRoles(at, weight_at, features, index_names=index_names)
+
+
+def _roles_in_source(
+    path: str | Place, count: int, names: list[str] | None, asked: ColumnOptions
+) -> ColumnRoles | None:
+    """Return the roles of a file without names whose columns stand as in a store's source.
+
+    The one column that is no feature is the label; of several, none is. None if options say the
+    roles, the file has the store's features alone, or all columns before the last feature of the
+    source were features.
+
+    Raises
+    ------
+    InputError
+        If the file has too few columns.
+    """
+    like = asked.like
+    said = asked.label is not None or asked.weight is not None or asked.drop or asked.columns
+    if like is None or names or said or like.targets or not like.skipped or count == like.n_raw:
+        return None
+    features = [source_position(c, like.skipped) for c in range(like.n_raw or 0)]
+    if count <= features[-1]:
+        raise InputError(
+            f"{path} has {count} columns and no names, and the features of the store it shall be "
+            f"like came from columns up to number {features[-1]} (from 0): give all columns of "
+            f"that source, or the {len(features)} features alone."
+        )
+    others = sorted(set(range(count)).difference(features))
+    if len(others) == 1:
+        return ColumnRoles([*others], None, features)
+    return ColumnRoles([], None, features, [str(f) for f in others])
 
 
 def _find_labels(

@@ -60,8 +60,7 @@ class TypedReader(Reader):
             self.targets = [names[f] if names else f for f in columns.labels if f is not None]
         self.n_features = len(columns.features)
         self.names = [names[f] for f in columns.features] if names else None
-        if not names:
-            self.skip_all_but(columns.features)
+        self.skip_all_but(columns.features)
         self.dates = {j: kind.how for j, kind in kinds.items() if kind.name == "date"}
         self.hashed = {j: kind.how for j, kind in kinds.items() if kind.name == "hash"}
         self.truths = {j for j, kind in kinds.items() if kind == TRUTH}
