@@ -254,7 +254,7 @@ def test_recast_rows_are_the_others_with_outcomes_of_their_own():
     ("machine", "y", "weights", "said"),
     [
         (SVC(), Y, DRAWS, "an exact kernel machine has none"),
-        (NystroemSVC(**HOW, probability=True), Y, DRAWS, "leave out probability"),
+        (NystroemSVC(**HOW, probability=True), Y, DRAWS, "leave out `probability`"),
         (NystroemSVC(**HOW), Y, None, "there is one fit; use fit"),
         (NystroemSVC(**HOW), PERMUTED, DRAWS[:, :3], "y has 5 columns"),
         (NystroemSVC(**HOW), PERMUTED[:600], None, "600"),
