@@ -74,7 +74,7 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except InputError as error:
             command = self.commands[ctx.invoked_subcommand or ""]
-            error.args = (_as_typed(str(error), command.params),)
+            error.args = (as_typed(str(error), command.params),)
             raise
 
     def main(
@@ -129,8 +129,8 @@ def _stop(sentence: str, code: int) -> NoReturn:
     sys.exit(exit_code(code))
 
 
-def _as_typed(sentence: str, params: Sequence[click.Parameter]) -> str:
-    """Replace Python's names of options in an error by the command's flags.
+def as_typed(sentence: str, params: Sequence[click.Parameter]) -> str:
+    """Replace Python's names of options in an error or a note by the command's flags.
 
     An option stands in backquotes, perhaps with a value: `tuning.solver="smo"` becomes --solver
     smo.

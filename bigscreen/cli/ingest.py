@@ -9,6 +9,7 @@ import click
 from bigscreen.cli.common import (
     Bytes,
     Number,
+    as_typed,
     check_fleet,
     check_json,
     check_output,
@@ -296,16 +297,15 @@ def ingest(
     except KeyboardInterrupt as stopped:
         click.echo(printable(str(stopped)) or "interrupted", err=True)
         context.exit(INTERRUPTED)
-    for sentence in made.notes:
+    notes = [as_typed(sentence, context.command.params) for sentence in made.notes]
+    for sentence in notes:
         report.note(sentence)
     stores = {"store": describe_store(made.store)}
     if made.holdout is not None:
         stores["holdout"] = describe_store(made.holdout)
     if json_file:
         dropped = {"rows": made.dropped, "first": list(made.dropped_rows)}
-        report.write_result(
-            json_file, "ingest", {**stores, "notes": list(made.notes), "dropped": dropped}
-        )
+        report.write_result(json_file, "ingest", {**stores, "notes": notes, "dropped": dropped})
     for name, record in stores.items():
         report.table(f"{name} {record['path']}", store_facts(record))
     if stores["store"]["profile"] is not None:

@@ -211,7 +211,7 @@ class StoreBuilder:
             self._journal.write({"finishing": True, "profiles": seen})
         raw = transform.preparation.scaling == "none" and wanted.like is None
         if raw and seen and (scales := describe_scales(seen[0])):
-            self.notes.append(f"{scales}: scale them (--scale standard), unless that is meant.")
+            self.notes.append(f"{scales}: scale them (`scale='standard'`), unless that is meant.")
         # The main dataset gets its name last: then everything is done.
         made = [
             self._finish(side, sizes[side], transform, seen[side] if seen else None)
@@ -521,7 +521,7 @@ class StoreBuilder:
             self.planned = self._plan_bytes(transform.preparation, transform.n_features)
             self.notes.append(
                 "columns of numbers are scaled to mean 0 and deviation 1, in predictions, too "
-                "(--scale none: as they are)."
+                "(`scale='none'`: as they are)."
             )
 
     def _note_counts(self, transform: Transform) -> None:
@@ -540,12 +540,13 @@ class StoreBuilder:
         if self._is_float64(transform.preparation):
             self.notes.append(
                 "features are stored as float64: some column is too far from 0, compared with its "
-                "spread, for float32, or beyond its range; with --scale standard float32 would do."
+                "spread, for float32, or beyond its range; with `scale='standard'` float32 would "
+                "do."
             )
         elif found.narrowed is not None and not self.shape.wide:
             self.notes.append(
                 f"{describe(found.narrowed)} is coarse in float32, which the first rows did not "
-                "show: scale it (--scale standard), or put rows that show it first."
+                "show: scale it (`scale='standard'`), or put rows that show it first."
             )
 
     def _note_rows(self) -> None:
@@ -561,7 +562,7 @@ class StoreBuilder:
             some = _join_first([*map(repr, shape.index_names)])
             self.notes.append(
                 f"the column(s) {some} hold the index of a data frame (names or numbers of its "
-                "rows) and are left out; --columns takes them as features."
+                "rows) and are left out; `columns` takes them as features."
             )
         if found.empty:
             some = _join_first([self.wanted.extra["sources"][k] for k in found.empty])

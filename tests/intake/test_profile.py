@@ -164,6 +164,10 @@ def test_columns_of_different_scales_are_named_unless_they_are_scaled(tmp_path, 
     found = [note for note in made.notes if "differ in scale" in note]
     assert bool(found) == said
     assert all("'income'" in note and "'rate'" in note and "flat" not in note for note in found)
+    # Options are named as they are typed: here and on the command line.
+    assert all("(`scale='standard'`)" in note for note in found)
+    typed = ["ingest", str(tmp_path / "a.csv"), str(tmp_path / "t"), "--scale", scale]
+    assert ("(--scale standard)" in CliRunner().invoke(group, typed).output) == said
     shown = CliRunner().invoke(group, ["fit", str(tmp_path / "s"), str(tmp_path / "m"), "--exact"])
     assert shown.exit_code == 0 and ("differ in scale" in shown.output) == said
     linear = ["fit", str(tmp_path / "s"), str(tmp_path / "l"), "--kernel", "linear"]
