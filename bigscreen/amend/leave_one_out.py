@@ -2,8 +2,9 @@
 
 The full problem is first solved closely, over a kernel matrix in memory. A row whose alpha is 0
 leaves the solution feasible and its gap no larger, so that its score holds as it is. Each other row
-is removed in turn, and the solve goes on from the full solution by SMO steps. Each score has a
-bound, which follows from the gap of the problem without the row (maths.md 2.10).
+is removed in turn, and the solve goes on from the full solution by SMO steps, first over the rows
+near their hinge point. Each score has a bound, which follows from the gap of the problem without
+the row (maths.md 2.10).
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ class LeaveOneOutTuning:
     first_violation: float = 1e-5
     # Stop there, however wide the bound still is.
     last_violation: float = 1e-11
+    # Stop if steps to a tenth of the violation leave more than this of the bound on the gap: what
+    # is left is rounding then. It halves the time of 3,000 rows of magic (C = 10).
+    max_gap_left: float = 0.5
+    # Step over rows nearer to their hinge point than this first: others seldom move. It halves the
+    # time of 3,000 rows of magic; .5 takes a third longer, .1 as long.
+    near_distance: float = 0.2
     # Take at most this many steps for each row of the data, in one solve.
     max_steps_per_row: int = 1000
 
@@ -118,7 +125,10 @@ def leave_one_out(
     asked = model.provenance.get("parameters") or {}
     kind = asked.get("problem", "c-svc")
     if kind != "c-svc":
-        raise InputError(f"leave-one-out scores are of a C-SVC, and the model is of {kind}")
+        raise InputError(
+            f"leave-one-out scores are of a C-SVC, and the model is of {kind}; a regression that "
+            "is fitted with `--probability` knows its errors on rows held out by folds"
+        )
     if asked.get("class_weight") == "balanced":
         raise InputError(
             "leave-one-out keeps the weights of rows, and balanced class weights are others "
@@ -158,6 +168,7 @@ def leave_one_out(
         alpha[order[np.searchsorted(numbers, model.support, sorter=order)]] = np.abs(model.coef[k])
         problem = _Problem(Matrix(K), K, dual, entry, binary.problem.offset, tol, tuning)
         full = problem.solve(dual, dual.feasible(alpha), None, None)
+        problem = problem.with_near_rows(full)
         known = model.provenance["certificates"][k]
         if not _is_same_problem(dual, full, known):
             raise InputError(
@@ -210,7 +221,8 @@ class _Problem:
     """One binary problem over a kernel matrix in memory.
 
     ``entry``: how far an entry of K can be from the kernel's; ``offset``: the offset that belongs
-    to a multiplier.
+    to a multiplier; ``near``: rows (k,) near their hinge point, and their kernel matrix (k, k);
+    None: not known yet.
     """
 
     matrix: Matrix
@@ -220,6 +232,37 @@ class _Problem:
     offset: Callable[[Any], float]
     tol: float
     tuning: LeaveOneOutTuning
+    near: tuple[NDArray[np.int64], Matrix] | None = None
+
+    def with_near_rows(self, full: _Solved) -> _Problem:
+        """Return the problem with the rows near their hinge point, and the kernel matrix of these.
+
+        ``full``: the solution with all rows.
+        """
+        slack = np.abs(self.dual.gradient(full.u, full.mu))
+        rows = np.flatnonzero((slack < self.tuning.near_distance) & (self.dual.hi > 0))
+        return replace(self, near=(rows, Matrix(np.ascontiguousarray(self.K[np.ix_(rows, rows)]))))
+
+    def _step(
+        self, dual: Dual, alpha: FloatArray, G: FloatArray, limits: Limits
+    ) -> tuple[int, float]:
+        """Take SMO steps over the rows near their hinge point, then over all rows.
+
+        ``alpha`` and ``G`` are updated. Returns the additions to an entry of G, each of which
+        rounds, and the violation over all rows.
+        """
+        done = 0
+        if self.near is not None:
+            rows, matrix = self.near
+            some, own = alpha[rows], G[rows]
+            done, _ = smo(matrix, dual[rows], some, own, limits)
+            change = dual.sign[rows] * (some - alpha[rows])
+            for k in np.flatnonzero(change).tolist():
+                G -= change[k] * dual.sign * self.K[rows[k]]
+                done += 1
+            alpha[rows] = some
+        more, reached = smo(self.matrix, dual, alpha, G, limits)
+        return done + more, reached
 
     def solve(
         self, dual: Dual, alpha: FloatArray, row: int | None, u: FloatArray | None
@@ -234,16 +277,17 @@ class _Problem:
             used = np.flatnonzero(alpha)
             u = self.K[:, used] @ (dual.sign * alpha)[used]
         alpha, G = alpha.copy(), dual.lin - dual.sign * u
-        violation, steps = tuning.first_violation, 0
+        violation, steps, gap = tuning.first_violation, 0, np.inf
         while True:
             left = tuning.max_steps_per_row * n - steps
-            done, reached = smo(self.matrix, dual, alpha, G, Limits(violation, left))
+            done, reached = self._step(dual, alpha, G, Limits(violation, left))
             steps += done
             found = self._prove(dual, alpha, dual.sign * (dual.lin - G), steps)
             tired = reached > violation or violation <= tuning.last_violation
-            if tired or self._suffices(found, row):
+            rounded = done > 0 and found.gap > tuning.max_gap_left * gap
+            if tired or rounded or self._suffices(found, row):
                 return found
-            violation *= 0.1
+            violation, gap = 0.1 * violation, found.gap
 
     def _suffices(self, found: _Solved, row: int | None) -> bool:
         """Whether scores are known closely enough, and the sign of the row's score is proved."""
@@ -268,8 +312,12 @@ class _Problem:
         moves = 2.0**-50 * (float(np.max(np.abs(u))) + 2.0 * float(np.max(dual.hi)) * largest + 1.0)
         slack = (self.entry + SUM_ERROR * largest) * size + (steps + 4) * moves
         mu: Any = 0.0 if dual.coupling is None else dual.multiplier(u)
-        gap = dual.frank_wolfe_gap(alpha, u, mu) + float(np.sum(dual.reach)) * slack
-        gap += SUM_ERROR * float(np.sum(dual.reach * (1.0 + np.abs(u + mu))))
+        # A row at the end that its gradient points to adds 0 to the gap, whatever is rounded.
+        G = dual.gradient(u, mu)
+        settled = ((alpha <= dual.lo) & (G < -slack)) | ((alpha >= dual.hi) & (G > slack))
+        moving = np.where(settled, 0.0, dual.reach)
+        gap = dual.frank_wolfe_gap(alpha, u, mu) + float(np.sum(moving)) * slack
+        gap += SUM_ERROR * float(np.sum(moving * (1.0 + np.abs(u + mu))))
         if dual.coupling is not None:
             missing = abs(float(np.sum(dual.coupling * alpha)) - float(np.sum(dual.total)))
             missing += SUM_ERROR * size
@@ -307,7 +355,9 @@ class _Problem:
         if not gone or dual.coupling is None:
             return self._solve_for(dual, alpha, row, u)
         # Rows of the same class take over the alpha that is missing, the most similar first.
-        same = np.flatnonzero((dual.sign == dual.sign[row]) & (hi > alpha))
+        near = slice(None) if self.near is None else self.near[0]
+        same = np.arange(len(hi))[near]
+        same = same[(dual.sign[same] == dual.sign[row]) & (hi[same] > alpha[same])]
         same = same[np.argsort(-self.K[row, same], kind="stable")]
         room = hi[same] - alpha[same]
         step = np.clip(gone - (np.cumsum(room) - room), 0.0, room)
