@@ -43,6 +43,7 @@ from bigscreen.tune.search import tune
 from pipelines.bench import common, first_models, tables
 
 GAPS = ("people", *tables.FILES)
+KERNELS = ("rbf", "laplacian")
 WAYS = ("chance", "value", "label")
 KINDS = ("soil", "service", "places")
 ENCODINGS = ("left out", "one-hot", "hash:6", "hash:10", "count", "one-hot and count")
@@ -65,8 +66,7 @@ def error_of(X: Any, y: np.ndarray, regression: bool, learned: Any, held: Any) -
     fit = TrainOptions(**({"problem": "svr", "epsilon": 0.05} if regression else {}))
     with Inline(1) as fleet:
         gammas = {
-            kernel: gamma_scale(data, fleet, kernel) * 4.0 ** np.arange(-2, 1)
-            for kernel in tables.KERNELS
+            kernel: gamma_scale(data, fleet, kernel) * 4.0 ** np.arange(-2, 1) for kernel in KERNELS
         }
         model = tune(data, TuneOptions(fit, gammas, np.logspace(0, 2, 3), None, 3), fleet)
     return judge(model.predict(X[held]), y[held], regression)
