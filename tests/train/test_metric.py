@@ -2,6 +2,7 @@
 
 import csv
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from bigscreen.path.options import PathOptions
 from bigscreen.path.run import train_path
 from bigscreen.train.many import Outcomes
 from bigscreen.train.metric import average_gradient_product, root_of
-from bigscreen.train.run import train_many
+from bigscreen.train.run import train, train_many
 
 KERNELS = [
     "linear",
@@ -237,3 +238,26 @@ def test_what_cannot_learn_a_metric_says_so():
             train_many(data, options, fleet, [Outcomes(None, None)])
         with pytest.raises(InputError, match="leave out metric_learning"):
             train_path(data, PathOptions(options, [1.0]), fleet)
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "full"])
+def test_a_metric_that_is_learned_again_is_the_product_of_its_maps(kind):
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(200, 4)).astype(np.float32)
+    y = np.sin(2 * X[:, 0] + X[:, 1])
+    first, second = {"gamma": 0.2, "C": 10.0}, {"gamma": 0.5, "C": 1.0}
+    fit = TrainOptions(problem="svr", epsilon=0.05, landmarks=60, gamma=0.3, metric_learning=kind)
+    with Inline(1) as fleet:
+
+        def learned(rows, *machines):
+            data = MemoryDataset(rows, y, None)
+            return train(data, replace(fit, metric_from=machines), fleet).preparation.metric
+
+        one = learned(X, first)
+        mapped = X * one if kind == "diagonal" else X @ one
+        two = learned(mapped.astype(np.float32), second)
+        both = learned(X, first, second)
+    np.testing.assert_allclose(
+        both, one * two if kind == "diagonal" else one @ two, rtol=1e-3, atol=1e-4
+    )
+    assert np.max(np.abs(both - two)) > 0.1
