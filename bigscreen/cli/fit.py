@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 KEPT = ("label-*/*", "features-*/manifest.json", "features-*.wip/chunks/*")
 """Patterns of the files that a resumed fit continues with: checkpoints, results and features."""
 
+MAX_SCALED_COLUMNS = 1000
+"""Do not look for columns of other scales in rows without a profile if they have more columns:
+words and other kinds, whose entries are alike, or have weights that are meant to differ."""
+
 
 @click.command(
     cls=GroupedCommand,
@@ -329,9 +333,13 @@ def remark_on(
 
 def _differing_scales(dataset: "Dataset", model: "Model") -> str | None:
     """Name the columns whose scales differ much, if the model's kernel sees them as they are."""
-    from bigscreen.intake.profile import describe_scales
+    from bigscreen.intake.profile import describe_entries, describe_scales
     from bigscreen.kernels.standard import Linear
 
     if isinstance(model.kernel, Linear) or dataset.preparation.scaling != "none":
         return None
-    return None if dataset.profile is None else describe_scales(dataset.profile)
+    if dataset.profile is not None:
+        return describe_scales(dataset.profile)
+    narrow = dataset.n_features <= MAX_SCALED_COLUMNS and dataset.n_rows > 0
+    name = dataset.preparation.column_name
+    return describe_entries(dataset.X(*dataset.chunk(0)), name) if narrow else None

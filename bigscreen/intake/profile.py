@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from bigscreen.data.layout import Features
 from bigscreen.data.missing import MISSING_CATEGORY
@@ -72,6 +73,42 @@ def describe_scales(profile: dict[str, Any], factor: float = 100.0) -> str | Non
         f"columns differ in scale: {most['name']!r} deviates by {most['deviation']:.2g} from its "
         f"mean, {least['name']!r} by {least['deviation']:.2g}, and the largest decide how far rows "
         "are apart"
+    )
+
+
+def describe_entries(
+    X: Features, name: Callable[[int], str], factor: float = 100.0, min_share: float = 0.01
+) -> str | None:
+    """Name the columns with the largest and smallest entries; None unless they differ much.
+
+    Entries that are 0 do not count, so that sparse columns are not taken for small ones.
+
+    Parameters
+    ----------
+    X : ndarray or csr_array (n, d)
+        Some rows.
+    name : callable
+        Of the number of a column: what it is called.
+    factor : float
+        Differences in size up to this are not named.
+    min_share : float
+        A column counts if at least this share of its entries is not 0.
+    """
+    entries = csr_array(X)
+    squares, d = entries.data.astype(np.float64) ** 2, entries.shape[1]
+    rows = np.bincount(entries.indices, squares > 0, d)
+    sums = np.bincount(entries.indices, squares, d)
+    some = np.flatnonzero(rows > min_share * entries.shape[0])
+    if not len(some):
+        return None
+    sizes = np.sqrt(sums[some] / rows[some])
+    least, most = int(np.argmin(sizes)), int(np.argmax(sizes))
+    if sizes[most] <= factor * sizes[least]:
+        return None
+    return (
+        f"columns differ in scale: entries of {name(int(some[most]))!r} are about "
+        f"{sizes[most]:.2g}, of {name(int(some[least]))!r} {sizes[least]:.2g}, and the largest "
+        "decide how far rows are apart"
     )
 
 

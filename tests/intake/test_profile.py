@@ -213,3 +213,17 @@ def test_auto_scales_numbers_of_dense_tables_and_leaves_zeros_and_ones(tmp_path)
     (tmp_path / "a.svm").write_text("\n".join(f"{k % 2} 1:{k} 2:1e6" for k in range(50)) + "\n")
     done = runner.invoke(group, ["ingest", str(tmp_path / "a.svm"), str(tmp_path / "x")])
     assert done.exit_code == 0 and Dataset.open(tmp_path / "x").preparation.scaling == "none"
+
+
+@pytest.mark.parametrize("layout", ["dense", "sparse"])
+def test_a_fit_names_svmlight_columns_of_different_scales(tmp_path, layout):
+    rng = np.random.default_rng(0)
+    entries = zip(rng.random(200), rng.normal(0, 1e4, 200), strict=True)
+    lines = [f"{k % 2} 1:{a:.3f} 3:{b:.1f}" for k, (a, b) in enumerate(entries)]
+    (tmp_path / "a.svm").write_text("\n".join(lines) + "\n")
+    ingest(tmp_path / "a.svm", tmp_path / "s", layout=layout)
+    for kernel, said in (("rbf", True), ("linear", False)):
+        args = ["fit", str(tmp_path / "s"), str(tmp_path / kernel), "--kernel", kernel]
+        shown = CliRunner().invoke(group, args)
+        found = "'column 3' are about" in shown.output and "of 'column 1'" in shown.output
+        assert shown.exit_code == 0 and found == said
