@@ -40,7 +40,7 @@ def source_position(c: int, skipped: Iterable[int]) -> int:
 
 _LATER_FIELDS = (
     *("fill", "dates", "hashed", "missing", "truths", "metric", "skipped", "indicators"),
-    *("targets", "decimal"),
+    *("targets", "decimal", "label_at"),
 )
 """Fields of `Preparation` that the records of older stores lack."""
 
@@ -64,6 +64,9 @@ class Preparation:
     skipped : list of int
         Positions in the source of columns that are no features, such as a label's, up to the last
         feature: options and messages name columns without names by their position in the source.
+    label_at : list of int
+        Position in the source of the column of the label, or of the only target. Empty if no
+        column held it, if there are several targets, and in older stores.
     categories : dict of int to list of str
         Categories of each categorical source column, keyed by column number. The code of a value
         is its index in the list.
@@ -120,6 +123,7 @@ class Preparation:
     decimal: str | None = None
     metric: NDArray[np.float64] | None = None
     skipped: list[int] = field(default_factory=list)
+    label_at: list[int] = field(default_factory=list)
     indicators: list[int] = field(default_factory=list)
     targets: list[str | int] = field(default_factory=list)
 
@@ -444,8 +448,8 @@ class Preparation:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of what stored features and codes mean: the record but `skipped` and `decimal`."""
-        return _hash(replace(self, skipped=[], decimal=None).to_dict())
+        """Hash of what stored features and codes mean: all but how the source was laid out."""
+        return _hash(replace(self, skipped=[], label_at=[], decimal=None).to_dict())
 
     @property
     def features_fingerprint(self) -> str:

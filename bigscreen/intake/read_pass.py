@@ -513,6 +513,7 @@ class Reading:
             spread=None if sparse or wide else column_spreads(block.X).tolist(),
             index_names=reader.index_names,
             skipped=reader.skipped,
+            label_at=reader.label_at,
             truths=sorted({*reader.truths, *truths}),
             n_targets=n_targets,
             targets=reader.targets,

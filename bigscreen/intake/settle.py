@@ -323,6 +323,7 @@ class StoreBuilder:
                 n_raw=n_raw,
                 names=self.shape.names,
                 skipped=self.shape.skipped or list(range(self.found.index_base or 0)),
+                label_at=self.shape.label_at,
                 categories=final,
                 labels=labels,
                 positive=positive,

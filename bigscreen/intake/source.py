@@ -156,6 +156,8 @@ class BlockShape:
         Columns of truth values.
     skipped : list of int
         Positions in the source of columns that are no features: see `Reader.skipped`.
+    label_at : list of int
+        Position in the source of the label: see `Reader.label_at`.
     n_targets : int
         Number of targets of each row; 1 if rows have labels.
     targets : list of str or int
@@ -177,6 +179,7 @@ class BlockShape:
     index_names: list[str] = field(default_factory=list)
     truths: list[int] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)
+    label_at: list[int] = field(default_factory=list)
     n_targets: int = 1
     targets: list[str | int] = field(default_factory=list)
 

@@ -1,7 +1,8 @@
 """The linear machine as a solver of benchopt's `benchmark_linear_svm_binary_classif_no_intercept`.
 
 Copy this file to ``solvers/bigscreen.py`` of the benchmark and run ``benchopt run . -s bigscreen``.
-It was run by benchopt 1.10, whose objectives take results by name (`evaluate_result(beta)`).
+It ran under benchopt 1.10 after the benchmark's objective and data set, which are written for an
+older benchopt, had been changed to take results by name (`evaluate_result(beta)`).
 `python -m pipelines.bench.curves` draws its curve without benchopt and without a network.
 """
 

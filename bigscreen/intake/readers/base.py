@@ -112,6 +112,8 @@ class Reader:
     skipped : list of int
         Positions, ascending, of the source's columns that are no features, if columns have no
         names; those after the last feature are left out.
+    label_at : list of int
+        Position of the column of the label, or of the only target; empty if there is none.
     left_out : list of str
         Columns that are left out because the existing store lacks them.
     index_names : list of str
@@ -143,6 +145,7 @@ class Reader:
     def __init__(self) -> None:
         """Begin without categories and without columns of other types than numbers."""
         self.skipped: list[int] = []
+        self.label_at: list[int] = []
         self.left_out: list[str] = []
         self.index_names: list[str] = []
         self.targets: list[str | int] = []

@@ -237,30 +237,34 @@ def _roles_in_source(
 ) -> ColumnRoles | None:
     """Return the roles of a file without names whose columns stand as in a store's source.
 
-    The one column that is no feature is the label; of several, none is. None if options say the
-    roles, the file has the store's features alone, or all columns before the last feature of the
-    source were features.
+    None if options say the roles, the file has the store's features alone, or the source had no
+    other columns than its features and a label after them.
 
     Raises
     ------
     InputError
-        If the file has too few columns.
+        If the file has too few columns, or may be the source without its label as well as the
+        source without another column.
     """
     like = asked.like
     said = asked.label is not None or asked.weight is not None or asked.drop or asked.columns
-    if like is None or names or said or like.targets or not like.skipped or count == like.n_raw:
+    if like is None or names or said or like.targets or count == like.n_raw:
         return None
     features = [source_position(c, like.skipped) for c in range(like.n_raw or 0)]
-    if count <= features[-1]:
+    if not like.skipped and like.label_at in ([], [len(features)]):
+        return None
+    lacks_label = bool(like.label_at) and like.label_at[0] >= count
+    if count <= features[-1] or (lacks_label and count == len(features) + 1):
         raise InputError(
-            f"{path} has {count} columns and no names, and the features of the store it shall be "
-            f"like came from columns up to number {features[-1]} (from 0): give all columns of "
-            f"that source, or the {len(features)} features alone."
+            f"{path} has {count} columns and no names, and which of them are the features of the "
+            f"store it shall be like is not known: give all columns of that store's source, or the "
+            f"{len(features)} features alone."
         )
-    others = sorted(set(range(count)).difference(features))
-    if len(others) == 1:
-        return ColumnRoles([*others], None, features)
-    return ColumnRoles([], None, features, [str(f) for f in others])
+    others = set(range(count)).difference(features)
+    left_out = sorted(others.difference(like.label_at))
+    return ColumnRoles(
+        [f for f in like.label_at if f in others], None, features, [str(f) for f in left_out]
+    )
 
 
 def _find_labels(

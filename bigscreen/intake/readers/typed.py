@@ -56,7 +56,9 @@ class TypedReader(Reader):
         super().__init__()
         self.columns, self._kinds, self._missing, self._closed = columns, kinds, missing, closed
         self.left_out, self.index_names = columns.left_out, columns.index_names
-        if len(columns.labels) > 1:
+        if len(columns.labels) == 1:
+            self.label_at = [f for f in columns.labels if f is not None]
+        else:
             self.targets = [names[f] if names else f for f in columns.labels if f is not None]
         self.n_features = len(columns.features)
         self.names = [names[f] for f in columns.features] if names else None
