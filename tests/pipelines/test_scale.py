@@ -91,10 +91,10 @@ def test_steps_of_shards_fall_in_stairs_and_calls_limit_the_workers():
 @pytest.mark.slow
 def test_scaling_measures_and_predicts(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(scaling, "SHAPES", ((6000, 300),))
-    found = scaling.measure(tmp_path, [1, 3], [3000, 6000], [270, 300])
+    found = scaling.measure(tmp_path, [1, 3], [3000, 6000], [300])
     assert scaling.have_same_bits(found["fits"])
     unseen = [fit for fit in found["fits"] if not fit["seen"]]
-    assert len(found["fits"]) == 2 * 8 + 4 + 3 and len(unseen) == 3
+    assert len(found["fits"]) == 2 * 4 + 2 + 3 and len(unseen) == 3
     each, shared = (fit["requests"].units(3, fit["shared"]) for fit in unseen[1:])
     assert shared["rounds"]["byte"] < each["rounds"]["byte"]
     (requests, spent) = found["targets"][0]

@@ -101,7 +101,7 @@ def test_the_gap_ball_is_safe_in_every_pass(kernel, sparse_rows, C, intercept, r
     kernel=st.sampled_from(["linear", "rbf", "laplacian", "matern12"]),
     sparse_rows=st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_the_gap_ball_is_safe_everywhere(seed, n, d, noise, C, intercept, kernel, sparse_rows):
     data = contracts.rows(seed, max(n, 4), d, noise, sparse_rows)
     world = contracts.world(data, kernel, 10.0**C, intercept)
