@@ -89,8 +89,8 @@ FIELDS = {
 }
 """Another value for each field of a preparation on which rows or codes depend."""
 
-SHOWN = ("skipped", "decimal")
-"""Fields of a preparation that only messages, and readers of texts, use."""
+SHOWN = ("skipped", "label_at", "decimal")
+"""Fields of a preparation that only messages and readers of sources use."""
 
 
 def test_every_field_of_a_preparation_is_in_its_fingerprint():

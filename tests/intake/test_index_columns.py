@@ -1,5 +1,7 @@
 """Index columns of data frames are no measurements: files give what the frame gives."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from ingest_cases import in_source_order
@@ -76,7 +78,9 @@ def test_files_give_what_the_frame_gives(tmp_path, way, index):
     made = ingest(way(table, tmp_path / "a"), tmp_path / "s")
     assert not wanted.notes and len(made.notes) == 1
     assert "hold the index of a data frame" in made.notes[0]
-    assert made.store.preparation.to_dict() == wanted.store.preparation.to_dict()
+    # (A file with an index has the other columns one place further on.)
+    given = [replace(one.store.preparation, skipped=[], label_at=[]) for one in (made, wanted)]
+    assert given[0].to_dict() == given[1].to_dict()
     for ours, theirs in zip(
         in_source_order(made.store), in_source_order(wanted.store), strict=True
     ):
