@@ -106,8 +106,8 @@ def add_absent_category(known: Preparation) -> Preparation:
     }
     out = Preparation(known.n_raw, known.names, {**known.categories, **more})
     out = replace(out, dates=known.dates, hashed=known.hashed, truths=known.truths)
-    at = {"skipped": known.skipped, "label_at": known.label_at}
-    return replace(out, targets=known.targets, decimal=known.decimal, **at)
+    out = replace(out, skipped=known.skipped, label_at=known.label_at)
+    return replace(out, targets=known.targets, decimal=known.decimal)
 
 
 @dataclass(frozen=True)
