@@ -722,7 +722,7 @@ def read_landmarks(place: Path, data: "Dataset", memory: int | None) -> "GivenLa
 def _ingest_like(
     place: str | Path, store: Path, like: "Dataset | Model", name: str, **how: Any
 ) -> "Dataset":
-    """Prepare the raw rows of a file as those of a store or model were; return their new store.
+    """Prepare the raw rows of a file as a store or a model prepared its own; return a new store.
 
     Parameters
     ----------

@@ -42,10 +42,6 @@ if TYPE_CHECKING:
 KEPT = ("label-*/*", "features-*/manifest.json", "features-*.wip/chunks/*")
 """Patterns of the files that a resumed fit continues with: checkpoints, results and features."""
 
-MAX_SCALED_COLUMNS = 1000
-"""Do not look for columns of other scales in rows without a profile if they have more columns:
-words and other kinds, whose entries are alike, or have weights that are meant to differ."""
-
 
 @click.command(
     cls=GroupedCommand,
@@ -216,10 +212,10 @@ def fit(
     """Fit a support vector machine on STORE and write it to the file MODEL.
 
     A support vector machine separates two labels by a score; with more labels, one score for each
-    (one against the rest) or for each pair. With --problem it predicts a number, or tells rows
-    like those of STORE from others; a STORE of several targets gets a machine for each, over common
-    features. At the end it proves, over every row, how far the model can be
-    from the best one: the gap.
+    (one against the rest) or for each pair. With --problem it predicts a number, or tells whether
+    a row is like the rows of STORE; a STORE of several targets gets a machine for each target, over
+    common features. At the end it proves, over every row, how far the model can be from the best
+    one: the gap.
 
     \b
     Examples:
@@ -334,12 +330,14 @@ def remark_on(
 def _differing_scales(dataset: "Dataset", model: "Model") -> str | None:
     """Name the columns whose scales differ much, if the model's kernel sees them as they are."""
     from bigscreen.intake.profile import describe_entries, describe_scales
+    from bigscreen.intake.tuning import TUNING
     from bigscreen.kernels.standard import Linear
 
     if isinstance(model.kernel, Linear) or dataset.preparation.scaling != "none":
         return None
     if dataset.profile is not None:
         return describe_scales(dataset.profile)
-    narrow = dataset.n_features <= MAX_SCALED_COLUMNS and dataset.n_rows > 0
+    # (Entries of words and other kinds, whose columns are many, are alike or meant to differ.)
+    narrow = dataset.n_features <= TUNING.max_profile_columns and dataset.n_rows > 0
     name = dataset.preparation.column_name
     return describe_entries(dataset.X(*dataset.chunk(0)), name) if narrow else None

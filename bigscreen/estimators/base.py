@@ -356,8 +356,8 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     def _map_blocks(self, ask: Callable[..., Any], X: Any) -> list[Any]:
         """Return what the model's method ``ask`` answers for every block of the rows X.
 
-        The rows are in memory. Those of a table are looked up by name if the model was fitted to a
-        data set with names of columns.
+        The rows are in memory. Columns of a table are looked up by name if the model was fitted to
+        a data set with names of columns.
         """
         known, encoded = self.model_.preparation, False
         if known.names is not None and hasattr(X, "columns"):

@@ -103,11 +103,11 @@ class NystroemSVC(Classifier):
         Folder for what does not fit in memory (and, with a scheduler, for the rows: all its
         workers must share it); emptied after the fit. None: the system's temporary folder.
     warm_start : bool, default=False
-        Whether another ``fit`` starts at the last machine. The problem and the proof are those of a
-        cold fit (landmarks are drawn as ``random_state`` says: the machine is projected onto new
-        ones), and it takes less time after a change of C, ``tol``, loss or some rows. A fit starts
-        cold with other labels or columns, with a parameter of the kernel changed by more than 5 %,
-        by the solver "interior", and on a GPU.
+        Whether another ``fit`` starts at the last machine, which saves time after a change of C,
+        ``tol``, loss or some rows. The problem and its proof do not depend on the start: landmarks
+        are drawn as ``random_state`` says, and the last machine is projected onto them. A fit
+        starts cold with other labels or columns, with a parameter of the kernel changed by more
+        than 5 %, by the solver "interior", and on a GPU.
     verbose : int, default=0
         Any value but 0 shows the gap during the fit.
     tuning : Tuning or None, default=None

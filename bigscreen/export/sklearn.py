@@ -80,8 +80,8 @@ def build_pipeline(model: Model) -> tuple[Pipeline, list[str]]:
 def _order(known: Preparation) -> NDArray[np.int64]:
     """Return the model's feature index of each pipeline feature, (n_features,).
 
-    scikit-learn's pipeline puts numeric features first, then one-hot features, then those that say
-    where numbers are missing, which are the last of the model's, too.
+    scikit-learn's pipeline puts numeric features first, then one-hot features, then indicators of
+    missing numbers, which are the last of the model's features, too.
     """
     places = known.places
     kinds = [

@@ -63,7 +63,8 @@ class IngestTuning:
         Choose the sparse layout only if it takes less than this fraction of the bytes of the dense
         layout.
     max_profile_columns : int
-        Tables with more columns than this have no profile (statistics of each column).
+        Tables with more columns than this have no profile (statistics of each column), and a fit
+        does not look for columns of other scales in sparse rows with more columns than this.
     """
 
     piece_bytes: int = 8 << 20

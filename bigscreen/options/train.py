@@ -298,11 +298,11 @@ class TrainOptions:
         "Kernel",
         NamedNumbers(("gamma", "C", "nu")),
         "Values of gamma and C (or nu) of the first machine of --metric-learning, such as "
-        "gamma=0.05,C=10. With those of further machines after / the map is learned again from "
-        "each, fitted to the rows as mapped so far. tune prints those that it found.",
+        "gamma=0.05,C=10. After each / follow the values of a further machine, fitted to mapped "
+        "rows, from which the map is learned again. tune prints the values that it found.",
         (LEARNED_METRIC,),
         detail="In Python a mapping, or a list of them.",
-        otherwise="those of the fit",
+        otherwise="gamma and C of the fit",
     )
     C: float = option(
         1.0,

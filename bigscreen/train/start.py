@@ -148,8 +148,8 @@ def earlier_x(
 ) -> FloatArray:
     """Return the k-th machine of a model as a primal point of a problem: x as in `Near`.
 
-    If the model's landmarks are not those of ``source``, the machine is projected onto the features
-    of the new landmarks.
+    If the landmarks of the model and of ``source`` differ, the machine is projected onto the
+    features of the new landmarks.
     """
     w, offset, data = model.coef[k], float(model.intercept[k]), design.data
     if source is not None:
@@ -233,7 +233,7 @@ def _penalty_ratio(problem: Problem, model: Model) -> float:
 
 
 def _places_of_support(model: Model, data: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find the model's support vectors among the rows, by row number; drop those that differ.
+    """Find the model's support vectors among the rows, by row number; drop changed rows.
 
     Returns the positions of the rows that are left, and of the support vectors in the model.
     """

@@ -76,7 +76,7 @@ class MetricSearch:
             scores: for each judged kind, the scores in the folds of its best candidate; chosen: its
             gamma, and C or nu, by name; best: the kind with the highest mean score, the first of
             equals; from: for each kind of map gamma, and C or nu, of the machines that it is
-            learned from, in turn; first: those of the first one.
+            learned from, in turn; first: gamma, and C or nu, of the first machine.
         """
         for kind in self.options.metrics:
             check_columns(self.data, kind)

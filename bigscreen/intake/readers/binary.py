@@ -474,7 +474,7 @@ class MatrixReader(Reader):
     matrix : callable
         Opens the matrix anew for each pass.
     label : str, int, sequence of these, False or None
-        Position of the label column in X, or those of several targets; False: no labels; None:
+        Position of the label column in X, or positions of several targets; False: no labels; None:
         labels are in `y`.
     weight : str or int, optional
         Position of the weight column in X.
